@@ -1,0 +1,42 @@
+"""Tuning Workbench: a learning rate, a batch size and a clip value you can trust, and a script that repeats the run.
+
+Importing starts nothing and takes no device; the names are handed out when they are first used, so that
+`workbench.runs` and the other light parts never load torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from workbench._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from workbench.bench import Workbench as Workbench
+    from workbench.runs.run import Run as Run
+    from workbench.settings import Settings as Settings
+    from workbench.settings import SettingsError as SettingsError
+    from workbench.task.protocol import Task as Task
+    from workbench.tuners.batch_size import BatchSizes as BatchSizes
+    from workbench.tuners.lr_finder import LRCurve as LRCurve
+
+_HOMES = {
+    "Workbench": "workbench.bench",
+    "Run": "workbench.runs.run",
+    "Settings": "workbench.settings",
+    "SettingsError": "workbench.settings",
+    "Task": "workbench.task.protocol",
+    "BatchSizes": "workbench.tuners.batch_size",
+    "LRCurve": "workbench.tuners.lr_finder",
+}
+__all__ = ["BatchSizes", "LRCurve", "Run", "Settings", "SettingsError", "Task", "Workbench", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'workbench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

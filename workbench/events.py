@@ -1,0 +1,225 @@
+"""Events: what a job says while it runs. Frozen records of plain data that only go up.
+
+They are the record too: a run folder holds them line by line, and one read back equals the one emitted,
+so every view has one way to draw. Columns of numbers are little-endian float32 bytes (`pack`, `unpack`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
+Floats = NDArray[np.float32]
+
+
+def pack(values: Iterable[float] | NDArray[Any]) -> bytes:
+    """Numbers as little-endian float32 bytes, row by row."""
+    array = values if isinstance(values, np.ndarray) else np.fromiter(values, dtype="<f4")
+    return np.ascontiguousarray(array, dtype="<f4").tobytes()
+
+
+def unpack(data: bytes) -> Floats:
+    """The float32 numbers in `data`, shape (n,)."""
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A job has its turn. `updates` and `epochs` are the totals, None where the data has no length."""
+
+    run: str
+    kind: str
+    settings: dict[str, Any]
+    device: str
+    layers: tuple[str, ...] = ()
+    updates: int | None = None
+    epochs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone:
+    """The updates since the last flush: rows `step`, `step + every`, …, one float32 per row and column.
+
+    Columns: "loss", "lr", "grad_norm" (total, before clipping), "grad_norm_clipped" (after), and
+    "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping). NaN: no value.
+    """
+
+    step: int
+    every: int
+    rows: int
+    epoch: int
+    seconds: float
+    """Seconds since the run began, pauses left out."""
+    columns: dict[str, bytes]
+
+    def array(self, name: str) -> Floats:
+        """Column `name`, shape (rows,); "layer_norms" has shape (rows, layers)."""
+        flat = unpack(self.columns[name])
+        return flat.reshape(self.rows, -1) if name == "layer_norms" else flat
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The update numbers of the rows, shape (rows,)."""
+        return self.step + self.every * np.arange(self.rows, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """One validation check, after update `step` (the count of updates taken so far)."""
+
+    step: int
+    epoch: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A live change as it was applied: it holds from update `step` on."""
+
+    step: int
+    values: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChanged:
+    """The job is now in this state, after `step` updates."""
+
+    status: Status
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One update of the LR finder: the rate, the raw loss at it and the smoothed one."""
+
+    index: int
+    lr: float
+    loss: float
+    smoothed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A learning rate a rule proposes. `index` is the nearest point of the curve; None where there is none."""
+
+    name: str
+    lr: float | None
+    index: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurveEnded:
+    """The sweep is over: why, what each rule proposes, and the recommended rate (None: none can be trusted)."""
+
+    ended: str
+    suggestions: tuple[Suggestion, ...]
+    suggestion: float | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One batch size that was really tried. `seconds` is for its timed updates; bytes are the peak above idle."""
+
+    size: int
+    ok: bool
+    seconds: float | None = None
+    samples_per_second: float | None = None
+    peak_bytes: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEnded:
+    """The batch-size search is over: the recommended size and the largest one, both tried and passed."""
+
+    best: int | None
+    largest: int | None
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something a person should read."""
+
+    text: str
+    level: Literal["info", "warning", "error"] = "info"
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The job is over. Always the last event."""
+
+    status: Status
+    step: int
+    seconds: float
+    error: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+Event = (
+    RunStarted | StepsDone | Validated | Changed | StatusChanged | CurvePoint | CurveEnded | Trial | SearchEnded
+    | Message | RunEnded
+)  # fmt: skip
+Emit = Callable[[Event], None]
+
+_TYPES: dict[str, type] = {
+    t.__name__: t
+    for t in (
+        RunStarted, StepsDone, Validated, Changed, StatusChanged, CurvePoint, CurveEnded, Trial, SearchEnded,
+        Message, RunEnded,
+    )
+}  # fmt: skip
+
+
+def to_line(event: Event) -> str:
+    """One event as one line of JSON, without the newline."""
+    record: dict[str, Any] = {"type": type(event).__name__}
+    for f in fields(event):
+        record[f.name] = getattr(event, f.name)
+    if isinstance(event, StepsDone):
+        record["columns"] = {k: base64.b64encode(v).decode("ascii") for k, v in event.columns.items()}
+    if isinstance(event, CurveEnded):
+        record["suggestions"] = [[s.name, s.lr, s.index, s.why] for s in event.suggestions]
+    return json.dumps(record, separators=(",", ":"))
+
+
+def from_line(line: str) -> Event:
+    """The event that `to_line` wrote."""
+    record = json.loads(line)
+    kind = _TYPES[record.pop("type")]
+    if kind is StepsDone:
+        record["columns"] = {k: base64.b64decode(v) for k, v in record["columns"].items()}
+    if kind is CurveEnded:
+        record["suggestions"] = tuple(Suggestion(*s) for s in record["suggestions"])
+        record["notes"] = tuple(record["notes"])
+    if kind is RunStarted:
+        record["layers"] = tuple(record["layers"])
+    event: Event = kind(**record)
+    return event
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The line of code that stands for what was just asked of the bench. Heard by views, not recorded."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSet:
+    """The bench's settings are now these. Heard by views, not recorded."""
+
+    settings: dict[str, Any]
+
+
+BenchEvent = Event | Called | SettingsSet

@@ -1,0 +1,183 @@
+"""Settings: every knob once, with its type, default, bounds, unit, help and panel group.
+
+The panel's controls, the export and the error messages all follow from the fields here. Names are
+Lightning 2's where it has one. Epochs and updates count from zero; an *update* is one optimizer step.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+Group = Literal["optimisation", "length", "data", "validation", "watching", "checkpoints", "where"]
+
+
+class SettingsError(ValueError):
+    """A setting that does not exist, or a value that it cannot take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What a face needs to draw one setting, beside its type and bounds."""
+
+    group: Group
+    unit: str = ""
+    live: bool = False
+    """May be changed while a run goes on (`job.change`)."""
+    log: bool = False
+    """Drawn on a logarithmic scale."""
+
+
+def _knob(
+    default: Any, help: str, group: Group, unit: str = "", *, live: bool = False, log: bool = False, **bounds: Any
+) -> Any:
+    extra = {"knob": Knob(group, unit, live, log)}
+    return Field(default, description=help, json_schema_extra=extra, **bounds)
+
+
+def _off_when_zero(value: object) -> object:
+    return None if value == 0 and not isinstance(value, bool) else value
+
+
+def _norm_order(value: object) -> object:
+    return "inf" if value == float("inf") else value
+
+
+class Settings(BaseModel):
+    """One frozen set of knobs. `replace` makes another; nothing here is ever mutated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
+
+    lr: float = _knob(
+        1e-3,
+        "Base learning rate; schedules and parameter-group ratios multiply it.",
+        "optimisation",
+        "per update",
+        gt=0,
+        live=True,
+        log=True,
+    )
+    weight_decay: float | None = _knob(
+        None, "Weight decay; None leaves the optimizer's own default.", "optimisation", ge=0
+    )
+    batch_size: int = _knob(32, "Samples in a batch on one device.", "optimisation", "samples", ge=1)
+    accumulate_grad_batches: int = _knob(
+        1, "Batches whose gradients make one update.", "optimisation", "batches", ge=1
+    )
+    gradient_clip_val: Annotated[float | None, BeforeValidator(_off_when_zero)] = _knob(
+        None,
+        "Gradients above this are clipped before the step. None and 0: off.",
+        "optimisation",
+        ge=0,
+        live=True,
+    )
+    gradient_clip_algorithm: Literal["norm", "value"] = _knob(
+        "norm", "'norm' scales all gradients by their total norm; 'value' clamps each entry.", "optimisation"
+    )
+
+    max_epochs: int | None = _knob(
+        None, "Passes over the training data. 10 when max_steps is not given either.", "length", "epochs", ge=0
+    )
+    max_steps: int | None = _knob(None, "Stop after so many updates.", "length", "updates", ge=0)
+
+    shuffle: bool = _knob(True, "Draw the training samples in a new order each epoch.", "data")
+    num_workers: int = _knob(0, "Processes that load batches; 0 loads in the training thread.", "data", "processes", ge=0)
+    pin_memory: bool | None = _knob(None, "Page-locked batches for faster copies. None: only on CUDA.", "data")
+    persistent_workers: bool = _knob(True, "Keep loader processes from one epoch to the next.", "data")
+    drop_last: bool = _knob(False, "Leave out an epoch's last batch when it is not full.", "data")
+
+    check_val_every_n_epoch: int = _knob(1, "Validate after every n-th epoch.", "validation", "epochs", ge=1)
+
+    track_grad_norm: Annotated[Literal["inf"] | float | None, BeforeValidator(_norm_order)] = _knob(
+        2.0, "Order p of the gradient norms, total and per layer. None: no norms.", "watching"
+    )
+    log_every_n_steps: int = _knob(1, "Every n-th update is kept in the record.", "watching", "updates", ge=1)
+
+    keep_runs: int = _knob(50, "Run folders kept; the oldest go first.", "checkpoints", "runs", ge=1)
+
+    accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = _knob(
+        "auto", "Kind of device. 'auto' takes a GPU where there is one.", "where"
+    )
+    seed: int = _knob(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "where", ge=0)
+    deterministic: bool = _knob(
+        False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs.", "where"
+    )
+
+    @classmethod
+    def make(cls, **values: Any) -> Self:
+        """Settings from keyword arguments; a typo or a bad value is a `SettingsError` that says what to do."""
+        _refuse_unknown(values)
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise SettingsError(_explain(error, values)) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """These settings with some of them changed, checked like new ones."""
+        _refuse_unknown(changes)
+        return self.make(**{**self.model_dump(), **changes})
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from their defaults."""
+        return {name: value for name, value in self if value != type(self).model_fields[name].default}
+
+    @property
+    def epochs(self) -> int | None:
+        """The number of epochs that holds: `max_epochs`, or 10 when no length at all was given."""
+        if self.max_epochs is None and self.max_steps is None:
+            return 10
+        return self.max_epochs
+
+
+def knob(name: str) -> Knob:
+    """The panel's metadata of one setting."""
+    extra = Settings.model_fields[name].json_schema_extra
+    assert isinstance(extra, dict)
+    found = extra["knob"]
+    assert isinstance(found, Knob)
+    return found
+
+
+def _refuse_unknown(values: dict[str, Any]) -> None:
+    for name in values:
+        if name not in Settings.model_fields:
+            near = difflib.get_close_matches(name, _SPOKEN, n=1, cutoff=0.6)
+            hint = f" Did you mean {_SPOKEN[near[0]]!r}?" if near else ""
+            known = ", ".join(Settings.model_fields)
+            raise SettingsError(f"unknown setting {name!r}.{hint} The settings are: {known}.")
+
+
+def _explain(error: ValidationError, values: dict[str, Any]) -> str:
+    lines = []
+    for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):
+        reasons = sorted({e["msg"][:1].lower() + e["msg"][1:] for e in error.errors() if e["loc"][0] == name})
+        field = Settings.model_fields[name]
+        lines.append(f"{name}={values.get(name)!r}: {' or '.join(reasons)}. {_meaning(field)}")
+    return "\n".join(lines) or str(error)
+
+
+def _meaning(field: FieldInfo) -> str:
+    return f"{field.description} (default: {field.default!r})"
+
+
+# Other libraries' words for the same thing, so that a typo hint can lead their users home.
+_SPOKEN = {name: name for name in Settings.model_fields} | {
+    "learning_rate": "lr",
+    "bs": "batch_size",
+    "epochs": "max_epochs",
+    "num_epochs": "max_epochs",
+    "n_epoch": "max_epochs",
+    "num_train_epochs": "max_epochs",
+    "steps": "max_steps",
+    "clip": "gradient_clip_val",
+    "max_grad_norm": "gradient_clip_val",
+    "clip_grad_norm": "gradient_clip_val",
+    "gradient_accumulation_steps": "accumulate_grad_batches",
+    "wd": "weight_decay",
+    "device": "accelerator",
+    "workers": "num_workers",
+}

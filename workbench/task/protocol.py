@@ -1,0 +1,85 @@
+"""What the engine needs of the thing it trains: the Task.
+
+`supervised.py` makes one of an nn.Module with a loss, `lightning.py` of an object with `training_step` and
+`configure_optimizers`; a user may also subclass `Task` directly.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from workbench.settings import Settings
+
+if TYPE_CHECKING:
+    from workbench.task.data import DataSpec
+
+
+class TaskError(ValueError):
+    """A model, loss or data set that cannot be trained as it is; the message says why and what to do."""
+
+
+@dataclass(slots=True)
+class Loss:
+    """What one batch gives: a scalar to go backward from, and its weight within an accumulation window.
+
+    The weight is the number of samples where the loss is a mean over samples, else 1.
+    """
+
+    value: Tensor
+    weight: float
+
+
+@dataclass(slots=True)
+class Scores:
+    """What one validation batch gives: means over its samples (scalars or floats), and how many samples."""
+
+    values: Mapping[str, Tensor | float]
+    weight: float
+
+
+@dataclass(slots=True)
+class Schedule:
+    """A learning-rate scheduler and when it steps."""
+
+    scheduler: LRScheduler
+    interval: Literal["step", "epoch"] = "step"
+    frequency: int = 1
+
+
+@dataclass(slots=True)
+class Optimization:
+    """The optimizer of a run, with its schedules."""
+
+    optimizer: Optimizer
+    schedules: tuple[Schedule, ...] = ()
+
+
+class Task(abc.ABC):
+    """A model, its loss, its optimizer and its data, in the form that the engine runs.
+
+    Subclasses set `model` (whose parameters are trained) and the three data specs (None: no such data).
+    """
+
+    model: nn.Module
+    train: DataSpec | None = None
+    val: DataSpec | None = None
+    test: DataSpec | None = None
+
+    @abc.abstractmethod
+    def training_step(self, batch: Any, batch_idx: int) -> Loss:
+        """The loss of one batch that lies on the model's device, as a scalar with a graph behind it."""
+
+    @abc.abstractmethod
+    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+        """The metrics of one batch, named as they are reported ("val_loss", "val_accuracy", …)."""
+
+    @abc.abstractmethod
+    def configure(self, settings: Settings, updates: int | None) -> Optimization:
+        """The optimizer at `settings.lr`, and its schedules for a run of `updates` updates (None: unknown)."""
