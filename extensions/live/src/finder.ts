@@ -1,0 +1,194 @@
+// The learning-rate sweep: raw losses faint, the smoothed line, what each rule suggests, and the rate you chose.
+
+import uPlot from "uplot";
+import { Card } from "./card";
+import { Choice } from "./choice";
+import { Flags, height, place, type Flag, type Placed } from "./flags";
+import { number, rate, tick } from "./format";
+import { Handle } from "./handle";
+import { baseOptions, followWidth, HEIGHT, logSplits, quantile, rangeOf, type PaletteOf } from "./plot";
+import type { Store } from "./store";
+
+const LR = 0, LOSS = 1, SMOOTHED = 2; // columns, as workbench/ui/searches.py has them
+const BASE = 18; // padding above the plot where no names are
+
+export class Finder {
+  readonly card = new Card(
+    "Learning-rate finder",
+    "Press Find beside the learning rate: the loss over rising rates appears here.",
+    "finder",
+  );
+  private plot: uPlot | null = null;
+  private readonly flags = new Flags();
+  private placed: Placed[] = [];
+  private readonly handle: Handle;
+  private readonly close: () => void;
+
+  constructor(
+    private readonly store: Store,
+    private readonly colours: PaletteOf,
+  ) {
+    this.handle = new Handle("x", new Choice(store.model, "marker"), "Chosen learning rate", () => {});
+    this.card.setKey([
+      { name: "raw", swatch: "dots" },
+      { name: "smoothed", swatch: "line" },
+      { name: "suggested", swatch: "diamond" },
+      { name: "you", swatch: "you" },
+    ]);
+    this.close = followWidth(this.card.body, () => this.plot);
+  }
+
+  draw(): void {
+    const rows = this.store.curve.rows;
+    this.card.empty = rows.count === 0;
+    if (rows.count === 0) return;
+    const data = [LR, LOSS, SMOOTHED].map((column) => rows.column(column)) as uPlot.AlignedData;
+    if (this.plot) this.plot.setData(data);
+    else this.make(data);
+    this.caption();
+  }
+
+  move(): void {
+    this.handle.place();
+  }
+
+  redraw(): void {
+    this.plot?.redraw(false);
+  }
+
+  destroy(): void {
+    this.close();
+    this.plot?.destroy();
+  }
+
+  private make(data: uPlot.AlignedData): void {
+    const base = baseOptions(this.colours, { x: "learning rate", y: "loss" });
+    const [x, y] = base.axes as [uPlot.Axis, uPlot.Axis];
+    const options: uPlot.Options = {
+      ...base,
+      width: this.card.body.clientWidth || 300,
+      padding: [() => BASE + height(this.placed), 14, 0, 0],
+      scales: {
+        x: { time: false, distr: 3, range: (_u, min, max) => (min < max ? [min, max] : [min / 2, min * 2]) },
+        y: { range: () => this.lossRange() },
+      },
+      axes: [
+        { ...x, splits: (_u, _i, min, max) => logSplits(min, max), filter: (_u, s) => s, values: (_u, s) => s.map(rate) },
+        { ...y, values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) },
+      ],
+      series: [
+        {},
+        { stroke: () => this.colours().faint, paths: () => null, points: { show: true, size: 4, width: 0, fill: () => this.colours().faint } },
+        { stroke: () => this.colours().line, width: 2, points: { show: false } },
+      ],
+      hooks: { draw: [(u) => this.marks(u)], setCursor: [(u) => this.read(u)], setSize: [() => this.arrange()] },
+    };
+    this.plot = new uPlot(options, data, this.card.body);
+    this.handle.attach(this.plot);
+  }
+
+  /** The part that matters: from the lowest loss to somewhat above where it began. The divergence runs off the top. */
+  private lossRange(): [number, number] {
+    const rows = this.store.curve.rows;
+    const raw = rows.column(LOSS);
+    const smoothed = rows.column(SMOOTHED).filter(Number.isFinite);
+    const start = quantile(raw.slice(0, 10), 0.5);
+    const low = smoothed.length ? Math.min(...smoothed) : start;
+    if (!Number.isFinite(start) || !Number.isFinite(low)) return rangeOf(raw);
+    const span = Math.max(start - low, 0.1 * Math.abs(start), 1e-6);
+    return [low - 0.3 * span, start + 0.6 * span];
+  }
+
+  /** Where the names go; their rows push the plot down. */
+  private arrange(): void {
+    const plot = this.plot;
+    if (!plot) return;
+    const { min, max } = plot.scales["x"] ?? {};
+    if (min == null || max == null) return;
+    const flags = this.suggestions().filter((flag) => flag.x >= min && flag.x <= max);
+    const placed = place(flags, (x) => plot.valToPos(x, "x"), plot.over.clientWidth);
+    const rows = height(placed);
+    const moved = rows !== height(this.placed);
+    this.placed = placed;
+    if (moved) plot.setSize({ width: plot.width, height: HEIGHT + rows });
+    this.flags.show(plot, placed);
+  }
+
+  private suggestions(): Flag[] {
+    const curve = this.store.state.curve;
+    if (!curve) return [];
+    const best = curve.suggestion;
+    const isBest = (lr: number) => best !== null && Math.abs(lr / best - 1) < 1e-4;
+    const flags = curve.suggestions.map((s): Flag => ({
+      x: s.lr,
+      text: isBest(s.lr) ? `${s.name} ${rate(s.lr)}` : s.name,
+      title: `${s.name}: ${rate(s.lr)}. ${s.why}`,
+      strong: isBest(s.lr),
+    }));
+    if (best !== null && !flags.some((flag) => flag.strong)) {
+      flags.push({ x: best, text: `suggested ${rate(best)}`, title: "The recommended rate", strong: true });
+    }
+    return flags;
+  }
+
+  private marks(plot: uPlot): void {
+    if (this.placed.length !== this.suggestions().length || this.placed.some((f) => Math.abs(plot.valToPos(f.x, "x") - f.at) > 1)) {
+      queueMicrotask(() => this.arrange());
+    }
+    const { ctx } = plot;
+    const { found, paper } = this.colours();
+    const scale = devicePixelRatio;
+    ctx.save();
+    for (const flag of this.placed) {
+      const x = plot.valToPos(flag.x, "x", true);
+      const y = Math.max(plot.valToPos(this.smoothedAt(flag.x), "y", true), plot.bbox.top);
+      ctx.strokeStyle = found;
+      ctx.lineWidth = scale * (flag.strong ? 1.25 : 0.75);
+      ctx.globalAlpha = flag.strong ? 0.9 : 0.45;
+      ctx.beginPath();
+      ctx.moveTo(x, plot.bbox.top - (flag.row * 15 + 2) * scale);
+      ctx.lineTo(x, y);
+      ctx.stroke();
+      ctx.globalAlpha = 1;
+      diamond(ctx, x, y, (flag.strong ? 7 : 4.5) * scale);
+      ctx.fillStyle = flag.strong ? found : paper;
+      ctx.lineWidth = 1.5 * scale;
+      ctx.fill();
+      ctx.stroke();
+    }
+    ctx.restore();
+    this.handle.place();
+  }
+
+  /** The smoothed loss at a rate between two points, on the logarithmic axis. */
+  private smoothedAt(lr: number): number {
+    const rows = this.store.curve.rows;
+    let i = 1;
+    while (i < rows.count - 1 && rows.at(i, LR) < lr) i += 1;
+    const [x0, x1] = [rows.at(i - 1, LR), rows.at(i, LR)];
+    const [y0, y1] = [rows.at(i - 1, SMOOTHED), rows.at(i, SMOOTHED)];
+    const share = x1 > x0 ? Math.log(lr / x0) / Math.log(x1 / x0) : 1;
+    return y0 + (y1 - y0) * Math.min(Math.max(share, 0), 1);
+  }
+
+  private read(plot: uPlot): void {
+    const i = plot.cursor.idx;
+    const rows = this.store.curve.rows;
+    this.card.setValue("raw", i == null ? "" : number(rows.at(i, LOSS)));
+    this.card.setValue("smoothed", i == null ? "" : `${number(rows.at(i, SMOOTHED))} at ${rate(rows.at(i, LR))}`);
+  }
+
+  private caption(): void {
+    const curve = this.store.state.curve;
+    this.card.setCaption(curve ? [curve.ended, ...curve.notes].filter(Boolean).join(" · ") : "");
+  }
+}
+
+function diamond(ctx: CanvasRenderingContext2D, x: number, y: number, r: number): void {
+  ctx.beginPath();
+  ctx.moveTo(x, y - r);
+  ctx.lineTo(x + r, y);
+  ctx.lineTo(x, y + r);
+  ctx.lineTo(x - r, y);
+  ctx.closePath();
+}

@@ -1,0 +1,103 @@
+// A line with a grip over a plot, moved by mouse, touch or keyboard, along a logarithmic scale.
+
+import type uPlot from "uplot";
+import type { Choice } from "./choice";
+import { el } from "./dom";
+import { rate } from "./format";
+
+const STEP = 10 ** 0.025; // forty key presses a decade
+const LEAP = 10 ** 0.25; // with Shift, or Page Up and Page Down
+
+export class Handle {
+  private readonly line: HTMLElement;
+  private readonly grip: HTMLElement;
+  private readonly text: HTMLElement;
+  private plot: uPlot | null = null;
+
+  constructor(
+    private readonly axis: "x" | "y",
+    private readonly choice: Choice,
+    label: string,
+    private readonly moved: () => void,
+  ) {
+    this.line = el("div", `wb-handle wb-handle-${axis}`);
+    this.grip = el("div", "wb-grip", axis === "x" ? "▲" : "◀", {
+      role: "slider",
+      tabindex: "0",
+      "aria-label": label,
+      "aria-orientation": axis === "x" ? "horizontal" : "vertical",
+      title: `${label}: drag, or use the arrow keys`,
+    });
+    this.text = el("span", "wb-handle-value");
+    this.line.append(this.text, this.grip);
+    this.grip.addEventListener("pointerdown", (event) => this.down(event));
+    this.grip.addEventListener("keydown", (event) => this.pressed(event));
+  }
+
+  attach(plot: uPlot): void {
+    this.plot = plot;
+    plot.over.append(this.line);
+    this.place();
+  }
+
+  /** Move the line to the chosen value; a value outside the scale waits at its edge. */
+  place(): void {
+    const { plot, axis } = this;
+    const { min, max } = plot?.scales[axis] ?? {};
+    const value = this.choice.value;
+    const shown = plot !== null && min != null && max != null && value > 0;
+    this.line.hidden = !shown;
+    if (!shown) return;
+    const inside = Math.min(Math.max(value, min), max);
+    const at = plot.valToPos(inside, axis);
+    this.line.style.transform = axis === "x" ? `translateX(${at}px)` : `translateY(${at}px)`;
+    this.line.classList.toggle("wb-outside", inside !== value);
+    this.line.classList.toggle("wb-flip", axis === "x" && at > plot.over.clientWidth * 0.8);
+    this.text.textContent = rate(value);
+    this.grip.setAttribute("aria-valuenow", String(value));
+    this.grip.setAttribute("aria-valuetext", rate(value));
+    this.grip.setAttribute("aria-valuemin", String(min));
+    this.grip.setAttribute("aria-valuemax", String(max));
+  }
+
+  private move(value: number): void {
+    this.choice.drag(value);
+    this.place();
+    this.moved();
+  }
+
+  private down(event: PointerEvent): void {
+    const plot = this.plot;
+    if (!plot || event.button !== 0) return;
+    event.preventDefault();
+    this.grip.focus();
+    this.grip.setPointerCapture(event.pointerId);
+    const drag = (e: PointerEvent) => {
+      const box = plot.over.getBoundingClientRect();
+      const [at, length] = this.axis === "x" ? [e.clientX - box.left, box.width] : [e.clientY - box.top, box.height];
+      this.move(plot.posToVal(Math.min(Math.max(at, 0), length), this.axis));
+    };
+    const up = () => {
+      this.grip.removeEventListener("pointermove", drag);
+      this.choice.drop();
+    };
+    this.grip.addEventListener("pointermove", drag);
+    this.grip.addEventListener("lostpointercapture", up, { once: true });
+  }
+
+  private pressed(event: KeyboardEvent): void {
+    const { min, max } = this.plot?.scales[this.axis] ?? {};
+    if (min == null || max == null) return;
+    const factor = event.shiftKey || event.key.startsWith("Page") ? LEAP : STEP;
+    let value = this.choice.value;
+    if (["ArrowRight", "ArrowUp", "PageUp"].includes(event.key)) value *= factor;
+    else if (["ArrowLeft", "ArrowDown", "PageDown"].includes(event.key)) value /= factor;
+    else if (event.key === "Home") value = min;
+    else if (event.key === "End") value = max;
+    else return;
+    event.preventDefault();
+    event.stopPropagation(); // the notebook has commands on the arrow keys
+    this.move(Math.min(Math.max(value, min), max));
+    this.choice.drop();
+  }
+}

@@ -1,0 +1,190 @@
+// The loss: raw values faint (their range, where a bucket holds several updates), smoothed, validation, changes.
+
+import uPlot from "uplot";
+import { Card } from "./card";
+import { el } from "./dom";
+import { number, rate, steps as stepsWords, tick } from "./format";
+import { baseOptions, CANVAS_FONT, followWidth, logSplits, quantile, rangeOf, type PaletteOf } from "./plot";
+import type { Store } from "./store";
+
+// Columns of "fit", in the order of workbench/ui/training.py.
+export const LOSS_LOW = 0, NORM_LOW = 1, LOSS_HIGH = 2, NORM_HIGH = 3, BAD = 4, NORM_MEAN = 5, CLIPPED = 6, SMOOTH = 7, RATE = 8;
+
+export class Loss {
+  readonly card = new Card("Loss", "Press Fit: training and validation loss appear here.", "loss");
+  private plot: uPlot | null = null;
+  private log = false;
+  private readonly close: () => void;
+
+  constructor(
+    private readonly store: Store,
+    private readonly colours: PaletteOf,
+    private readonly sync: string,
+  ) {
+    const button = el("button", "wb-tool", "log", { type: "button", "aria-pressed": "false", title: "Logarithmic loss axis" });
+    button.addEventListener("click", () => {
+      this.log = !this.log;
+      button.setAttribute("aria-pressed", String(this.log));
+      this.plot?.destroy();
+      this.plot = null;
+      this.draw();
+    });
+    this.card.tools.append(button);
+    this.key("val");
+    this.close = followWidth(this.card.body, () => this.plot);
+  }
+
+  draw(): void {
+    const rows = this.store.fit.rows;
+    this.card.empty = rows.count === 0;
+    if (rows.count === 0) return;
+    this.key(this.store.state.val?.name ?? "val");
+    const data = [rows.steps(), ...[LOSS_HIGH, LOSS_LOW, SMOOTH].map((c) => rows.column(c))] as uPlot.AlignedData;
+    if (this.plot) this.plot.setData(data);
+    else this.make(data);
+    this.read();
+  }
+
+  redraw(): void {
+    this.plot?.redraw(false);
+  }
+
+  destroy(): void {
+    this.close();
+    this.plot?.destroy();
+  }
+
+  private keyed = "";
+  private key(val: string): void {
+    if (this.keyed === val) return;
+    this.keyed = val;
+    this.card.setKey([
+      { name: "raw", swatch: "faint" },
+      { name: "smooth", swatch: "line" },
+      { name: val, swatch: "val" },
+      { name: "lr", swatch: "none" },
+    ]);
+  }
+
+  private make(data: uPlot.AlignedData): void {
+    const base = baseOptions(this.colours, { x: "update", y: this.log ? "loss (log)" : "loss" });
+    const [x, y] = base.axes as [uPlot.Axis, uPlot.Axis];
+    const logAxis: Partial<uPlot.Axis> = {
+      splits: (_u, _i, min, max) => logSplits(min, max),
+      filter: (_u, s) => s,
+    };
+    const faint = { stroke: () => this.colours().faint, width: 1, points: { show: false } };
+    const options: uPlot.Options = {
+      ...base,
+      width: this.card.body.clientWidth || 300,
+      padding: [18, 14, 0, 0],
+      cursor: { ...base.cursor, sync: { key: this.sync, scales: ["x", null] } },
+      scales: {
+        x: { time: false, range: (_u, min, max) => [min, max > min ? max : min + 1] },
+        y: { distr: this.log ? 3 : 1, range: () => this.range() },
+      },
+      axes: [x, { ...y, ...(this.log ? logAxis : {}), values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) }],
+      series: [{}, faint, faint, { stroke: () => this.colours().line, width: 2, points: { show: false } }],
+      bands: [{ series: [1, 2], fill: () => this.colours().faint }],
+      hooks: { draw: [(u) => this.validation(u), (u) => this.broken(u), (u) => drawChanges(u, this.store, this.colours)], setCursor: [() => this.read()] },
+    };
+    this.plot = new uPlot(options, data, this.card.body);
+  }
+
+  /** All of the smooth line and of validation, and 98% of the raw values: single spikes run off the plot. */
+  private range(): [number, number] {
+    const rows = this.store.fit.rows;
+    const high = rows.column(LOSS_HIGH);
+    const values = [...rows.column(SMOOTH), ...this.store.val.rows.column(1), quantile(high, 0.98), ...high.slice(0, 1), quantile(rows.column(LOSS_LOW), 0.005)];
+    if (!this.log) return rangeOf(values);
+    const [low, top] = rangeOf(values.filter((v) => v > 0).map(Math.log10));
+    return [10 ** low, 10 ** top];
+  }
+
+  private validation(plot: uPlot): void {
+    const val = this.store.val.rows;
+    const { ctx, bbox } = plot;
+    const scale = devicePixelRatio;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top - 4 * scale, bbox.width + 6 * scale, bbox.height + 8 * scale);
+    ctx.clip();
+    ctx.strokeStyle = ctx.fillStyle = this.colours().val;
+    ctx.lineWidth = 1.25 * scale;
+    const points = Array.from({ length: val.count }, (_, i) => [
+      plot.valToPos(val.at(i, 0), "x", true),
+      plot.valToPos(val.at(i, 1), "y", true),
+    ] as const).filter(([, y]) => Number.isFinite(y));
+    ctx.beginPath();
+    points.forEach(([x, y], i) => (i ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
+    ctx.globalAlpha = 0.7;
+    ctx.stroke();
+    ctx.globalAlpha = 1;
+    const radius = (points.length > 120 ? 1.5 : 3) * scale;
+    for (const [x, y] of points) {
+      ctx.beginPath();
+      ctx.arc(x, y, radius, 0, 2 * Math.PI);
+      ctx.fill();
+    }
+    ctx.restore();
+  }
+
+  /** Updates whose loss or gradient was not finite: ticks at the foot of the plot. */
+  private broken(plot: uPlot): void {
+    const rows = this.store.fit.rows;
+    const { ctx, bbox } = plot;
+    ctx.fillStyle = this.colours().bad;
+    for (let i = 0; i < rows.count; i += 1) {
+      if (!(rows.at(i, BAD) > 0)) continue;
+      const x = plot.valToPos(rows.step(i), "x", true);
+      ctx.fillRect(x - devicePixelRatio, bbox.top + bbox.height - 8 * devicePixelRatio, 2 * devicePixelRatio, 8 * devicePixelRatio);
+    }
+  }
+
+  /** Under the cursor; without one, the last values. */
+  private read(): void {
+    const rows = this.store.fit.rows;
+    const hovered = this.plot?.cursor.idx;
+    const i = hovered ?? rows.count - 1;
+    const [low, high] = [rows.at(i, LOSS_LOW), rows.at(i, LOSS_HIGH)];
+    const spread = rows.width > 1 && low !== high;
+    this.card.setValue("raw", spread ? `${number(low)} to ${number(high)}` : number(high));
+    this.card.setValue("smooth", number(rows.at(i, SMOOTH)));
+    this.card.setValue("lr", rate(rows.at(i, RATE)) + (hovered == null ? "" : ` at update ${stepsWords(rows.step(i))}`));
+    this.card.setValue(this.keyed, number(this.validationAt(rows.step(i) + rows.width)));
+  }
+
+  private validationAt(step: number): number {
+    const val = this.store.val.rows;
+    let found = NaN;
+    for (let i = 0; i < val.count && val.at(i, 0) <= step; i += 1) found = val.at(i, 1);
+    return found;
+  }
+}
+
+/** Dotted lines where something was changed while the run went on, with what it was. */
+export function drawChanges(plot: uPlot, store: Store, colours: PaletteOf): void {
+  const { ctx, bbox } = plot;
+  const scale = devicePixelRatio;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colours().muted;
+  ctx.lineWidth = scale;
+  ctx.setLineDash([2 * scale, 3 * scale]);
+  ctx.font = CANVAS_FONT.replace("11px", `${11 * scale}px`);
+  let free = -Infinity; // names that would overlap the one before are left out; their lines stay
+  for (const [step, text] of store.state.changes ?? []) {
+    const x = plot.valToPos(step, "x", true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    const width = ctx.measureText(text).width;
+    const left = Math.min(x - width / 2, bbox.left + bbox.width - width);
+    if (left > free) {
+      ctx.fillText(text, left, bbox.top - 4 * scale);
+      free = left + width + 8 * scale;
+    }
+  }
+  ctx.restore();
+}

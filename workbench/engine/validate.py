@@ -1,0 +1,38 @@
+"""Validation: the metrics of one pass over held-out data, weighted by samples, moving no training state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from workbench.engine import rng
+from workbench.engine.session import Modes, Session
+from workbench.task.data import to_device
+
+
+def validate(session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val") -> dict[str, float]:
+    """Each metric's mean over the samples of `batches`, in evaluation mode; one host sync at the end."""
+    modes = Modes.of(session.task)
+    sums: dict[str, list[Tensor | float]] = {}
+    weights: dict[str, list[float]] = {}
+    with rng.kept(), torch.no_grad():
+        for module in session.task.modules:
+            module.eval()
+        try:
+            for number, batch in enumerate(batches):
+                scores = session.task.validation_step(to_device(batch, session.device), number, stage)
+                for name, value in scores.values.items():
+                    sums.setdefault(name, []).append(value)
+                    weights.setdefault(name, []).append(scores.weight)
+        finally:
+            modes.restore()
+    return {name: _mean(values, weights[name]) for name, values in sums.items()}
+
+
+def _mean(values: list[Tensor | float], weights: list[float]) -> float:
+    column = torch.stack([torch.as_tensor(v).detach().float().mean().cpu() for v in values])
+    share = torch.tensor(weights, dtype=torch.float64)
+    return float((column.double() * share).sum() / share.sum())

@@ -1,0 +1,146 @@
+"""Memory: how much is left, how much was needed, and whether an error means that there was too little."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from workbench.share.segment import NAME
+
+_OUT_OF_MEMORY = (
+    "can't allocate memory",  # CPU, with DefaultCPUAllocator before it
+    "defaultcpuallocator: not enough memory",  # CPU on Windows
+    "not enough memory: you tried to allocate",
+    "std::bad_alloc",
+    "out of memory",  # CUDA and HIP errors that have no type of their own, MPS, XPU
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+    "cusolver_status_alloc_failed",
+    "cusparse_status_alloc_failed",
+    "rocblas_status_memory_error",
+    "hipblas_status_alloc_failed",
+    "miopenstatusallocfailed",
+    "out_of_device_memory",  # XPU: UR_RESULT_ERROR_… and PI_ERROR_…
+    "out_of_host_memory",
+    "out_of_resources",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` means that memory ran out, on any device. By type first, then by what it says."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # Only errors that a backend raises: somebody's ValueError about memory is a ValueError.
+    if not isinstance(error, RuntimeError | OSError):
+        return False
+    text = str(error).lower()
+    return any(words in text for words in _OUT_OF_MEMORY)
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that can be used now: what the system has, or what this process's container has left if that is less.
+
+    Pages of files that the system would give up at once count as free.
+    """
+    left = [psutil.virtual_memory().available]
+    for folder, limit, usage, cache in _cgroups(root):
+        with contextlib.suppress(OSError, ValueError):  # "max", or a level that shows no limit
+            most = int((folder / limit).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            left.append(most - int((folder / usage).read_text()) + int(stat.get(cache, 0)))
+    return max(0, min(left))
+
+
+def _cgroups(root: Path) -> list[tuple[Path, str, str, str]]:
+    """The folders whose limits hold for this process, with the names of their files. All levels count."""
+    found = []
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        below = top / path.lstrip("/")
+        # In a container the path may be the host's: then only the top exists here, and it is the container's.
+        levels = [below, *below.parents]
+        found += [(level, *names) for level in levels[: levels.index(top) + 1]]
+    return found
+
+
+@dataclass
+class _Idle:
+    resident: int = 0
+    files: int = 0
+
+
+_idle = _Idle()
+
+
+def reset_peak() -> None:
+    """From here on `peak_bytes` counts: what this process holds now is its idle memory."""
+    with contextlib.suppress(OSError):  # not Linux: the peak is then the whole process's
+        Path("/proc/self/clear_refs").write_text("5")
+    _idle.resident = _status().get("VmRSS", psutil.Process().memory_info().rss)
+    _idle.files = _file_pages()
+
+
+def peak_bytes() -> int:
+    """The most memory this process held since `reset_peak`, above what it held then.
+
+    Pages of files and of parcels that were first touched meanwhile are left out: libraries and the data
+    are there once for all processes, and no trial pays for them.
+    """
+    peak = _status().get("VmHWM")
+    if peak is None:
+        peak = getattr(psutil.Process().memory_info(), "peak_wset", 0) or _most_resident()
+    return max(0, peak - _idle.resident - max(0, _file_pages() - _idle.files))
+
+
+def data_bytes() -> int:
+    """This process's private writable memory: what RLIMIT_DATA limits. 0 where the system does not say."""
+    return _status().get("VmData", 0)
+
+
+def _status() -> dict[str, int]:
+    """The sizes in /proc/self/status, in bytes."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return {}
+    rows = (line.split() for line in lines)
+    return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) == 3 and row[2] == "kB"}
+
+
+def _file_pages() -> int:
+    """Resident pages that belong to files or to a parcel's segment, not written to here."""
+    total = _status().get("RssFile", 0)
+    try:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+    except OSError:
+        return total
+    ours = False
+    for line in lines:
+        key, *rest = line.split()
+        if not key.endswith(":"):
+            ours = f"/memfd:{NAME}" in line
+        elif ours and key in ("Rss:", "Anonymous:"):
+            total += int(rest[0]) * 1024 * (1 if key == "Rss:" else -1)
+    return total
+
+
+def _most_resident() -> int:
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if psutil.MACOS else most * 1024

@@ -1,0 +1,92 @@
+"""`Chart`: what a plot shows, as plain data, before any library draws it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Style = Literal["line", "points", "faint", "bar", "limit"]
+"""line: solid; points: markers joined by a thin line; faint: what lies behind a line; limit: dashed steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis. `ticks` names the places 0, 1, 2 … of a categorical one; `range` is (low, high) in data units."""
+
+    label: str
+    unit: str = ""
+    log: bool = False
+    range: tuple[float, float] | None = None
+    ticks: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The label with its unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Points (x, y), both of shape (n,). `tone` is the place in the palette; equal tones belong together."""
+
+    name: str
+    x: Array
+    y: Array
+    style: Style = "line"
+    tone: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A vertical line at `x` (y None) or a point. `label` is short; `why` is read on hovering."""
+
+    x: float
+    label: str
+    y: float | None = None
+    emphasis: bool = False
+    failed: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A shaded range of x."""
+
+    low: float
+    high: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heat:
+    """A heat map: `z` of shape (rows, columns), named `rows` from top to bottom, `x` of shape (columns,).
+
+    Colours are logarithmic; NaN and what is not above zero stay blank.
+    """
+
+    x: Array
+    rows: tuple[str, ...]
+    z: Array
+    label: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chart:
+    """One plot. `notes` are sentences to read under it."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    bands: tuple[Band, ...] = ()
+    heat: Heat | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def height(self) -> float:
+        """How tall it wants to be, 1 for a plain one."""
+        return 1.0 if self.heat is None else min(2.2, 0.5 + 0.06 * len(self.heat.rows))

@@ -1,0 +1,76 @@
+"""Gradient norms: each layer over time, and their total against the clip value.
+
+How to read it: rows that go dark towards the top are layers that stop learning (vanishing); a column that
+lights up in all rows is an explosion. Where the total lies above the clip line, that update was scaled down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from workbench.plots.chart import Array, Axis, Chart, Heat, Series
+from workbench.plots.loss import Changes, change_marks
+from workbench.plots.ranges import span, wide
+
+_COLUMNS = 400
+
+
+def grad_norm(
+    step: Array, total: Array, layers: Mapping[str, Array], clip: Array | None = None, changes: Changes = ()
+) -> list[Chart]:
+    """The heat map of `layers` (name: norms (rows,), before clipping), where there are any, and the total's chart.
+
+    `total` is before clipping and `clip` the clip value in force at each row (NaN: off), both of shape (rows,).
+    """
+    charts = []
+    marks = change_marks(changes, step)
+    if layers and len(step):
+        table = np.stack([np.asarray(v, np.float64) for v in layers.values()])
+        charts.append(
+            Chart(
+                "Gradient norm by layer",
+                Axis("update"),
+                Axis("layer"),
+                heat=_heat(step, table, tuple(layers)),
+                notes=() if (table > 0).all() else ("Blank: no gradient, or zero.",),
+            )
+        )
+    series = [Series("total, before clipping", step, total)]
+    limit = np.full(len(step), np.nan) if clip is None else np.asarray(clip, np.float64)
+    if np.isfinite(limit).any():
+        series.append(Series("clip value", step, limit, "limit", 1))
+    # A spike of a few updates is what one looks for: it must stay in the picture, and not flatten the rest.
+    log = wide(np.concatenate([total, limit]), 10)
+    return [
+        *charts,
+        Chart(
+            "Total gradient norm",
+            Axis("update"),
+            Axis("gradient norm", log=log, range=span(total, limit, log=log)),
+            tuple(series),
+            marks,
+            notes=_summary(total, limit),
+        ),
+    ]
+
+
+def _heat(step: Array, table: Array, names: tuple[str, ...]) -> Heat:
+    """At most `_COLUMNS` columns; one that stands for many updates shows the greatest, so a spike stays seen."""
+    width = -(-len(step) // _COLUMNS)
+    starts = np.arange(0, len(step), width)
+    greatest = np.fmax.reduceat(table, starts, axis=1)
+    return Heat(step[starts], names, greatest, "gradient norm")
+
+
+def _summary(total: Array, limit: Array) -> tuple[str, ...]:
+    known = total[np.isfinite(total)]
+    if not known.size:
+        return ()
+    p50, p95 = np.quantile(known, [0.5, 0.95])
+    text = f"p50 {p50:.3g}, p95 {p95:.3g}"
+    on = np.isfinite(limit) & np.isfinite(total)
+    if on.any():
+        text = f"clipped {np.mean(total[on] > limit[on]):.0%} of the updates with clipping on · {text}"
+    return (text,)

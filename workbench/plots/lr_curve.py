@@ -1,0 +1,83 @@
+"""The LR finder's curve: loss against learning rate, with what each rule proposes.
+
+How to read it: the loss is flat while the rate is too small, falls, and explodes behind the edge. A good rate
+lies well to the left of the edge; the band is where a rate is about as good as the recommended one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from workbench.plots.chart import Array, Axis, Band, Chart, Mark, Series
+from workbench.plots.ranges import span
+
+
+class Proposal(Protocol):
+    """What is drawn of a suggestion (`events.Suggestion` is one)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def lr(self) -> float | None: ...
+    @property
+    def index(self) -> int | None: ...
+    @property
+    def why(self) -> str: ...
+
+
+def lr_curve(
+    lrs: Array,
+    losses: Array,
+    smoothed: Array,
+    suggestions: Iterable[Proposal] | Mapping[str, Proposal] = (),
+    suggestion: float | None = None,
+    notes: Iterable[str] = (),
+) -> Chart:
+    """The chart of a sweep: `lrs` (rising), raw `losses` and `smoothed`, each of shape (points,)."""
+    proposals = list(suggestions.values() if isinstance(suggestions, Mapping) else suggestions)
+    marks = [_mark(p, p.lr, lrs, smoothed, suggestion) for p in proposals if p.lr is not None]
+    if suggestion is not None and not any(m.emphasis for m in marks):
+        height = _height(suggestion, lrs, smoothed)
+        marks.append(Mark(suggestion, f"recommended {suggestion:.2g}", height, emphasis=True))
+    silent = [f"{p.name} proposes nothing: {p.why}" for p in proposals if p.lr is None]
+    band = () if suggestion is None else (Band(suggestion / 2, suggestion * 2, "÷2 to ×2"),)
+    return Chart(
+        title="LR finder",
+        x=Axis("learning rate", log=True, range=span(lrs, log=True)),
+        y=Axis("loss", range=_loss_range(losses, smoothed)),
+        series=(
+            Series("each update", lrs, losses, "faint"),
+            Series("smoothed", lrs, smoothed),
+        ),
+        marks=tuple(sorted(marks, key=lambda m: m.emphasis)),
+        bands=band,
+        notes=(*notes, *silent),
+    )
+
+
+def _mark(proposal: Proposal, lr: float, lrs: Array, smoothed: Array, suggestion: float | None) -> Mark:
+    recommended = suggestion is not None and bool(np.isclose(lr, suggestion))
+    height = _height(lr, lrs, smoothed)
+    return Mark(lr, f"{proposal.name} {lr:.2g}", height, emphasis=recommended, why=proposal.why)
+
+
+def _height(lr: float, lrs: Array, smoothed: Array) -> float:
+    """Where the smoothed curve is at `lr`, between its points if need be; zero for a curve with no points."""
+    known = np.isfinite(smoothed) & (lrs > 0)
+    if not known.any():
+        return 0.0
+    return float(np.interp(np.log(lr), np.log(lrs[known]), smoothed[known]))
+
+
+def _loss_range(losses: Array, smoothed: Array) -> tuple[float, float] | None:
+    """From the lowest point to a little above the start: the explosion itself would flatten all the rest."""
+    known = smoothed[np.isfinite(smoothed)]
+    if not known.size:
+        return span(losses)
+    low, start = float(known.min()), float(np.median(known[:10]))
+    top = min(float(known.max()), start + max(0.75 * (start - low), 0.1 * abs(start)))
+    usual = losses[np.isfinite(losses) & (losses <= top)]
+    return span(np.array([low, top]), usual)

@@ -1,0 +1,37 @@
+"""Colours and symbols that all plots share.
+
+The tones differ in lightness as well as in hue (readable in grey and to colour-blind people), and nothing is
+told by colour alone: kinds of series differ in line style, marks in shape. Cividis is safe in the same ways.
+"""
+
+TONES = ("#1f4e79", "#d9730d", "#3a9188", "#8a4a8f", "#6b7280")
+"""Navy, orange, teal, plum, slate."""
+ACCENT = "#c2410c"
+"""The recommended value."""
+INK = "#374151"
+GRID = "#e5e7eb"
+BAND = "#d9730d"
+HEAT = "cividis"
+FAINT = 0.3
+"""Opacity of what lies behind."""
+SYMBOLS = (
+    ("^", "triangle-up"),
+    ("s", "square"),
+    ("o", "circle"),
+    ("v", "triangle-down"),
+    ("P", "cross"),
+    ("h", "hexagon"),
+)
+"""Shapes of marks, as matplotlib and plotly name them."""
+POINTS = 2000
+"""A line is thinned to so many points before it is drawn; more than a screen can show."""
+NAME = 40
+"""Longest label; the middle of a longer one is left out."""
+
+
+def shorten(name: str, most: int = NAME) -> str:
+    """`name` with its middle left out if it is longer than `most` characters."""
+    if len(name) <= most:
+        return name
+    head = (most - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"

@@ -1,0 +1,1 @@
+"""The run folder: written by one job, read by anyone, on any machine, without torch."""

@@ -1,0 +1,281 @@
+"""`Run`: what a fit leaves, whether it was just heard or read back from its folder."""
+
+from __future__ import annotations
+
+import csv
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    CurvePoint,
+    Event,
+    RunEnded,
+    RunStarted,
+    SearchEnded,
+    Status,
+    StepsDone,
+    Trial,
+    Validated,
+    to_line,
+)
+from workbench.plots import batch_size, lr_curve
+from workbench.plots import run as run_plot
+from workbench.plots.chart import Chart
+from workbench.runs import read
+from workbench.runs.series import Series
+from workbench.settings import Settings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from plotly.graph_objects import Figure as PlotlyFigure
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """One run, as it was when this object was made. Two are equal when all their events are.
+
+    `step` counts the updates taken, `seconds` are without pauses, `error` says why a run failed.
+    """
+
+    id: str
+    kind: str
+    status: Status
+    step: int
+    seconds: float
+    error: str | None
+    events: tuple[Event, ...]
+    folder: Path | None = None
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event], folder: Path | None = None) -> Self:
+        """The run that these events tell of; `folder` is where it is recorded, if it is."""
+        return cls._make(tuple(events), folder, None)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The run in a run folder. One whose process died without ending it has failed."""
+        folder = Path(folder)
+        try:
+            header = read.read_header(folder)
+        except (OSError, ValueError) as error:
+            raise FileNotFoundError(f"{folder} is not a run folder: {error}") from None
+        return cls._make(tuple(read.read_events(folder)), folder, header)
+
+    @classmethod
+    def _make(cls, events: tuple[Event, ...], folder: Path | None, header: Mapping[str, Any] | None) -> Self:
+        start = next((e for e in events if isinstance(e, RunStarted)), None)
+        id = start.run if start else folder.name if folder else ""
+        kind = start.kind if start else str((header or {}).get("kind", ""))
+        now = read.state(events, header, folder)
+        return cls(id, kind, now.status, now.step, now.seconds, now.error, events, folder)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings the run began with (`changes` has what came after). Unknown ones of a newer version are left out."""
+        return Settings.make(**{k: v for k, v in self._recorded.items() if k in Settings.model_fields})
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of each: "loss" of a training update, then the validation metrics."""
+        return dict(self._metrics)
+
+    @property
+    def history(self) -> Series:
+        """One row per recorded update: "step" "epoch" "loss" "lr" "grad_norm" … (see `series.history`), read-only."""
+        return dict(self._history)
+
+    @property
+    def validation(self) -> Series:
+        """One row per validation check: "step" "epoch" "val_loss" … (see `series.validation`), read-only."""
+        return dict(self._validation)
+
+    @property
+    def changes(self) -> tuple[Changed, ...]:
+        """The live changes, in order; each holds from update `step` on."""
+        return tuple(e for e in self.events if isinstance(e, Changed))
+
+    @property
+    def epochs(self) -> int:
+        """Epochs begun."""
+        last = next((e for e in reversed(self.events) if isinstance(e, StepsDone)), None)
+        return last.epoch + 1 if last else 0
+
+    def figure(self) -> PlotlyFigure:
+        """The run as an interactive plotly figure."""
+        from workbench.plots import plotly
+
+        return plotly.figure(self.charts())
+
+    def plot(self, ax: Axes | None = None) -> Figure | Axes:
+        """The run as a matplotlib figure; with `ax` given, its loss alone is drawn there and `ax` comes back."""
+        from workbench.plots import matplotlib
+
+        return matplotlib.figure(self.charts()) if ax is None else matplotlib.draw(self.charts()[0], ax)
+
+    def charts(self) -> list[Chart]:
+        """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was."""
+        searched = _search_charts(self.events)
+        if searched:
+            return searched
+        changes = [(e.step, e.values) for e in self.changes]
+        norm_clip = self._recorded.get("gradient_clip_algorithm", "norm") == "norm"
+        clip = self._recorded.get("gradient_clip_val") if norm_clip else None
+        return run_plot.run(self._history, self._validation, changes, clip, clips_norm=norm_clip)
+
+    def to_csv(self, file: str | Path | IO[str]) -> None:
+        """The history as CSV, one row per update, with the validation metrics beside the update they came before.
+
+        A check after the last update has a row of its own. An empty cell: no value.
+        """
+        if isinstance(file, str | Path):
+            with open(file, "w", newline="", encoding="utf-8") as opened:
+                self.to_csv(opened)
+            return
+        table = _joined(self._history, self._validation)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(table)
+        # str of a numpy scalar is the shortest text that reads back as the same number.
+        writer.writerows([_cell(v) for v in row] for row in zip(*table.values(), strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Run):
+            return NotImplemented
+        # By their lines: a NaN read back does not equal itself.
+        return (self.id, self.status, self.error) == (other.id, other.status, other.error) and (
+            [*map(to_line, self.events)] == [*map(to_line, other.events)]
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.step, self.seconds))
+
+    def __repr__(self) -> str:
+        facts = " · ".join(f"{v} {k}" if k in _COUNTS else f"{k} {v}" if k else v for k, v in self._facts())
+        return f"<Run {self.id}: {facts}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name or 'status')}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._facts()
+        )
+        return f"<table><caption>Run {html.escape(self.id)}</caption>{rows}</table>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = [("", f"{self.kind} {self.status}".strip()), ("updates", str(self.step))]
+        if self.epochs:
+            facts.append(("epochs", str(self.epochs)))
+        facts += [(name, f"{value:.4g}") for name, value in self._metrics.items()]
+        facts.append(("time", duration(self.seconds)))
+        facts += [(name, _text(value)) for name, value in self._key_settings().items()]
+        if self.changes:
+            facts.append(("live changes", str(len(self.changes))))
+        if self.error:
+            facts.append(
+                ("error", self.error.strip().splitlines()[-1][:200] if self.error.strip() else "unknown")
+            )
+        return facts
+
+    def _key_settings(self) -> dict[str, Any]:
+        """Learning rate and batch size, and whatever else differs from its default."""
+        fields = Settings.model_fields
+        always = ("lr", "batch_size")
+        return {
+            k: v for k, v in self._recorded.items() if k in fields and (k in always or v != fields[k].default)
+        }
+
+    @cached_property
+    def _recorded(self) -> dict[str, Any]:
+        return next((e.settings for e in self.events if isinstance(e, RunStarted)), {})
+
+    @cached_property
+    def _metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        last = next((e for e in reversed(self.events) if isinstance(e, StepsDone) and e.rows), None)
+        if last is not None and "loss" in last.columns:
+            found["loss"] = float(last.array("loss")[-1])
+        for event in self.events:
+            if isinstance(event, Validated | RunEnded):
+                found.update(event.metrics)
+        return found
+
+    @cached_property
+    def _history(self) -> Series:
+        return _read_only(read.history(self.events))
+
+    @cached_property
+    def _validation(self) -> Series:
+        return _read_only(read.validation(self.events))
+
+
+_COUNTS = ("updates", "epochs", "live changes")
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: "0.31 s", "41 s", "1 min 27 s", "2 h 05 min"."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _search_charts(events: Sequence[Event]) -> list[Chart]:
+    """The charts of a finder's run; none for a fit."""
+    points = [e for e in events if isinstance(e, CurvePoint)]
+    if points:
+        end = next((e for e in events if isinstance(e, CurveEnded)), None)
+        return [
+            lr_curve.lr_curve(
+                np.array([p.lr for p in points]),
+                np.array([p.loss for p in points]),
+                np.array([p.smoothed for p in points]),
+                end.suggestions if end else (),
+                end.suggestion if end else None,
+                end.notes if end else (),
+            )
+        ]
+    trials = [e for e in events if isinstance(e, Trial)]
+    if trials:
+        over = next((e for e in events if isinstance(e, SearchEnded)), None)
+        return batch_size.batch_size(trials, over.best if over else None, over.largest if over else None)
+    return []
+
+
+def _joined(history: Series, validation: Series) -> Series:
+    """An outer join on "step". A check after `step` updates stands beside update `step`: the same weights."""
+    steps = np.union1d(history["step"], validation["step"])
+    out: Series = {"step": steps, "epoch": np.zeros_like(steps)}
+    for source in (validation, history):  # where both have an epoch, the update's holds
+        out["epoch"][np.searchsorted(steps, source["step"])] = source["epoch"]
+    for source in (history, validation):
+        at = np.searchsorted(steps, source["step"])
+        for name, values in source.items():
+            if name not in out:
+                out[name] = np.full(len(steps), np.nan, values.dtype)
+                out[name][at] = values
+    return out
+
+
+def _read_only(series: Series) -> Series:
+    for array in series.values():
+        array.flags.writeable = False
+    return series
+
+
+def _cell(value: Any) -> str:
+    return "" if value != value else str(value)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

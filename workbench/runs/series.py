@@ -1,0 +1,70 @@
+"""Series from events: the arrays that results, tables and plots are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import Event, RunStarted, StepsDone, Validated
+
+Series = dict[str, NDArray[Any]]
+
+
+def history(events: Iterable[Event]) -> Series:
+    """One row per recorded update, each array of shape (rows,).
+
+    "step" and "epoch" int64; all others float32, NaN where there was no value: "loss", "lr" (both always
+    there), and what was recorded of "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
+    "lr.0" …, and "grad_norm/<layer>" (before clipping). A flush has one epoch number for all of its rows.
+    """
+    layers: tuple[str, ...] = ()
+    flushes: list[StepsDone] = []
+    for event in events:
+        if isinstance(event, RunStarted):
+            layers = event.layers
+        elif isinstance(event, StepsDone) and event.rows:
+            flushes.append(event)
+    rows = [e.rows for e in flushes]
+    out: Series = {
+        "step": np.concatenate([np.empty(0, np.int64), *(e.steps for e in flushes)]),
+        "epoch": np.repeat(np.array([e.epoch for e in flushes], dtype=np.int64), rows),
+    }
+    names = dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns)])
+    names.pop("layer_norms", None)
+    for name in names:
+        parts = [e.array(name) if name in e.columns else np.full(e.rows, np.nan, np.float32) for e in flushes]
+        out[name] = np.concatenate([np.empty(0, np.float32), *parts])
+    out.update(_by_layer(flushes, layers))
+    return out
+
+
+def _by_layer(flushes: list[StepsDone], layers: tuple[str, ...]) -> Series:
+    tables = [e.array("layer_norms") if "layer_norms" in e.columns else None for e in flushes]
+    width = next((t.shape[1] for t in tables if t is not None), 0)
+    # A record whose first line was lost has no names; numbers are better than nothing.
+    names = layers if len(layers) == width else tuple(map(str, range(width)))
+    blank = [np.full((e.rows, width), np.nan, np.float32) for e in flushes]
+    parts = [b if t is None else t for t, b in zip(tables, blank, strict=True)]
+    return {
+        f"grad_norm/{name}": np.concatenate([part[:, i] for part in parts]) for i, name in enumerate(names)
+    }
+
+
+def validation(events: Iterable[Event]) -> Series:
+    """One row per validation check, each array of shape (checks,).
+
+    "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a check lacks it.
+    """
+    checks = [e for e in events if isinstance(e, Validated)]
+    names = dict.fromkeys(name for e in checks for name in e.metrics)
+    out: Series = {
+        "step": np.array([e.step for e in checks], dtype=np.int64),
+        "epoch": np.array([e.epoch for e in checks], dtype=np.int64),
+    }
+    for name in names:
+        if name not in out:
+            out[name] = np.array([e.metrics.get(name, np.nan) for e in checks], dtype=np.float64)
+    return out

@@ -1,0 +1,239 @@
+"""Writing run folders: `<root>/runs/<id>/` with `run.json`, `metrics.jsonl` and, when asked for, subfolders.
+
+One job writes one folder. Creating `metrics.jsonl` exclusively is what makes it the writer; after that it is
+the only one, so no lock is needed. Reading is `read.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from workbench.events import Event, to_line
+from workbench.runs.alive import identity
+from workbench.runs.read import HEADER, RECORD, RUNS, list_runs
+
+_ID = re.compile(r"\w[\w.-]{0,63}")
+_NUMBER = re.compile(r"(\d+)-")
+_TORN = b"~\n"
+"""Ends a line that was cut by a failed write, and keeps it from ever reading as a whole one."""
+_GONE = ".gone-"
+
+
+class RunFolder:
+    """The folder of one job that is being written. `append` may be called from any thread."""
+
+    def __init__(self, path: Path, header: dict[str, Any], record: FileIO) -> None:
+        self.path = path
+        self._header = header
+        self._record = record
+        self._torn = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, root: Path, id: str, header: Mapping[str, Any]) -> Self:
+        """Make `<root>/runs/<id>` and write its header; FileExistsError if a run of that id is there.
+
+        To `header` are added "id", "created" (seconds since 1970) and the keys of `alive.identity()`, where
+        it does not have them. It must be plain JSON data.
+        """
+        path = runs_folder(root) / check_id(id)
+        path.mkdir(exist_ok=True)
+        try:
+            record = _claim(path / RECORD)
+        except FileExistsError:
+            raise FileExistsError(f"there is a run {id!r} in {root} already; take another id") from None
+        full = {"id": id, "created": time.time(), **identity(), **header}
+        try:
+            _write_aside(path / HEADER, full)
+        except BaseException:
+            record.close()
+            _forget(path)
+            raise
+        return cls(path, full, record)
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """A copy of what `run.json` holds."""
+        return dict(self._header)
+
+    @property
+    def control(self) -> Path:
+        """Where commands to a run in another process arrive; made when first asked for."""
+        return self._subfolder("control")
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the run's checkpoints go; made when first asked for."""
+        return self._subfolder("checkpoints")
+
+    def append(self, event: Event) -> None:
+        """Write one event as one line, handed to the system before this returns.
+
+        OSError where it cannot be written (disk full, read-only, quota). Earlier lines stay, the event is not in
+        the record, and a later call may succeed.
+        """
+        line = to_line(event).encode() + b"\n"
+        with self._lock:
+            self._write(_TORN + line if self._torn else line)
+
+    def update_header(self, **changes: Any) -> None:
+        """Change or add header keys; `run.json` is replaced whole."""
+        with self._lock:
+            header = {**self._header, **changes}
+            _write_aside(self.path / HEADER, header)
+            self._header = header
+
+    def close(self) -> None:
+        """No more events. Safe to call twice."""
+        with self._lock:
+            self._record.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        written = 0
+        try:
+            while written < len(data):  # a full disk takes a part first and raises at the next call
+                written += self._record.write(data[written:]) or 0
+        finally:
+            if written:
+                self._torn = not data[:written].endswith(b"\n")
+
+    def _subfolder(self, name: str) -> Path:
+        folder = self.path / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+
+def runs_folder(root: Path) -> Path:
+    """`<root>/runs`, made with a `.gitignore` in the root if it was not there."""
+    folder = Path(root) / RUNS
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder.parent / ".gitignore"
+    # A root that holds other things, such as the project itself, must not be hidden from git as a whole.
+    ours = all(entry.name == RUNS for entry in folder.parent.iterdir())
+    if ours:
+        with contextlib.suppress(FileExistsError), ignore.open("x") as file:
+            file.write("*\n")
+    return folder
+
+
+def new_id(root: Path, kind: str) -> str:
+    """Reserve an id such as "0012-fit": the next number in this root, unique among concurrent processes.
+
+    The folder is made here (mkdir is the lock); pass the id on to `RunFolder.create`.
+    """
+    folder = runs_folder(root)
+    word = re.sub(r"[^\w]+", "-", kind).strip("-")[:32] or "run"
+    while True:
+        numbers = _numbers(folder)
+        number = max(numbers, default=0) + 1
+        mine = folder / f"{number:04d}-{word}"
+        try:
+            mine.mkdir()
+        except FileExistsError:
+            continue
+        if _numbers(folder).count(number) == 1:
+            return mine.name
+        # Another kind of job took the number at the same moment. Both may see both: step back, try again.
+        mine.rmdir()
+        time.sleep(random.SystemRandom().uniform(0, 0.01))  # the user's own random state stays as it is
+
+
+def check_id(id: str) -> str:
+    """`id` if it can name a folder within runs/, else ValueError."""
+    if not isinstance(id, str) or not _ID.fullmatch(id) or ".." in id or id.endswith("."):
+        raise ValueError(
+            f"{id!r} cannot be a run's id: letters, digits, '-', '_' and '.', at most 64, beginning with a letter or digit"
+        )
+    return id
+
+
+def prune(root: Path, keep: int) -> list[str]:
+    """Delete the oldest runs until `keep` are left; the ids that went, oldest first.
+
+    Only runs that are over go: their record ends with RunEnded, or their writer is dead (`alive.is_alive`).
+    Where that cannot be known a run counts as running. Folders without a readable `run.json`, links, and
+    everything outside `<root>/runs` are never touched; a `runs` that is itself a link is left alone.
+    """
+    if keep < 0:
+        raise ValueError(f"keep={keep}: cannot keep fewer than no runs")
+    folder = Path(root) / RUNS
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    for left in folder.glob(f"{_GONE}*"):  # of a prune that was killed
+        _delete(left)
+    runs = list_runs(root)
+    gone: list[str] = []
+    for run in runs:
+        if len(runs) - len(gone) <= keep:
+            break
+        if run.over and _retire(run.path):
+            gone.append(run.id)
+    return gone
+
+
+def _retire(path: Path) -> bool:
+    # Renamed first: a run is either whole or not listed, also when the deletion is cut short.
+    grave = path.with_name(_GONE + path.name)
+    try:
+        path.rename(grave)
+    except OSError:  # another process pruned it, or it is not ours to move
+        return False
+    _delete(grave)
+    return True
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)  # removes links inside, never what they lead to
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(found[1]) for name in os.listdir(folder) if (found := _NUMBER.match(name))]
+
+
+def _claim(path: Path) -> FileIO:
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
+    )
+    return FileIO(descriptor, "ab")
+
+
+def _write_aside(path: Path, header: Mapping[str, Any]) -> None:
+    text = json.dumps(header, indent=1)
+    aside = path.with_name(path.name + ".new")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def _forget(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        for name in (RECORD, HEADER + ".new"):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()

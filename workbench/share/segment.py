@@ -1,0 +1,183 @@
+"""One anonymous piece of shared memory that holds many buffers.
+
+The writer places all buffers once, each on a 64-byte boundary, and the segment is then sealed: nobody can
+change it. Every reader maps it copy-on-write, so any number of processes share one copy of the data, and
+what one of them writes stays its own. The segment is a memfd: it has no name, so nothing is left behind
+however its processes end. Where the system has no memfd it is `multiprocessing.shared_memory`, whose name
+is gone once the writer closes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from multiprocessing import shared_memory
+from typing import Any
+
+import numpy as np
+
+if sys.platform != "win32":
+    import fcntl
+
+ALIGN = 64
+MEMFD = hasattr(os, "memfd_create")
+NAME = "workbench"
+"""What the mapping is called in /proc/PID/maps; two segments may have the same."""
+
+_SMALL = 1 << 20
+_CHUNK = 1 << 30
+_WORD = 8
+
+Span = tuple[int, int]
+"""Offset and length in bytes."""
+
+
+class Segment:
+    """A sealed segment, in the process that placed it or in one that attached to it."""
+
+    def __init__(self, fd: int | None, shared: shared_memory.SharedMemory | None, owner: bool) -> None:
+        self._fd = fd
+        self._shared = shared
+        self._owner = owner
+
+    @classmethod
+    def place(cls, buffers: Sequence[Any]) -> Segment:
+        """A new segment that holds `buffers` (anything contiguous with the buffer protocol), each memory once."""
+        raws = [np.frombuffer(buffer, dtype=np.uint8) for buffer in map(_flat, buffers)]
+        spans, size = _lay_out(raws)
+        table = array("q", [len(raws), *(number for span in spans for number in span)]).tobytes()
+        pieces = {0: memoryview(table)} | {at: raw.data for raw, (at, n) in zip(raws, spans, strict=True) if n}
+        if MEMFD:
+            return cls(_fill_memfd(pieces.items(), size), None, owner=True)
+        shared = shared_memory.SharedMemory(create=True, size=size)
+        for at, piece in pieces.items():
+            _bytes(shared)[at : at + piece.nbytes] = piece
+        return cls(None, shared, owner=True)
+
+    @classmethod
+    def attach(cls, handle: int | str) -> Segment:
+        """The segment behind a file descriptor (which then belongs to it) or a name, from `handle`."""
+        if isinstance(handle, int):
+            return cls(handle, None, owner=False)
+        return cls(None, shared_memory.SharedMemory(name=handle), owner=False)
+
+    @property
+    def handle(self) -> int | str:
+        """What another process needs to attach: a file descriptor to be sent over a socket, or a name."""
+        if self._fd is not None:
+            return self._fd
+        if self._shared is not None:
+            return self._shared.name
+        raise ValueError("this segment is closed")
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole segment, its table included."""
+        return os.fstat(self._fd).st_size if self._fd is not None else self._memory.size
+
+    @property
+    def _memory(self) -> shared_memory.SharedMemory:
+        if self._shared is None:
+            raise ValueError("this segment is closed")
+        return self._shared
+
+    def views(self) -> list[memoryview]:
+        """The buffers in the order they were placed, mapped copy-on-write. The mapping lives as long as they do."""
+        memory = memoryview(self._map())
+        count = int.from_bytes(memory[:_WORD], sys.byteorder)
+        table = memory[_WORD : _WORD * (1 + 2 * count)].cast("q").tolist()
+        return [memory[at : at + size] for at, size in zip(table[::2], table[1::2], strict=True)]
+
+    def _map(self) -> mmap.mmap:
+        size = self.nbytes
+        if size <= _SMALL:
+            # Read into private memory: a Python mapping keeps a file descriptor open as long as it lives.
+            private = mmap.mmap(-1, size)
+            private[:] = os.pread(self._fd, size, 0) if self._fd is not None else bytes(_bytes(self._memory)[:size])
+            return private
+        if self._fd is not None:
+            return mmap.mmap(self._fd, size, access=mmap.ACCESS_COPY)
+        return _map_named(self._memory, size)
+
+    def close(self) -> None:
+        """Let go of the segment; views stay valid. Its memory is free when nobody holds or maps it any more."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        if self._shared is not None:
+            self._shared.close()
+            if self._owner:
+                with contextlib.suppress(FileNotFoundError):
+                    self._shared.unlink()
+            self._shared = None
+
+    def __enter__(self) -> Segment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _bytes(shared: shared_memory.SharedMemory) -> memoryview:
+    assert shared.buf is not None, "closed"
+    return shared.buf
+
+
+def _flat(buffer: Any) -> Any:
+    """The bytes of a buffer without a copy. `PickleBuffer.raw` takes Fortran order too."""
+    return buffer.raw() if hasattr(buffer, "raw") else memoryview(buffer).cast("B")
+
+
+def _lay_out(raws: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> tuple[list[Span], int]:
+    """Where each buffer goes, and the size of it all. The same memory given twice gets one place: it stays shared."""
+    end = _WORD * (1 + 2 * len(raws))
+    places: dict[Span, Span] = {}
+    spans = []
+    for raw in raws:
+        source = (int(raw.ctypes.data), raw.nbytes)
+        if source not in places:
+            start = -(-end // ALIGN) * ALIGN
+            places[source] = (start, raw.nbytes)
+            end = start + raw.nbytes
+        spans.append(places[source])
+    return spans, end
+
+
+def _fill_memfd(pieces: Iterable[tuple[int, memoryview]], size: int) -> int:
+    fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        for at, piece in pieces:
+            # Written, not mapped: the pages never count as this process's own memory.
+            for start in range(0, piece.nbytes, _CHUNK):
+                _write(fd, piece[start : start + _CHUNK], at + start)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _write(fd: int, piece: memoryview, at: int) -> None:
+    while piece:
+        done = os.pwrite(fd, piece, at)
+        piece, at = piece[done:], at + done
+
+
+def _map_named(shared: shared_memory.SharedMemory, size: int) -> mmap.mmap:
+    """A copy-on-write mapping of named shared memory; a private copy where the system has no such mapping."""
+    try:
+        if sys.platform == "win32":
+            return mmap.mmap(-1, size, tagname=shared.name, access=mmap.ACCESS_COPY)
+        return mmap.mmap(shared._fd, size, access=mmap.ACCESS_COPY)  # type: ignore[attr-defined]
+    except OSError:
+        private = mmap.mmap(-1, size)
+        private[:] = bytes(_bytes(shared)[:size])
+        return private

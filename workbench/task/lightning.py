@@ -1,0 +1,248 @@
+"""A task of an object with `training_step` and `configure_optimizers`: a LightningModule as it is, or one like it.
+
+The object's hooks are resolved here, once, by name; nothing else in the package looks anything up by string.
+Lightning itself is never imported. A hook that is not served yet is refused by name rather than left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from workbench.settings import Settings
+from workbench.task.data import Batches, DataSpec, Parts, parts_of, sample_count
+from workbench.task.protocol import Optimization, Schedule, Scores, Task, TaskError
+
+# What Lightning would call and this task does not: silence would train something else than was written.
+UNSERVED = (
+    "on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start",
+    "on_train_epoch_end", "on_train_batch_start", "on_train_batch_end", "on_validation_start",
+    "on_validation_end", "on_validation_epoch_start", "on_validation_epoch_end",
+    "on_validation_batch_start", "on_validation_batch_end", "on_before_batch_transfer",
+    "on_after_batch_transfer", "transfer_batch_to_device", "on_before_zero_grad", "on_before_backward",
+    "on_after_backward", "on_before_optimizer_step", "optimizer_step", "optimizer_zero_grad",
+    "lr_scheduler_step", "backward", "configure_gradient_clipping", "configure_model",
+    "configure_callbacks", "configure_sharded_model", "on_sanity_check_start", "on_sanity_check_end",
+)  # fmt: skip
+LR_NAMES = ("lr", "learning_rate")
+
+
+def looks_like(model: Any) -> bool:
+    """Whether an object is trained by its own `training_step` and `configure_optimizers`."""
+    return callable(getattr(model, "training_step", None)) and callable(getattr(model, "configure_optimizers", None))
+
+
+def has_loader(data: Any, name: str = "train_dataloader") -> bool:
+    """Whether `data` is an object that makes its own loaders."""
+    return not isinstance(data, type) and _own(data, name) is not None
+
+
+class LightningLike(Task):
+    """Runs an object's own hooks: `training_step`, `validation_step`, `test_step`, `configure_optimizers`, `log`."""
+
+    def __init__(self, module: Any, *, train: DataSpec | None, val: DataSpec | None, test: DataSpec | None) -> None:
+        self.module = module
+        self.model = module if isinstance(module, nn.Module) else _parameters_of(module)
+        self._refuse_unserved()
+        self.train = train or spec_of("train", module)
+        self.val = val or spec_of("val", module)
+        self.test = test or spec_of("test", module)
+        self._steps = {
+            "train": _step(module, "training_step"),
+            "val": _step(module, "validation_step"),
+            "test": _step(module, "test_step"),
+        }
+        self._logged: dict[str, Tensor | float] = {}
+        if self._steps["val"] is None:
+            self.val = None
+        if self._steps["test"] is None:
+            self.test = None
+
+    def _refuse_unserved(self) -> None:
+        name = type(self.module).__name__
+        found = [hook for hook in UNSERVED if _own(self.module, hook) is not None]
+        if found:
+            raise TaskError(f"{name} defines {', '.join(found)}, which the workbench does not call yet.")
+        if getattr(self.module, "automatic_optimization", True) is False:
+            raise TaskError(f"{name}.automatic_optimization is False: manual optimisation is not served yet.")
+
+    @property
+    def implied(self) -> dict[str, Any]:
+        """The settings that the object itself carries: its learning rate and its loader's batch size."""
+        found = dict(self.train.defaults) if self.train else {}
+        home = _attribute(self.module, LR_NAMES)
+        rate = home[0][home[1]] if home else _optimization(self.module).optimizer.param_groups[0]["lr"]
+        if isinstance(rate, (int, float)) and rate > 0:
+            found["lr"] = float(rate)
+        return found
+
+    @contextlib.contextmanager
+    def running(self, settings: Settings) -> Iterator[None]:
+        """While a job runs, `lr` and `batch_size` are the job's, and `self.log` is heard; all is put back after."""
+        written: list[tuple[Any, str, Any]] = []
+        for names, value in ((LR_NAMES, settings.lr), (("batch_size",), settings.batch_size)):
+            home = _attribute(self.module, names)
+            if home:
+                written.append((*home, home[0][home[1]]))
+                home[0][home[1]] = value
+        shadowed = vars(self.module)
+        shadowed["log"], shadowed["log_dict"] = self._log, self._log_dict
+        try:
+            yield
+        finally:
+            shadowed.pop("log", None)
+            shadowed.pop("log_dict", None)
+            for place, name, value in written:
+                place[name] = value
+
+    def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
+        self._logged[name] = value.detach() if isinstance(value, Tensor) else float(value)
+
+    def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        for name, value in values.items():
+            self._log(name, value)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        step = self._steps["train"]
+        assert step is not None
+        output = step(batch, batch_idx)
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if not isinstance(loss, Tensor):
+            got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{output!r}"
+            raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+        step = self._steps[stage]
+        assert step is not None
+        self._logged = {}
+        output = step(batch, batch_idx)
+        values: dict[str, Tensor | float] = dict(self._logged)
+        loss = output.get("loss", output.get(f"{stage}_loss")) if isinstance(output, Mapping) else output
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            values.setdefault(f"{stage}_loss", loss)
+        return Scores(values, float(sample_count(batch)))
+
+    def configure(self, settings: Settings, updates: int | None) -> Optimization:
+        found = _optimization(self.module)
+        for group in found.optimizer.param_groups:
+            if settings.weight_decay is not None and "weight_decay" in group:
+                group["weight_decay"] = settings.weight_decay
+        return found
+
+
+def spec_of(name: str, source: Any) -> DataSpec | None:
+    """The data that an object's `<name>_dataloader()` gives; None where it has no such method."""
+    make = _own(source, f"{name}_dataloader")
+    if make is None:
+        return None
+
+    def parts() -> Parts:
+        loader = make()
+        while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], DataLoader):
+            loader = loader[0]
+        if isinstance(loader, DataLoader):
+            return parts_of(loader)
+        if isinstance(loader, (Mapping, Sequence)) or loader is None:
+            raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.")
+        return Parts(Batches(loader), ready=True)
+
+    return DataSpec(name, parts)
+
+
+def prepare(source: Any) -> None:
+    """Run an object's `prepare_data` and `setup("fit")`, which its loaders count on."""
+    for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
+        hook = _own(source, name)
+        if hook is not None:
+            hook(*arguments)
+
+
+def _own(source: Any, name: str) -> Callable[..., Any] | None:
+    """A method that the user wrote: one that is not merely inherited from Lightning's own base classes."""
+    if name in getattr(source, "__dict__", {}):
+        found = source.__dict__[name]
+        return found if callable(found) else None
+    for base in type(source).__mro__:
+        if name in vars(base):
+            library = base.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
+            if base is object or base is nn.Module or (library and ".demos." not in base.__module__):
+                return None
+            found = getattr(source, name)
+            return found if callable(found) else None
+    return None
+
+
+def _step(module: Any, name: str) -> Callable[[Any, int], Any] | None:
+    """The hook as a function of (batch, batch_idx), whether or not it takes the index."""
+    hook = _own(module, name)
+    if hook is None:
+        return None
+    count = len([p for p in inspect.signature(hook).parameters.values() if p.kind is not p.VAR_KEYWORD])
+    return hook if count >= 2 else lambda batch, _: hook(batch)
+
+
+def _attribute(module: Any, names: Sequence[str]) -> tuple[Any, str] | None:
+    """Where a setting lives on the object: (its `__dict__` or `hparams`, the name there)."""
+    hparams = getattr(module, "hparams", None)
+    for name in names:
+        if name in vars(module):
+            return vars(module), name
+        if isinstance(hparams, Mapping) and name in hparams:
+            return hparams, name
+    return None
+
+
+def _parameters_of(module: Any) -> nn.Module:
+    """The networks of an object that is not one itself."""
+    found = {name: value for name, value in vars(module).items() if isinstance(value, nn.Module)}
+    if not found:
+        raise TaskError(f"{type(module).__name__} has training_step but holds no nn.Module as an attribute.")
+    return next(iter(found.values())) if len(found) == 1 else nn.ModuleDict(found)
+
+
+def _optimization(module: Any) -> Optimization:
+    """What `configure_optimizers` returned, in any of Lightning's forms, as one optimizer and its schedules."""
+    made = module.configure_optimizers()
+    name = type(module).__name__
+    optimizers: list[Any]
+    schedulers: Any = []
+    if isinstance(made, Mapping):
+        optimizers = [made.get("optimizer")]
+        schedulers = made.get("lr_scheduler", [])
+    elif isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, (list, tuple)) for part in made):
+        optimizers, schedulers = list(made[0]), made[1]
+    else:
+        optimizers = list(made) if isinstance(made, (list, tuple)) else [made]
+    if len(optimizers) == 1 and isinstance(optimizers[0], Mapping):
+        schedulers = optimizers[0].get("lr_scheduler", [])
+        optimizers = [optimizers[0].get("optimizer")]
+    if len(optimizers) > 1:
+        raise TaskError(f"{name}.configure_optimizers() returned {len(optimizers)} optimizers; one is served so far.")
+    if not isinstance(optimizers[0], Optimizer):
+        raise TaskError(f"{name}.configure_optimizers() returned {made!r}: an optimizer is needed.")
+    listed = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
+    return Optimization(optimizers[0], tuple(_schedule(name, s) for s in listed))
+
+
+def _schedule(name: str, given: Any) -> Schedule:
+    # Lightning steps a scheduler once per epoch unless it is told otherwise.
+    entry = dict(given) if isinstance(given, Mapping) else {"scheduler": given}
+    scheduler = entry["scheduler"]
+    if isinstance(scheduler, ReduceLROnPlateau) or entry.get("reduce_on_plateau"):
+        raise TaskError(f"{name}: a scheduler that watches a metric (ReduceLROnPlateau) is not served yet.")
+    if not isinstance(scheduler, LRScheduler):
+        raise TaskError(f"{name}: {scheduler!r} is no torch.optim.lr_scheduler.LRScheduler.")
+    interval = entry.get("interval", "epoch")
+    if interval not in ("epoch", "step"):
+        raise TaskError(f"{name}: scheduler interval={interval!r}: 'epoch' or 'step'.")
+    return Schedule(scheduler, interval, int(entry.get("frequency", 1)))
+
+

@@ -1,0 +1,121 @@
+"""`LRCurve`: what the LR finder measured, and what each rule makes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from workbench.events import CurveEnded, CurvePoint, Suggestion
+
+NOT_ENDED = "not ended"
+
+
+@dataclass(frozen=True, eq=False)
+class LRCurve:
+    """One sweep of learning rates.
+
+    `lrs`, `losses` (raw, one per update) and `smoothed`: float64 arrays, shape (points,), read-only.
+    `suggestions`: each rule's `Suggestion` by name; `suggestion`: the recommended rate (`landmarks`), None where
+    none can be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it.
+    """
+
+    lrs: NDArray[np.float64]
+    losses: NDArray[np.float64]
+    smoothed: NDArray[np.float64]
+    suggestions: Mapping[str, Suggestion]
+    suggestion: float | None
+    ended: str
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("lrs", "losses", "smoothed"):
+            object.__setattr__(self, name, _column(getattr(self, name)))
+        object.__setattr__(self, "suggestions", dict(self.suggestions))
+
+    @classmethod
+    def from_events(cls, events: Iterable[Any]) -> LRCurve:
+        """From a run's events or its record: the last sweep among them, as far as it got."""
+        points: list[CurvePoint] = []
+        last: CurveEnded | None = None
+        for event in events:
+            if isinstance(event, CurvePoint):
+                if event.index == 0 or last is not None:  # a sweep that begins anew, at a later milestone
+                    points, last = [], None
+                points.append(event)
+            elif isinstance(event, CurveEnded):
+                last = event
+        return cls._of(points, last if last is not None else CurveEnded(NOT_ENDED, (), None))
+
+    @classmethod
+    def _of(cls, points: list[CurvePoint], end: CurveEnded) -> LRCurve:
+        return cls(
+            lrs=_column([p.lr for p in points]),
+            losses=_column([p.loss for p in points]),
+            smoothed=_column([p.smoothed for p in points]),
+            suggestions={s.name: s for s in end.suggestions},
+            suggestion=end.suggestion,
+            ended=end.ended,
+            notes=end.notes,
+        )
+
+    def figure(self) -> Any:
+        """The curve and the suggestions as a plotly figure."""
+        from workbench.plots import plotly
+
+        return plotly.figure(self._chart())
+
+    def plot(self, ax: Any = None) -> Any:
+        """The same with matplotlib, into `ax` where one is given; returns the axes."""
+        from workbench.plots import matplotlib
+
+        return matplotlib.plot(self._chart(), ax)
+
+    def _chart(self) -> Any:
+        from workbench.plots.lr_curve import lr_curve
+
+        return lr_curve(self.lrs, self.losses, self.smoothed, self.suggestions, self.suggestion)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LRCurve):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        if not len(self.lrs):
+            return f"LRCurve: no points ({self.ended})"
+        span = f"{len(self.lrs)} points from {self.lrs[0]:.3g} to {self.lrs[-1]:.3g}"
+        rules = [self._row(s) for s in self.suggestions.values()]
+        return "\n".join(
+            [
+                f"LRCurve: suggestion {_spoken(self.suggestion)} ({span}; {self.ended})",
+                *(f"  - {note}" for note in self.notes),
+                *([f"  {'rule':<10}{'lr':>9}  why"] if rules else []),
+                *rules,
+            ]
+        )
+
+    def _row(self, s: Suggestion) -> str:
+        return f"  {s.name:<10}{_spoken(s.lr):>9}  {s.why}"
+
+
+def _column(values: ArrayLike) -> NDArray[np.float64]:
+    array = np.array(values, dtype=np.float64)  # a copy, so that nobody holds a writable one
+    array.flags.writeable = False
+    return array
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b, equal_nan=True)
+    return bool(a == b)
+
+
+def _spoken(lr: float | None) -> str:
+    return "none" if lr is None or math.isnan(lr) else f"{lr:.2e}"

@@ -1,0 +1,150 @@
+"""One sweep of the LR finder in numbers: the rates it visits, how its losses are smoothed, when it ends.
+
+The range test is Leslie Smith's ("Cyclical Learning Rates for Training Neural Networks", 2015); the smoothing
+and the factor of four that ends it are fastai's. Nothing here knows of models or devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.settings import SettingsError
+
+Mode = Literal["exponential", "linear"]
+Array = NDArray[np.float64]
+
+ALL_DONE = "all points done"
+NOT_FINITE = "loss not finite"
+STOPPED = "stopped"
+
+WARMUP = 10
+"""Points after which the smoothed loss says more than the noise of its first values."""
+
+
+def rates(
+    min_lr: float = 1e-5, max_lr: float = 10.0, num_training: int = 100, mode: str = "exponential"
+) -> Array:
+    """The learning rates of a sweep, one per update, shape (num_training,); first and last are exact."""
+    _check_range(min_lr, max_lr)
+    _check_count(num_training)
+    fraction = np.arange(num_training, dtype=np.float64) / (num_training - 1)
+    if mode == "exponential":
+        lrs = min_lr * (max_lr / min_lr) ** fraction
+    elif mode == "linear":
+        lrs = min_lr + (max_lr - min_lr) * fraction
+    else:
+        raise SettingsError(f"mode={mode!r}: give 'exponential' (even steps in log lr) or 'linear'.")
+    lrs[0], lrs[-1] = min_lr, max_lr  # powers round: the ends must be what was asked for
+    return lrs
+
+
+def _check_range(min_lr: float, max_lr: float) -> None:
+    for name, value in (("min_lr", min_lr), ("max_lr", max_lr)):
+        if not _is_number(value) or not math.isfinite(value) or value <= 0:
+            raise SettingsError(f"{name}={value!r}: a learning rate above 0 is needed, such as 1e-5.")
+    if max_lr <= min_lr:
+        raise SettingsError(
+            f"max_lr={max_lr!r} is not above min_lr={min_lr!r}: raise max_lr or lower min_lr."
+        )
+    if not math.isfinite(max_lr / min_lr):
+        raise SettingsError(f"min_lr={min_lr!r} and max_lr={max_lr!r} are too far apart: raise min_lr.")
+
+
+def _check_count(num_training: int) -> None:
+    if not isinstance(num_training, int | np.integer) or isinstance(num_training, bool):
+        raise SettingsError(
+            f"num_training={num_training!r}: a whole number of points is needed, such as 100."
+        )
+    if num_training < 3:
+        raise SettingsError(f"num_training={num_training}: a curve needs at least 3 points; 100 is usual.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+class Smoother:
+    """Exponential moving average, debiased with a counter of its own (Adam's correction; fastai's smoothing).
+
+    Written as a mean that moves towards each new value by (1 - beta) / (1 - beta^n), which is the same number
+    as the debiased average and keeps a constant loss flat to the last bit.
+    """
+
+    def __init__(self, beta: float = 0.98) -> None:
+        if not 0 <= beta < 1:
+            raise SettingsError(f"beta={beta!r}: smoothing needs 0 <= beta < 1; 0 smooths nothing.")
+        self.beta = beta
+        self._unseen = 1.0  # beta^n, the weight that a plain average would still give to its zero start
+        self._mean = 0.0
+
+    def update(self, loss: float) -> float:
+        """The smoothed loss after `loss`. One that is not finite comes back as it is and leaves no trace."""
+        if not math.isfinite(loss):
+            return loss
+        self._unseen *= self.beta
+        self._mean += (loss - self._mean) * (1 - self.beta) / (1 - self._unseen)
+        return self._mean
+
+
+def smooth(losses: Iterable[float], beta: float = 0.98) -> Array:
+    """`losses` smoothed one after another, shape (n,)."""
+    smoother = Smoother(beta)
+    return np.array([smoother.update(float(loss)) for loss in losses], dtype=np.float64)
+
+
+def exploded_above(threshold: float, low: float, spread: float) -> float:
+    """The loss above which it counts as exploded, seen from `low`: threshold x low for a positive loss.
+
+    A multiple of a negative loss, or of zero, means nothing. There the same rise of (threshold - 1) is counted
+    in units of |low|, or of `spread`, the range of losses seen until then, where that is wider.
+    """
+    if low > 0:
+        return threshold * low
+    return low + (threshold - 1) * max(-low, spread)
+
+
+class StopRule:
+    """Says after each point whether the sweep is over, and why.
+
+    `threshold`: it ends when the smoothed loss is above so many times its best, the best starting at the first
+    smoothed value; None never ends it for that. A loss that is not finite always does. While the best is zero
+    or negative, the rise is measured against the range of smoothed losses seen up to the best
+    (`exploded_above`), and not within the first ten points, which tell that range.
+    """
+
+    def __init__(self, threshold: float | None = 4.0) -> None:
+        if threshold is not None and (not _is_number(threshold) or not threshold > 1):
+            raise SettingsError(
+                f"early_stop_threshold={threshold!r}: give a number above 1 (the smoothed loss may rise to so many "
+                "times its best), or None to visit every rate."
+            )
+        self.threshold = threshold
+        self.best = math.inf
+        self._seen = 0
+        self._highest = -math.inf
+        self._start = -math.inf  # the highest up to the best or in the first points, not on the way up after
+
+    def check(self, loss: float, smoothed: float) -> str | None:
+        """Why the sweep ends with this point; None: it goes on."""
+        if not math.isfinite(loss):
+            return NOT_FINITE
+        self._note(smoothed)
+        if self.threshold is None or (self.best <= 0 and self._seen <= WARMUP):
+            return None
+        if smoothed <= exploded_above(self.threshold, self.best, self._start - self.best):
+            return None
+        if self.best > 0:
+            return f"loss exploded (smoothed loss above {self.threshold:g} x its best)"
+        return f"loss exploded (smoothed loss rose by more than {self.threshold - 1:g} x its range)"
+
+    def _note(self, smoothed: float) -> None:
+        self._seen += 1
+        self._highest = max(self._highest, smoothed)
+        if smoothed <= self.best or self._seen <= WARMUP:
+            self._start = self._highest
+        self.best = min(self.best, smoothed)

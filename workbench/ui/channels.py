@@ -1,0 +1,212 @@
+"""What the canvas draws, in bounded memory: rows of float32, sent from the first row that is not yet there.
+
+A *generation* is one numbering of rows. When rows change their meaning (a new job, a merge) a new generation
+starts and the browser gets it whole; until it is complete the browser keeps drawing the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import Floats
+
+Merge = Literal["min", "max", "mean", "last"]
+Table = NDArray[np.float64]
+
+
+class Channel(Protocol):
+    """One table of numbers on its way to the browser."""
+
+    generation: int
+    unsent: int | None
+    """The first row the browser does not have as it is now; None: it has them all."""
+
+    @property
+    def columns(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def rows(self, start: int, stop: int) -> Floats: ...
+
+    def head(self) -> dict[str, Any]: ...
+
+    def restart(self) -> None: ...
+
+
+class Sent:
+    """The bookkeeping that every channel shares."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.unsent: int | None = None
+
+    def touch(self, row: int) -> None:
+        """Row `row` and those after it have changed."""
+        self.unsent = row if self.unsent is None else min(self.unsent, row)
+
+    def restart(self) -> None:
+        """Everything is to be sent again, under a new numbering."""
+        self.generation += 1
+        self.unsent = 0
+
+
+class Group:
+    """Columns that merge by one rule, one row a bucket. NaN means no value and never wins."""
+
+    def __init__(self, how: Merge, width: int, cap: int) -> None:
+        self._how: Merge = how
+        self._table: Table = np.full((cap, width), np.nan)
+        self._weight: Table = np.zeros((cap, width)) if how == "mean" else np.zeros((0, width))
+
+    def add(self, index: NDArray[np.int64], values: Table) -> None:
+        if self._how == "min":
+            np.fmin.at(self._table, index, values)
+        elif self._how == "max":
+            np.fmax.at(self._table, index, values)
+        elif self._how == "last":
+            for column in range(values.shape[1]):
+                there = ~np.isnan(values[:, column])
+                self._table[index[there], column] = values[there, column]
+        else:
+            self._add_mean(index, values)
+
+    def _add_mean(self, index: NDArray[np.int64], values: Table) -> None:
+        there = np.isfinite(values)
+        known = np.where(self._weight > 0, self._table, 0.0) * self._weight
+        np.add.at(known, index, np.where(there, values, 0.0))
+        np.add.at(self._weight, index, there.astype(np.float64))
+        self._table = np.where(self._weight > 0, known / np.maximum(self._weight, 1.0), np.nan)
+
+    def halve(self) -> None:
+        """Each two neighbours become one bucket."""
+        left, right = self._table[0::2], self._table[1::2]
+        if self._how == "min":
+            merged = np.fmin(left, right)
+        elif self._how == "max":
+            merged = np.fmax(left, right)
+        elif self._how == "last":
+            merged = np.where(np.isnan(right), left, right)
+        else:
+            weights = self._weight[0::2] + self._weight[1::2]
+            total = np.nan_to_num(left) * self._weight[0::2] + np.nan_to_num(right) * self._weight[1::2]
+            merged = np.where(weights > 0, total / np.maximum(weights, 1.0), np.nan)
+            self._weight[: len(weights)] = weights
+            self._weight[len(weights) :] = 0.0
+        self._table[: len(merged)] = merged
+        self._table[len(merged) :] = np.nan
+
+    def rows(self, start: int, stop: int) -> Table:
+        return self._table[start:stop]
+
+
+class Buckets(Sent):
+    """Any number of updates in at most `cap` buckets of equal width, which doubles when they are full."""
+
+    def __init__(self, groups: Sequence[tuple[Merge, int]], cap: int) -> None:
+        super().__init__()
+        assert cap % 2 == 0
+        self._spec, self._cap = tuple(groups), cap
+        self._clear()
+
+    def _clear(self) -> None:
+        self._groups = [Group(how, width, self._cap) for how, width in self._spec]
+        self._origin: int | None = None
+        self._width = 1
+        self._length = 0
+
+    def reset(self, groups: Sequence[tuple[Merge, int]] | None = None) -> None:
+        """Empty again, for a new job (and for other columns, where these are given)."""
+        self._spec = self._spec if groups is None else tuple(groups)
+        self._clear()
+        self.restart()
+
+    def add(self, steps: NDArray[np.int64], every: int, values: Sequence[Table]) -> None:
+        """Rows of updates `steps`; `values` holds one (rows, columns) array for each group."""
+        if not len(steps):
+            return
+        if self._origin is None:
+            self._origin, self._width = int(steps[0]), max(1, every)
+        while (int(steps[-1]) - self._origin) // self._width >= self._cap:
+            self._halve()
+        index = np.maximum(steps - self._origin, 0) // self._width
+        for group, part in zip(self._groups, values, strict=True):
+            group.add(index, part)
+        self._length = max(self._length, int(index[-1]) + 1)
+        self.touch(int(index[0]))
+
+    def _halve(self) -> None:
+        for group in self._groups:
+            group.halve()
+        self._width *= 2
+        self._length = (self._length + 1) // 2
+        self.restart()
+
+    @property
+    def columns(self) -> int:
+        return sum(width for _, width in self._spec)
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def rows(self, start: int, stop: int) -> Floats:
+        parts = [group.rows(start, stop) for group in self._groups]
+        merged: Floats = np.hstack(parts).astype("<f4")
+        return merged
+
+    def head(self) -> dict[str, Any]:
+        return {"origin": self._origin or 0, "width": self._width}
+
+
+class Samples(Sent):
+    """Single rows, thinned evenly once there are `cap` of them. The newest is always among them."""
+
+    def __init__(self, columns: int, cap: int) -> None:
+        super().__init__()
+        self._table: Table = np.full((cap, columns), np.nan)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._length, self._seen, self._stride = 0, 0, 1
+        self._provisional = False
+
+    def reset(self) -> None:
+        self._clear()
+        self.restart()
+
+    def add(self, row: Sequence[float]) -> None:
+        if self._provisional:
+            self._length -= 1
+        if self._length == len(self._table):
+            self._table[: (self._length + 1) // 2] = self._table[: self._length : 2].copy()
+            self._length = (self._length + 1) // 2
+            self._stride *= 2
+            self.restart()
+        self._table[self._length] = row
+        self.touch(self._length)
+        self._length += 1
+        self._provisional = self._seen % self._stride != 0
+        self._seen += 1
+
+    @property
+    def columns(self) -> int:
+        return int(self._table.shape[1])
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def rows(self, start: int, stop: int) -> Floats:
+        part: Floats = self._table[start:stop].astype("<f4")
+        return part
+
+    def head(self) -> dict[str, Any]:
+        return {}
+
+
+Channels = Mapping[str, Channel]

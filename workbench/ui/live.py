@@ -1,0 +1,78 @@
+"""The live canvas: one anywidget that draws events as they come.
+
+Events are folded into bounded state here; `flush` sends what the browser does not know yet, one message of at
+most 40 kB a call. A view that opens later (a second view, a reloaded page) says "ready", and everything is sent
+again: the same way to draw, whenever one looks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from workbench.events import BenchEvent
+from workbench.ui.picture import Picture
+
+_STATIC = Path(__file__).parent / "static"
+_NOT_BUILT = """
+export default { render({ el }) {
+  el.textContent = "The live canvas is not built. In a source checkout: cd extensions/live && npm ci && npm run build";
+} };
+"""
+
+
+class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
+    """Plots of the bench's jobs. `draw` may be called from any thread, and so may `flush`."""
+
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
+
+    marker = traitlets.Float(1e-3, help="The chosen learning rate; dragging ▲ in the browser sets it.").tag(sync=True)
+    clip = traitlets.Float(0.0, help="The chosen clip value, 0: off; its line can be dragged.").tag(sync=True)
+
+    @traitlets.default("_esm")
+    def _default_esm(self) -> str:
+        script = _STATIC / "live.js"
+        return script.read_text(encoding="utf-8") if script.exists() else _NOT_BUILT
+
+    @traitlets.default("_css")
+    def _default_css(self) -> str:
+        sheet = _STATIC / "live.css"
+        return sheet.read_text(encoding="utf-8") if sheet.exists() else ""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._lock = threading.Lock()
+        self._picture = Picture()
+        self.wake: Callable[[], None] = self._flush_all
+        """Called when there is something to send that no event brought; a pump puts its own here."""
+        self.on_msg(self._heard)
+
+    def draw(self, event: BenchEvent) -> None:
+        """Take in one event; nothing is sent before `flush`."""
+        with self._lock:
+            self._picture.draw(event)
+
+    def flush(self) -> bool:
+        """Send one message of what is new; whether there is more."""
+        with self._lock:
+            packet = self._picture.outbox.take()
+            more = self._picture.outbox.waiting
+        if packet is not None:
+            self.send(packet.content, list(packet.buffers))
+        return more
+
+    def _flush_all(self) -> None:
+        while self.flush():
+            pass
+
+    def _heard(self, _widget: object, content: Any, _buffers: object) -> None:
+        if isinstance(content, dict) and content.get("type") == "ready":
+            with self._lock:
+                self._picture.outbox.everything()
+            self.wake()

@@ -1,0 +1,121 @@
+"""The progress line, in words, and the sentence that a screen reader says when a job changes its state."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from workbench.events import CurveEnded, RunEnded, RunStarted, SearchEnded, Status, StepsDone
+from workbench.ui import words
+from workbench.ui.wire import Outbox
+
+
+class Progress:
+    """Where the current job is."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._clear()
+
+    def _clear(self) -> None:
+        self._run: RunStarted | None = None
+        self._status: Status | None = None
+        self._done = 0
+        self._epoch: int | None = None
+        self._seconds = 0.0
+        self._recent: deque[tuple[float, int]] = deque(maxlen=30)
+        self._values: list[list[str]] = []
+        self._ended = ""
+
+    @property
+    def kind(self) -> str:
+        return "" if self._run is None else self._run.kind
+
+    def start(self, event: RunStarted) -> None:
+        self._clear()
+        self._run, self._status = event, "running"
+        self._say(f"{words.job(event.kind)} on {event.device}.")
+        self._put()
+
+    def steps(self, event: StepsDone, values: list[list[str]]) -> None:
+        if event.rows:
+            self._done = int(event.steps[-1]) + 1
+        self._epoch, self._seconds, self._values = event.epoch, event.seconds, values
+        self._recent.append((event.seconds, self._done))
+        self._put()
+
+    def search(self, done: int, values: list[list[str]]) -> None:
+        self._done, self._values = done, values
+        self._put()
+
+    def values(self, values: list[list[str]]) -> None:
+        self._values = values
+        self._put()
+
+    def status(self, status: Status) -> None:
+        # Another job may be queued while this one runs; only a running job's own states are shown.
+        if self._run is None or status == "queued" or status == self._status:
+            return
+        self._status = status
+        self._recent.clear()
+        self._say(f"{words.job(self.kind)}: {status}.")
+        self._put()
+
+    def found(self, event: CurveEnded | SearchEnded) -> None:
+        if isinstance(event, CurveEnded):
+            known = event.suggestion is not None
+            self._ended = f"suggestion {words.rate(event.suggestion)}" if known else "no rate can be trusted here"
+        else:
+            known = event.best is not None
+            self._ended = f"best {event.best}, largest {event.largest}" if known else "no size fits"
+
+    def end(self, event: RunEnded) -> None:
+        self._status = event.status
+        self._done = max(self._done, event.step)
+        if event.error is not None:
+            self._ended = _last_line(event.error)
+        self._seconds = event.seconds
+        self._say(f"{words.job(self.kind)}: {event.status}. {self._ended}".strip())
+        self._put()
+
+    def _say(self, sentence: str) -> None:
+        self._outbox.put("said", sentence[:300])
+
+    def _put(self) -> None:
+        assert self._run is not None or self._status is not None
+        total = self._run.updates if self._run is not None else None
+        self._outbox.put("progress", {
+            "status": self._status,
+            "doing": words.job(self.kind),
+            "done": self._done,
+            "total": total,
+            "words": self._words(total),
+            "values": self._values,
+            "ended": self._ended[:300],
+        })  # fmt: skip
+
+    def _words(self, total: int | None) -> list[str]:
+        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5'."""
+        live = self._status in ("running", "paused")
+        parts = [f"{self._done}/{total}" if total is not None else f"{self._done}"]
+        rate = self._rate() if live else (self._done / self._seconds if self._seconds > 0 else None)
+        if self._seconds > 0 and live and rate and total is not None:
+            parts.append(f"{words.clock(self._seconds)} < {words.clock((total - self._done) / rate)}")
+        elif self._seconds > 0:
+            parts.append(words.clock(self._seconds))
+        if rate and self._epoch is not None:
+            parts.append(f"{rate:.3g} updates/s")
+        if self._epoch is not None and self._run is not None:
+            epochs = self._run.epochs
+            parts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
+        return parts
+
+    def _rate(self) -> float | None:
+        if len(self._recent) < 2:
+            return self._done / self._seconds if self._seconds > 0 and self._done else None
+        (t0, n0), (t1, n1) = self._recent[0], self._recent[-1]
+        return (n1 - n0) / (t1 - t0) if t1 > t0 and n1 > n0 else None
+
+
+def _last_line(text: str) -> str:
+    """Of a traceback, the line that says what it is."""
+    return text.strip().splitlines()[-1] if text.strip() else ""

@@ -1,0 +1,97 @@
+"""The way from the engine's threads to the screen: events in from anywhere, a few messages a second out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from workbench.events import BenchEvent
+
+INTERVAL = 0.1
+"""Seconds between two messages at least: ten a second."""
+_IDLE = 5.0
+"""Seconds without work after which the thread ends; the next event starts another."""
+
+
+class Pump:
+    """Hands events to `hear` and lets `flush` send, on one thread of its own that lives only while there is work.
+
+    The last event is always followed by a flush. Errors of `hear` and `flush` go to `failed`, and the pump goes on.
+    """
+
+    def __init__(
+        self,
+        hear: Callable[[BenchEvent], None],
+        flush: Callable[[], bool],
+        failed: Callable[[Exception], None],
+        interval: float = INTERVAL,
+    ) -> None:
+        self._hear, self._flush, self._failed, self._interval = hear, flush, failed, interval
+        self._events: deque[BenchEvent] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._due = False
+        """A flush is owed."""
+        self._busy = False
+        self._errors: deque[Exception] = deque(maxlen=20)
+
+    def put(self, event: BenchEvent) -> None:
+        """Take an event, from any thread; returns at once."""
+        with self._changed:
+            self._events.append(event)
+            self._work()
+
+    def wake(self) -> None:
+        """Something is to be sent that no event brought."""
+        with self._changed:
+            self._work()
+
+    def drain(self, timeout: float = 5.0) -> bool:
+        """Wait until all is heard and sent; False if that takes longer than `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._due or self._busy), timeout)
+
+    @property
+    def errors(self) -> tuple[Exception, ...]:
+        """The last errors, newest last; kept even where they could not be shown."""
+        return tuple(self._errors)
+
+    def _work(self) -> None:
+        self._due = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="workbench-pump", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._changed.wait_for(lambda: self._due, _IDLE):
+                    self._thread = None
+                    return
+                events = list(self._events)
+                self._events.clear()
+                self._due, self._busy = False, True
+            more = self._send(events)
+            with self._changed:
+                self._due, self._busy = self._due or more, False
+                self._changed.notify_all()
+            time.sleep(self._interval)
+
+    def _send(self, events: list[BenchEvent]) -> bool:
+        for event in events:
+            self._guarded(lambda event=event: self._hear(event))  # type: ignore[misc]
+        return bool(self._guarded(self._flush))
+
+    def _guarded(self, call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - a broken view must not end the others, nor the job
+            self._errors.append(error)
+            try:
+                self._failed(error)
+            except Exception as second:  # noqa: BLE001 - showing failed too: it stays in `errors`
+                self._errors.append(second)
+            return False

@@ -1,0 +1,168 @@
+"""A fit as the canvas shows it: loss, gradient norms (total, and layer × time), validation, live changes."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import Changed, RunStarted, StepsDone, Validated
+from workbench.ui import words
+from workbench.ui.channels import Buckets, Samples, Table
+from workbench.ui.wire import Outbox
+
+LINE_BUCKETS = 1000
+HEAT_BUCKETS = 256
+HEAT_ROWS = 48
+"""More layers than this share rows, neighbours together: more would not be told apart on a screen."""
+RECENT = 200
+MARKS = 100
+"""Live changes kept on the picture; the oldest go."""
+
+
+class Smoother:
+    """A running mean over the last tenth of the run, 5 updates at least and 200 at most.
+
+    The window grows with the run, so that 50 updates and 50,000 both show a trend; what is drawn never changes.
+    """
+
+    def __init__(self) -> None:
+        self._mean = math.nan
+        self._seen = 0
+
+    def add(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        out = np.empty_like(values)
+        for i, value in enumerate(values.tolist()):
+            if math.isfinite(value):
+                self._seen += 1
+                window = min(max(self._seen / 10, 5.0), 200.0, float(self._seen))
+                self._mean = value if self._seen == 1 else self._mean + (value - self._mean) / window
+            out[i] = self._mean
+        return out
+
+
+class Training:
+    """Folds a fit's events into channels and values of bounded size."""
+
+    def __init__(self, outbox: Outbox, fit: Buckets, heat: Buckets, val: Samples) -> None:
+        self._outbox, self._fit, self._heat, self._val = outbox, fit, heat, val
+        self._clear()
+
+    def _clear(self) -> None:
+        self._smoother = Smoother()
+        self._recent: deque[tuple[float, bool]] = deque(maxlen=RECENT)
+        self._changes: list[list[Any]] = []
+        self._clips: list[list[Any]] = []
+        self._starts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._monitor: str | None = None
+        self.by_norm = True
+        self.loss: float | None = None
+        self.val: float | None = None
+
+    def start(self, event: RunStarted) -> None:
+        self._clear()
+        self._starts, names = _share_rows(event.layers)
+        self._fit.reset()
+        self._heat.reset([("max", max(1, len(names)))])
+        self._val.reset()
+        clip = event.settings.get("gradient_clip_val")
+        self.by_norm = event.settings.get("gradient_clip_algorithm", "norm") == "norm"
+        self._clips = [[0, clip]]
+        self._outbox.put("layers", names)
+        self._outbox.put("changes", [])
+        self._outbox.put("clips", self._clips.copy())
+        self._outbox.put("norm", {"caption": "", "by_norm": self.by_norm})
+        self._outbox.put("val", {"name": "val"})
+
+    def steps(self, event: StepsDone) -> None:
+        """One flush: what it says of the loss and the norms."""
+        loss, norm = _column(event, "loss"), _column(event, "grad_norm")
+        layers = _layers(event)
+        measured = np.isfinite(norm) | np.isinf(norm) | ~np.isnan(layers).all(axis=1)
+        bad = ~np.isfinite(loss) | (measured & ~np.isfinite(norm))
+        clipped = _column(event, "grad_norm_clipped") < norm * (1 - 1e-4)
+        finite_loss, finite_norm = np.where(np.isfinite(loss), loss, np.nan), np.where(bad, np.nan, norm)
+        smooth, lr = self._smoother.add(loss), _learning_rate(event)
+        clip_share = np.where(np.isfinite(finite_norm), clipped.astype(float), np.nan)
+        self._fit.add(event.steps, event.every, [
+            np.column_stack([finite_loss, finite_norm]),
+            np.column_stack([finite_loss, finite_norm, bad.astype(float)]),
+            np.column_stack([finite_norm, clip_share]),
+            np.column_stack([smooth, lr]),
+        ])  # fmt: skip
+        if len(self._starts):
+            self._heat.add(event.steps, event.every, [self._heat_rows(layers, bad)])
+        self._recent.extend(zip(finite_norm.tolist(), clipped.tolist(), strict=True))
+        self.loss = float(loss[-1]) if len(loss) else self.loss
+        self._outbox.put("norm", {"caption": self._caption(), "by_norm": self.by_norm})
+
+    def _heat_rows(self, layers: Table, bad: NDArray[np.bool_]) -> Table:
+        """Layers sharing a row show the largest. A NaN in a bad update is a broken gradient: it shows as inf."""
+        broken = np.where(np.isnan(layers) & bad[:, None], np.inf, layers)
+        shared: Table = np.fmax.reduceat(broken, self._starts, axis=1)
+        return shared
+
+    def _caption(self) -> str:
+        norms = np.array([n for n, _ in self._recent if math.isfinite(n)])
+        if not len(norms):
+            return ""
+        p50, p95 = np.percentile(norms, [50, 95])
+        spread = f"p50 {words.number(float(p50))} · p95 {words.number(float(p95))}"
+        if not self._clips or self._clips[-1][1] is None:
+            return f"no clipping · {spread}"
+        share = sum(clipped for _, clipped in self._recent) / len(self._recent)
+        return f"clipped {words.percent(share)} of the last {len(self._recent)} · {spread}"
+
+    def validated(self, event: Validated) -> None:
+        if self._monitor is None and event.metrics:
+            self._monitor = "val_loss" if "val_loss" in event.metrics else next(iter(event.metrics))
+        value = event.metrics.get(self._monitor or "")
+        if value is not None:
+            self._val.add([float(event.step), value if math.isfinite(value) else math.nan])
+            self.val = value
+            self._outbox.put("val", {"name": str(self._monitor)[:40]})
+
+    def changed(self, event: Changed) -> None:
+        """A live change: a mark on the plots, and a new clip line from there on."""
+        for name, value in event.values.items():
+            short = "clip" if name == "gradient_clip_val" else name
+            self._changes.append([event.step, f"{short}→{'off' if value is None else words.rate(value)}"[:40]])
+            if name == "gradient_clip_val":
+                self._clips.append([event.step, value])
+        del self._changes[:-MARKS], self._clips[:-MARKS]
+        self._outbox.put("changes", [*self._changes])
+        self._outbox.put("clips", [*self._clips])
+
+
+def _column(event: StepsDone, name: str) -> NDArray[np.float64]:
+    if name not in event.columns:
+        return np.full(event.rows, np.nan)
+    return event.array(name).astype(np.float64)
+
+
+def _layers(event: StepsDone) -> Table:
+    if "layer_norms" not in event.columns or not event.columns["layer_norms"]:
+        return np.full((event.rows, 1), np.nan)
+    return event.array("layer_norms").astype(np.float64)
+
+
+def _learning_rate(event: StepsDone) -> NDArray[np.float64]:
+    """The rate of the first optimizer, where there are several."""
+    names = sorted(name for name in event.columns if name == "lr" or name.startswith("lr."))
+    return _column(event, names[0] if names else "lr")
+
+
+def _share_rows(layers: tuple[str, ...]) -> tuple[NDArray[np.int64], list[str]]:
+    """Where each row of the heat map starts among the layers, and what it is called."""
+    if not layers:
+        return np.zeros(0, dtype=np.int64), []
+    rows = min(len(layers), HEAT_ROWS)
+    edges = np.linspace(0, len(layers), rows + 1).astype(np.int64)
+    names = []
+    for first, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        name = layers[first] if end - first == 1 else f"{layers[first]} … {layers[end - 1]}"
+        names.append(name if len(name) <= 80 else f"{name[:38]}…{name[-40:]}")
+    return edges[:-1], names

@@ -1,0 +1,67 @@
+"""Numbers and states as a person reads them."""
+
+from __future__ import annotations
+
+import math
+
+
+def rate(value: float | None) -> str:
+    """A learning rate: '3.2e-3', '0.05', '1e-3'."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value == 0 or 0.01 <= abs(value) < 100:
+        return f"{value:.3g}"
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def number(value: float | None) -> str:
+    """A loss, a norm or a metric, four digits at most."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:.4g}"
+
+
+def count(value: float) -> str:
+    """A count of things: '312', '11.2 M'."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def size(value: float) -> str:
+    """Bytes: '42.6 MB'."""
+    for bound, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= bound:
+            return f"{value / bound:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def clock(seconds: float) -> str:
+    """A length of time: '00:41', '1:02:07'."""
+    whole = max(0, round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes:02d}:{whole % 60:02d}"
+
+
+def percent(fraction: float) -> str:
+    """A share: '7%', '0.4%'."""
+    return f"{fraction:.1%}" if 0 < fraction < 0.01 else f"{fraction:.0%}"
+
+
+_JOBS = {
+    "fit": "Training",
+    "find_lr": "Looking for a learning rate",
+    "find_batch_size": "Looking for a batch size",
+    "validate": "Validating",
+    "test": "Testing",
+    "predict": "Predicting",
+}
+
+
+def job(kind: str) -> str:
+    """What a job of this kind does, as the start of a sentence."""
+    return _JOBS.get(kind, kind.replace("_", " ").capitalize())
