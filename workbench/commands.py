@@ -67,6 +67,10 @@ class Mailbox:
     def take(self) -> Command | None:
         return self._commands.popleft() if self._commands else None
 
+    def has(self, kind: type[Command]) -> bool:
+        """Whether a command of this kind is waiting; it stays there."""
+        return any(isinstance(command, kind) for command in tuple(self._commands))
+
     def wait(self, timeout: float) -> bool:
         with self._arrived:
             return self._arrived.wait_for(lambda: bool(self._commands), timeout)

@@ -23,7 +23,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -145,10 +145,8 @@ class Server:
             process.wait(10)
         _, left = psutil.wait_procs(family, timeout=2)
         for child in left:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 child.kill()
-            except psutil.NoSuchProcess:
-                pass
 
     def _start(self) -> None:
         folder = self._folder
@@ -226,6 +224,8 @@ class Lab:
         self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
         self.wait_idle()
         self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+        self._curtain()
+        self.page.evaluate("() => jupyterapp.shell.collapseLeft()")
 
     def run_all(self, timeout: float = TIMEOUT, *, wait: bool = True) -> None:
         """Runs every cell, outputs cleared first; with `wait` until the kernel is done, and no cell may fail."""
@@ -339,6 +339,7 @@ class Lab:
         self.page.wait_for_function(
             "(light) => document.body.dataset.jpThemeLight === light", arg="true" if kind == "light" else "false"
         )
+        self._curtain()
 
     def viewport(self, width: int, height: int) -> None:
         self.page.set_viewport_size({"width": width, "height": height})
@@ -355,6 +356,10 @@ class Lab:
 
     # -- within -------------------------------------------------------------------------------------------------
 
+    def _curtain(self) -> None:
+        """Until the splash screen is gone, which covers JupyterLab while a theme loads."""
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
     def _wait(self, script: str, what: str, timeout: float) -> Any:
         return self.page.evaluate(
             f"([seconds, what]) => __lab.within(Promise.resolve().then({script}), seconds, what)", [timeout, what]
@@ -369,7 +374,5 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass

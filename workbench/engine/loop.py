@@ -157,14 +157,3 @@ def _tell(session: Session, emit: Emit, event: Event) -> None:
 
 def _nothing(_: Session) -> None:
     """No milestone at this epoch."""
-
-
-def cycled(session: Session) -> Iterator[list[Any]]:
-    """Windows of training batches without end, for a search that outlasts an epoch."""
-    while True:
-        count = 0
-        for window in windows(session.train_loader, session.settings.accumulate_grad_batches):
-            count += 1
-            yield window
-        if not count:
-            raise TaskError("the training data gave no batch; it is empty, or it can be read only once.")

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from workbench.engine import rng
 from workbench.engine.meter import Meter
 from workbench.engine.runtime import Runtime
+from workbench.engine.weights import Weights
 from workbench.settings import Settings
 from workbench.task.data import Loader, batches_in
 from workbench.task.protocol import Schedule, Task, TaskError
@@ -55,6 +56,7 @@ class Session:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise TaskError("optimizer=LBFGS needs its step to evaluate the loss again, which is not served yet.")
         self.schedules: tuple[Schedule, ...] = optimization.schedules
+        self.all_schedules = optimization.schedules
         self.step = 0
         self.epoch = 0
         self.batch_idx = 0
@@ -64,6 +66,7 @@ class Session:
         norm = settings.track_grad_norm
         self.norm_order = None if norm is None else float(norm)
         self.clip_val = settings.gradient_clip_val
+        self.recording = True
         self.meter = Meter(len(self.names), self.device, settings.log_every_n_steps, norm is not None)
 
     @property
@@ -93,9 +96,20 @@ class Session:
             self._val_loader = self.task.val.loader(self.settings)
         return self._val_loader
 
-    def snapshot(self) -> Snapshot:
-        """Everything that a search may disturb."""
-        return Snapshot.take(self)
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[None]:
+        """Inside, anything may be tried: nothing is recorded, no schedule steps, and all comes back on every exit.
+
+        The copy of the weights lies in host memory, so that it takes none of the device's.
+        """
+        before = Snapshot.take(self)
+        clip_val = self.clip_val
+        self.schedules, self.recording = (), False
+        try:
+            yield
+        finally:
+            self.schedules, self.recording, self.clip_val = self.all_schedules, True, clip_val
+            before.restore()
 
     def close(self) -> None:
         """Let go of gradients and loader processes."""
@@ -164,8 +178,7 @@ class Snapshot:
     """A session at one moment; `restore` brings all of it back, whatever happened in between."""
 
     session: Session
-    tensors: tuple[tuple[Tensor, Tensor], ...]
-    attributes: tuple[tuple[nn.Module, dict[str, Any]], ...]
+    weights: Weights
     optimizer: dict[str, Any]
     schedules: tuple[dict[str, Any], ...]
     counters: tuple[int, int, int, float]
@@ -174,14 +187,11 @@ class Snapshot:
 
     @classmethod
     def take(cls, session: Session) -> Snapshot:
-        wholes = session.task.modules
-        tensors = tuple(dict.fromkeys(t for whole in wholes for t in (*whole.parameters(), *whole.buffers())))
         return cls(
             session,
-            tuple((t, t.detach().clone()) for t in tensors),
-            tuple((part, plain_attributes(part)) for whole in wholes for part in whole.modules()),
+            Weights.of(session.task),
             copy.deepcopy(session.optimizer.state_dict()),
-            tuple(copy.deepcopy(s.scheduler.state_dict()) for s in session.schedules),
+            tuple(copy.deepcopy(s.scheduler.state_dict()) for s in session.all_schedules),
             (session.step, session.epoch, session.batch_idx, session.base_lr),
             Modes.of(session.task),
             rng.RandomState.capture(),
@@ -189,36 +199,15 @@ class Snapshot:
 
     def restore(self) -> None:
         session = self.session
-        with torch.no_grad():
-            for tensor, value in self.tensors:
-                tensor.copy_(value)
-        for part, attributes in self.attributes:
-            vars(part).update(copy.deepcopy(attributes))
+        self.weights.put(session.task)
         session.optimizer.load_state_dict(self.optimizer)
-        for schedule, state in zip(session.schedules, self.schedules, strict=True):
+        for schedule, state in zip(session.all_schedules, self.schedules, strict=True):
             schedule.scheduler.load_state_dict(state)
         for parameter in session.parameters:
             parameter.grad = None
         session.step, session.epoch, session.batch_idx, session.base_lr = self.counters
         self.modes.restore()
         self.random.restore()
-
-
-def plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """A module's own numbers, strings and plain containers: a counter that forward() moves is state too."""
-    found = {}
-    for name, value in vars(module).items():
-        if not name.startswith("_") and name != "training" and _is_plain(value):
-            found[name] = copy.deepcopy(value)
-    return found
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple, set)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))
 
 
 def _updates(loader: Loader, settings: Settings) -> int | None:

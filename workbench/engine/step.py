@@ -25,7 +25,7 @@ def update(session: Session, window: Sequence[Any]) -> Tensor:
     """
     batches = window if session.on_cpu else [to_device(batch, session.device) for batch in window]
     loss = _backward(session, batches)
-    recorded = session.meter.wants(session.step)
+    recorded = session.recording and session.meter.wants(session.step)
     gradients = [p.grad for p in session.parameters if p.grad is not None]
     total = _measure(session, gradients) if gradients and recorded and session.norm_order else None
     if session.on_cpu:
@@ -83,7 +83,7 @@ def _measure(session: Session, gradients: Sequence[Tensor]) -> Tensor:
 
 def _clip(session: Session, gradients: Sequence[Tensor], total: Tensor | None, limit: float) -> None:
     row = session.meter.row
-    recorded = session.meter.wants(session.step)
+    recorded = session.recording and session.meter.wants(session.step)
     if session.settings.gradient_clip_algorithm == "norm":
         if total is None or session.norm_order != 2.0:
             total = total_norm(layer_norms(gradients, 2.0), 2.0)
@@ -108,5 +108,6 @@ def _check(session: Session, batches: Sequence[Any], loss: Tensor, total: Tensor
             {n: p.grad for n, p in zip(session.names, session.parameters, strict=True) if p.grad is not None},
             batches,
             dict(session.task.model.named_parameters()),
-        )
+        ),
+        value if not math.isfinite(value) else float("inf"),
     )

@@ -12,6 +12,10 @@ from torch import Tensor
 class NonFiniteError(FloatingPointError):
     """The loss or a gradient became NaN or infinite; the message says at which update and what was seen."""
 
+    def __init__(self, message: str, loss: float = float("nan")) -> None:
+        super().__init__(message)
+        self.loss = loss
+
 
 def explain(
     step: int, loss: float, gradients: Mapping[str, Tensor], batches: Sequence[Any], before: Mapping[str, Tensor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from workbench.share.segment import NAME
 
 _OUT_OF_MEMORY = (
+    "cannot allocate memory",  # the system's own words, as torch and the loaders repeat them
     "can't allocate memory",  # CPU, with DefaultCPUAllocator before it
     "defaultcpuallocator: not enough memory",  # CPU on Windows
     "not enough memory: you tried to allocate",
@@ -37,6 +39,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     # Only errors that a backend raises: somebody's ValueError about memory is a ValueError.
     if not isinstance(error, RuntimeError | OSError):
         return False
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
     text = str(error).lower()
     return any(words in text for words in _OUT_OF_MEMORY)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from workbench.plots.chart import Array, Axis, Chart, Mark, Series
-from workbench.plots.palette import shorten
+from workbench.plots.names import shorten
 
 
 class Tried(Protocol):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Style = Literal["line", "points", "faint", "bar", "limit"]
-"""line: solid; points: markers joined by a thin line; faint: what lies behind a line; limit: dashed steps."""
+Style = Literal["line", "thin", "points", "faint", "bar", "limit"]
+"""line: a trend; thin: a noisy line with nothing behind it; points: markers joined by a thin line; faint: what lies behind a line; limit: dashed steps."""
 
 
 @dataclass(frozen=True, slots=True)

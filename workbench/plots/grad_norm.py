@@ -34,13 +34,13 @@ def grad_norm(
                 Axis("update"),
                 Axis("layer"),
                 heat=_heat(step, table, tuple(layers)),
-                notes=() if (table > 0).all() else ("Blank: no gradient, or zero.",),
             )
         )
-    series = [Series("total, before clipping", step, total)]
+    series = [Series("total, before clipping", step, total, "thin")]
     limit = np.full(len(step), np.nan) if clip is None else np.asarray(clip, np.float64)
     if np.isfinite(limit).any():
-        series.append(Series("clip value", step, limit, "limit", 1))
+        corners = _corners(limit)
+        series.append(Series("clip value", step[corners], limit[corners], "limit", 1))
     # A spike of a few updates is what one looks for: it must stay in the picture, and not flatten the rest.
     log = wide(np.concatenate([total, limit]), 10)
     return [
@@ -61,7 +61,14 @@ def _heat(step: Array, table: Array, names: tuple[str, ...]) -> Heat:
     width = -(-len(step) // _COLUMNS)
     starts = np.arange(0, len(step), width)
     greatest = np.fmax.reduceat(table, starts, axis=1)
-    return Heat(step[starts], names, greatest, "gradient norm")
+    blank = "" if (greatest > 0).all() else " (blank: none, or zero)"
+    return Heat(step[starts], names, greatest, f"gradient norm{blank}")
+
+
+def _corners(limit: Array) -> Array:
+    """The places where a stepped line gets another value, and its two ends."""
+    same = (limit[1:] == limit[:-1]) | (np.isnan(limit[1:]) & np.isnan(limit[:-1]))
+    return np.unique(np.concatenate([[0], np.flatnonzero(~same) + 1, [len(limit) - 1]]))
 
 
 def _summary(total: Array, limit: Array) -> tuple[str, ...]:

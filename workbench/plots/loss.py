@@ -13,8 +13,8 @@ from workbench.plots.smooth import beta_for, ema
 Changes = Sequence[tuple[int, Mapping[str, float | None]]]
 """Live changes: from which update on, and the new values."""
 _SAY = {"gradient_clip_val": "clip"}
-_NEAR = 0.03
-"""Changes closer than this share of the run share a label."""
+_LETTER = 0.011
+"""The width of a letter of a mark's label as a share of the axis, generously."""
 
 
 def loss(
@@ -42,26 +42,33 @@ def loss(
         y=Axis("loss", log=log, range=span(typical(loss), trend, checks, log=log)),
         series=tuple(series),
         marks=change_marks(changes, step),
+        notes=() if len(step) else ("No updates were recorded.",),
     )
 
 
 def change_marks(changes: Changes, step: Array) -> tuple[Mark, ...]:
-    """A line for each change; those too near one another for two labels share the first one's."""
-    near = _NEAR * float(step[-1] - step[0]) if len(step) else 0.0
+    """A line for each change. Where labels would run into one another, several changes share the first one's."""
+    length = max(1.0, float(step[-1] - step[0])) if len(step) else 1.0
     groups: list[list[tuple[int, str]]] = []
     for at, values in changes:
         text = ", ".join(f"{_SAY.get(name, name)} → {_value(value)}" for name, value in values.items())
-        if groups and at - groups[-1][0][0] < near:
-            groups[-1].append((at, text))
-        else:
-            groups.append([(at, text)])
-    return tuple(mark for group in groups for mark in _group(group))
+        if groups:
+            first = groups[-1][0][0]
+            room = (at - first) / length / _LETTER
+            if room < (len(_label(groups[-1])) + len(text)) / 2:
+                groups[-1].append((at, text))
+                continue
+        groups.append([(at, text)])
+    return tuple(mark for group in groups for mark in _marks(group))
 
 
-def _group(changes: list[tuple[int, str]]) -> list[Mark]:
-    label = ", ".join(text for _, text in changes) if len(changes) <= 2 else f"{len(changes)} changes"
-    why = "; ".join(f"from update {at}: {text}" for at, text in changes)
-    return [Mark(at, "" if i else label, why=why) for i, (at, _) in enumerate(changes)]
+def _label(group: list[tuple[int, str]]) -> str:
+    return ", ".join(text for _, text in group) if len(group) <= 2 else f"{len(group)} changes"
+
+
+def _marks(group: list[tuple[int, str]]) -> list[Mark]:
+    why = "; ".join(f"from update {at}: {text}" for at, text in group)
+    return [Mark(at, "" if i else _label(group), why=why) for i, (at, _) in enumerate(group)]
 
 
 def _value(value: float | None) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from workbench.plots import palette
 from workbench.plots.chart import Array, Axis, Band, Chart, Heat, Mark, Series
 from workbench.plots.downsample import downsample
+from workbench.plots.names import fold, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,13 +80,14 @@ def _series(series: Series, ax: Axes) -> None:
         return
     x, y = downsample(series.x, series.y, palette.POINTS)
     if series.style == "faint":
-        ax.plot(x, y, lw=0.9, color=color, alpha=palette.FAINT, label=name, zorder=2)
+        ax.plot(x, y, lw=0.9, marker=_dot(x), color=color, alpha=palette.FAINT, label=name, zorder=2)
     elif series.style == "points":
         ax.plot(
             x, y, marker="D", ms=4.5, lw=1.0, ls=":", color=color, mec="white", mew=0.6, label=name, zorder=4
         )
     else:
-        ax.plot(x, y, lw=1.7, color=color, label=name, zorder=3)
+        width = 1.0 if series.style == "thin" else 1.7
+        ax.plot(x, y, lw=width, marker=_dot(x), color=color, label=name, zorder=3)
 
 
 def _mark(mark: Mark, ax: Axes, symbol: str, *, centred: bool) -> None:
@@ -135,10 +137,12 @@ def _heat(heat: Heat, ax: Axes) -> None:
     bar = ax.figure.colorbar(mesh, cax=ax.inset_axes((1.015, 0, 0.02, 1)), ticks=LogLocator(numticks=6))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(_number))
     bar.ax.minorticks_off()
-    bar.ax.tick_params(labelsize=_SMALL)
-    bar.set_label(heat.label, fontsize=_SMALL)
+    bar.ax.tick_params(labelsize=_SMALL, colors=palette.INK)
+    bar.outline.set_visible(False)
+    bar.set_label(heat.label, fontsize=_SMALL, color=palette.INK)
     every = -(-len(heat.rows) // _ROW_NAMES)
-    names = [palette.shorten(name, 28) for name in heat.rows]
+    names, pattern = fold(heat.rows)
+    ax.set_ylabel(shorten(pattern), fontsize=_SMALL, color=palette.INK)
     ax.set_yticks(range(0, len(names), every), names[::every])
     ax.set_ylim(len(names) - 0.5, -0.5)
 
@@ -201,6 +205,11 @@ def _legend(ax: Axes, beside: bool) -> None:
         {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)} if beside else {"loc": "best"}
     )
     ax.legend(handles, labels, fontsize=_SMALL, frameon=not beside, labelcolor=palette.INK, **place)
+
+
+def _dot(x: Array) -> str:
+    """A line of one point is seen only as a dot."""
+    return "o" if len(x) == 1 else ""
 
 
 def _edges(x: Array) -> Array:

@@ -25,13 +25,3 @@ SYMBOLS = (
 """Shapes of marks, as matplotlib and plotly name them."""
 POINTS = 2000
 """A line is thinned to so many points before it is drawn; more than a screen can show."""
-NAME = 40
-"""Longest label; the middle of a longer one is left out."""
-
-
-def shorten(name: str, most: int = NAME) -> str:
-    """`name` with its middle left out if it is longer than `most` characters."""
-    if len(name) <= most:
-        return name
-    head = (most - 1) // 2
-    return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"

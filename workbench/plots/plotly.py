@@ -13,6 +13,7 @@ import numpy as np
 from workbench.plots import palette
 from workbench.plots.chart import Axis, Band, Chart, Heat, Mark, Series
 from workbench.plots.downsample import downsample
+from workbench.plots.names import fold, shorten
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -29,9 +30,10 @@ def figure(charts: Chart | Sequence[Chart]) -> Figure:
     charts = [charts] if isinstance(charts, Chart) else list(charts)
     heights = [chart.height for chart in charts]
     inner = _ROW * sum(heights)
-    gap = 85 / inner if len(charts) > 1 else 0.0
+    between = 85 + 16 * max((len(_wrapped(chart)) for chart in charts[:-1]), default=0)
+    gap = between / inner if len(charts) > 1 else 0.0
     fig = make_subplots(rows=len(charts), cols=1, row_heights=heights, vertical_spacing=gap)
-    notes = 16 * max(len(_wrapped(chart)) for chart in charts[-1:])
+    notes = 16 * len(_wrapped(charts[-1]))
     fig.update_layout(
         template="plotly_white",
         height=inner + _ABOVE + _BELOW + notes,
@@ -89,11 +91,13 @@ def _series(series: Series, fig: Figure, row: int, legend: str) -> None:
     if series.style == "faint":
         common["opacity"] = palette.FAINT
         line["width"] = 1
+    if series.style == "thin":
+        line["width"] = 1.2
     if series.style == "points":
         common.update(mode="lines+markers", marker={"symbol": "diamond", "size": 8, "color": color})
         line.update(width=1, dash="dot")
     else:
-        common["mode"] = "lines"
+        common["mode"] = "lines+markers" if len(x) == 1 else "lines"
     fig.add_trace(go.Scatter(x=x, y=y, line=line, **common), row=row, col=1)
 
 
@@ -190,9 +194,16 @@ def _heat(heat: Heat, fig: Figure, row: int) -> None:
     )
     fig.add_trace(trace, row=row, col=1)
     every = -(-len(heat.rows) // _ROW_NAMES)
-    names = list(heat.rows[::every])
-    labels = [html.escape(palette.shorten(name, 28)) for name in names]
-    fig.update_yaxes(type="category", autorange="reversed", tickvals=names, ticktext=labels, row=row, col=1)
+    labels, pattern = fold(heat.rows)
+    fig.update_yaxes(
+        title={"text": html.escape(shorten(pattern)), "standoff": 4},
+        type="category",
+        autorange="reversed",
+        tickvals=list(heat.rows[::every]),
+        ticktext=[html.escape(label) for label in labels[::every]],
+        row=row,
+        col=1,
+    )
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

@@ -25,5 +25,5 @@ def ema(y: Array, beta: float) -> Array:
 
 
 def beta_for(n: int) -> float:
-    """A smoothing that averages over about 2% of n points, ten at least."""
-    return 1 - 1 / max(10.0, n / 50)
+    """A smoothing that averages over about 1% of n points, ten at least."""
+    return 1 - 1 / max(10.0, n / 100)

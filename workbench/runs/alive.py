@@ -47,15 +47,22 @@ def is_alive(header: Mapping[str, Any], folder: Path) -> bool:
 def started(pid: int) -> float | None:
     """When process `pid` began, on a clock that does not move while the machine is up; None: no such process.
 
-    On Linux this is seconds since boot from /proc, since psutil adds the wall clock's idea of the boot time,
-    which jumps when the clock is set. A zombie has ended and counts as gone.
+    A zombie has ended and counts as gone.
     """
-    if Path("/proc/self/stat").exists():
-        try:
-            state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except (OSError, ValueError):
-            return None
-        return None if state in "ZX" else int(rest[18]) / os.sysconf("SC_CLK_TCK")
+    return _by_proc(pid) if Path("/proc/self/stat").exists() else _by_psutil(pid)
+
+
+def _by_proc(pid: int) -> float | None:
+    """Seconds since boot. psutil adds the wall clock's idea of the boot time, which jumps when the clock is set."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in "ZX" else int(rest[18]) / os.sysconf("SC_CLK_TCK")
+
+
+def _by_psutil(pid: int) -> float | None:
+    """Seconds since 1970, as the system wrote them down when the process began (macOS, Windows)."""
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()

@@ -116,7 +116,7 @@ def summary(folder: Path) -> RunSummary:
     header = read_header(folder)
     tail = _tail(folder / RECORD)
     now = state(tail, header, folder)
-    last = tail[-1] if tail else None
+    end = _end(tail)
     return RunSummary(
         id=folder.name,
         kind=str(header.get("kind", "")),
@@ -125,7 +125,7 @@ def summary(folder: Path) -> RunSummary:
         step=now.step,
         seconds=now.seconds,
         error=now.error,
-        metrics=dict(last.metrics) if isinstance(last, RunEnded) else {},
+        metrics=dict(end.metrics) if end else {},
         path=folder,
         header=header,
     )
@@ -135,8 +135,8 @@ def state(
     events: Sequence[Event], header: Mapping[str, Any] | None = None, folder: Path | None = None
 ) -> State:
     """Where the job of these events stands; with its folder's header, also whether its process has died."""
-    if events and isinstance(events[-1], RunEnded):
-        end = events[-1]
+    end = _end(events)
+    if end is not None:
         return State(end.status, end.step, end.seconds, end.error)
     told = next((e.status for e in reversed(events) if isinstance(e, StatusChanged)), None)
     status: Status = told or ("running" if events else "queued")
@@ -145,11 +145,15 @@ def state(
     if header is not None and folder is not None and status not in OVER and not is_alive(header, folder):
         # The event may have come between our reading and the process's end.
         again = _tail(folder / RECORD)
-        if again and isinstance(again[-1], RunEnded):
+        if _end(again) is not None:
             return state(again)
         where = f"process {header.get('pid')} on {header.get('host')}"
         return State("failed", step, seconds, f"{where} ended without ending the run, after update {step}")
     return State(status, step, seconds)
+
+
+def _end(events: Sequence[Event]) -> RunEnded | None:
+    return next((e for e in reversed(events) if isinstance(e, RunEnded)), None)
 
 
 def _updates(event: Event) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import html
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,6 +73,9 @@ class Run:
 
     @classmethod
     def _make(cls, events: tuple[Event, ...], folder: Path | None, header: Mapping[str, Any] | None) -> Self:
+        if header is None and folder is not None:
+            with contextlib.suppress(OSError, ValueError):
+                header = read.read_header(folder)
         start = next((e for e in events if isinstance(e, RunStarted)), None)
         id = start.run if start else folder.name if folder else ""
         kind = start.kind if start else str((header or {}).get("kind", ""))
@@ -158,7 +162,7 @@ class Run:
         return hash((self.id, self.step, self.seconds))
 
     def __repr__(self) -> str:
-        facts = " · ".join(f"{v} {k}" if k in _COUNTS else f"{k} {v}" if k else v for k, v in self._facts())
+        facts = " · ".join(_count(v, k) if k in _COUNTS else f"{k} {v}" if k else v for k, v in self._facts())
         return f"<Run {self.id}: {facts}>"
 
     def _repr_html_(self) -> str:
@@ -271,6 +275,10 @@ def _read_only(series: Series) -> Series:
     for array in series.values():
         array.flags.writeable = False
     return series
+
+
+def _count(value: str, name: str) -> str:
+    return f"1 {name[:-1]}" if value == "1" else f"{value} {name}"
 
 
 def _cell(value: Any) -> str:

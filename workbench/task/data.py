@@ -62,14 +62,14 @@ class Batches(IterableDataset[Any]):
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = batches
-        self._one_shot = iter(batches) is batches
+        self.one_shot = iter(batches) is batches
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._batches)
 
     def peek(self) -> Any:
         """The first batch, without losing it."""
-        if not self._one_shot:
+        if not self.one_shot:
             return next(iter(self._batches), None)
         first = list(itertools.islice(iter(self._batches), 1))
         self._batches = itertools.chain(first, self._batches)
@@ -223,6 +223,12 @@ class DataSpec:
     def defaults(self) -> dict[str, Any]:
         """Settings that the user's own loader implies."""
         return self.parts.defaults
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether the data can be read only once, so that a search would use it up."""
+        dataset = self.parts.dataset
+        return isinstance(dataset, Batches) and dataset.one_shot
 
     @property
     def samples(self) -> int | None:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from workbench.events import SearchEnded, Trial
+from workbench.plots.batch_size import batch_size
+from workbench.plots.chart import Chart
 from workbench.settings import SettingsError
 
 MODES = ("power", "binsearch")
@@ -55,20 +57,18 @@ class BatchSizes:
         return cls(last.best, last.largest, tuple(trials), last.ended)
 
     def figure(self) -> Any:
-        """Samples/s and peak memory over the sizes, as a plotly figure."""
+        """Samples/s and peak memory over the sizes tried, as a plotly figure."""
         from workbench.plots import plotly
 
-        return plotly.figure(self._chart())
+        return plotly.figure(self._charts())
 
     def plot(self, ax: Any = None) -> Any:
-        """The same with matplotlib, into `ax` where one is given; returns the axes."""
+        """The same with matplotlib: a figure of its own, or the speed alone drawn into `ax`, which is returned."""
         from workbench.plots import matplotlib
 
-        return matplotlib.plot(self._chart(), ax)
+        return matplotlib.figure(self._charts()) if ax is None else matplotlib.draw(self._charts()[0], ax)
 
-    def _chart(self) -> Any:
-        from workbench.plots.batch_size import batch_size
-
+    def _charts(self) -> list[Chart]:
         return batch_size(self.trials, self.best, self.largest)
 
     def __repr__(self) -> str:
@@ -79,10 +79,8 @@ class BatchSizes:
     def _row(self, t: Trial) -> str:
         rate = "-" if t.samples_per_second is None else f"{t.samples_per_second:,.0f}"
         peak = "-" if t.peak_bytes is None else spoken_bytes(t.peak_bytes)
-        marks = [
-            name for name, size in (("best", self.best), ("largest", self.largest)) if size == t.size and t.ok
-        ]
-        note = ", ".join(marks) if t.ok else _first_line(t.error)
+        chosen = {"best": self.best, "largest": self.largest}
+        note = ", ".join(name for name in chosen if chosen[name] == t.size) if t.ok else _first_line(t.error)
         return f"  {t.size:>8}  {'passed' if t.ok else 'failed':<8}  {rate:>10}  {peak:>10}  {note}".rstrip()
 
 
@@ -111,9 +109,7 @@ def search(
     _check(mode, init_val, max_trials, max_val, cap, headroom)
     limit = min((v for v in (max_val, cap) if v is not None), default=None)
     hunt = _Hunt(trial, max_trials, stop)
-    ended = _power(
-        hunt, int(init_val), limit, "max_val" if limit == max_val else "the length of the data set"
-    )
+    ended = _power(hunt, int(init_val), limit, "max_val" if limit == max_val else "length of the data set")
     ceiling = None
     if mode == "binsearch" and hunt.smallest_failed is not None:
         if hunt.why is None:
@@ -170,13 +166,11 @@ class _Hunt:
         passed = [t for t in self.trials if t.ok and t.size <= self.largest]
         if ceiling is not None:
             passed = [t for t in passed if t.size <= ceiling] or passed
-        timed = [
-            t for t in passed if t.samples_per_second is not None and math.isfinite(t.samples_per_second)
-        ]
-        if not timed:
+        speeds = {t.size: t.samples_per_second or math.nan for t in passed}
+        speeds = {size: speed for size, speed in speeds.items() if math.isfinite(speed)}
+        if not speeds:
             return max(t.size for t in passed)
-        fastest = max(t.samples_per_second or 0.0 for t in timed)
-        return min(t.size for t in timed if (t.samples_per_second or 0.0) >= _AS_FAST * fastest)
+        return min(size for size, speed in speeds.items() if speed >= _AS_FAST * max(speeds.values()))
 
 
 def _power(hunt: _Hunt, start: int, limit: int | None, limit_name: str) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from workbench.events import CurveEnded, CurvePoint, Suggestion
+from workbench.plots.chart import Chart
+from workbench.plots.lr_curve import lr_curve
 
 NOT_ENDED = "not ended"
 
@@ -64,21 +66,19 @@ class LRCurve:
         )
 
     def figure(self) -> Any:
-        """The curve and the suggestions as a plotly figure."""
+        """The curve, the suggestions and the notes as a plotly figure."""
         from workbench.plots import plotly
 
         return plotly.figure(self._chart())
 
     def plot(self, ax: Any = None) -> Any:
-        """The same with matplotlib, into `ax` where one is given; returns the axes."""
+        """The same with matplotlib: drawn into `ax`, which is returned, or a figure of its own."""
         from workbench.plots import matplotlib
 
-        return matplotlib.plot(self._chart(), ax)
+        return matplotlib.figure(self._chart()) if ax is None else matplotlib.draw(self._chart(), ax)
 
-    def _chart(self) -> Any:
-        from workbench.plots.lr_curve import lr_curve
-
-        return lr_curve(self.lrs, self.losses, self.smoothed, self.suggestions, self.suggestion)
+    def _chart(self) -> Chart:
+        return lr_curve(self.lrs, self.losses, self.smoothed, self.suggestions, self.suggestion, self.notes)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LRCurve):

@@ -72,7 +72,9 @@ def steepest(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = 
         return _none("steepest", f"only {_count(len(x))}: a slope needs at least {skip + 3}")
     slopes = np.gradient(y[skip:], np.log10(x[skip:]))
     at = int(np.argmin(slopes))
-    if slopes[at] >= 0:
+    if (
+        slopes[at] >= 0 or not (np.diff(y[skip:]) < 0).any()
+    ):  # slopes of a flat line are zero but for rounding
         return _none("steepest", "the smoothed loss never falls")
     why = f"the smoothed loss falls fastest here, by {-slopes[at]:.3g} per decade of learning rate"
     return Suggestion("steepest", float(x[skip + at]), skip + at, why)
@@ -115,7 +117,10 @@ def slide(lrs: ArrayLike, smoothed: ArrayLike, *, num_training: int | None = Non
     if len(x) < width + 2:
         return _none("slide", f"only {_count(len(x))}: the interval needs at least {width + 2}")
     slopes = np.gradient(y, np.log10(x))
-    apart = np.abs(slopes[width:] - slopes[:-width]) > 0.05 * float(np.ptp(y))
+    height = max(
+        float(np.ptp(y)), 1e-9 * float(np.abs(y).max())
+    )  # of a flat line, so that rounding is no slope
+    apart = np.abs(slopes[width:] - slopes[:-width]) > 0.05 * height
     if not apart[-1]:
         return _none("slide", "the curve ends as straight as before: no rise to slide down from")
     if apart.all():
@@ -145,8 +150,9 @@ def landmarks(
     Found on 17 tasks and checked once on 13 others, all swept 1e-5 to 10 in 100 updates (SEMANTICS.md). In a
     sweep of another length ten means a tenth of it, five a twentieth, and 0.9 becomes 0.9^(100 / length), so
     that each covers the same share of it; `num_training` tells the length of one that ended early, otherwise
-    it is taken as 100, or the points there are if they are more. While the start is zero or negative, the edge
-    is a rise of 3 in units of its size, or of the range of losses seen until then (`sweep.exploded_above`).
+    it is taken as 100, or the points there are if they are more. Where the first ten losses are not all above
+    0, the edge is a rise by 3 times the start's size, or the range of losses seen until then if that is wider
+    (`sweep.exploded_above`).
     """
     found = _find(lrs, losses, beta, adaptive, schedule, num_training)
     if isinstance(found, str):
@@ -251,7 +257,7 @@ def _find(
     if not len(start):
         return "no loss was finite" if len(x) else "the sweep has no points"
     base = float(np.median(start))
-    edge = _edge(y, base, float(np.ptp(start)))
+    edge = _edge(y, base, None if start.min() > 0 else float(np.ptp(start)))
     kept = len(y) if edge is None else edge
     if kept < ten + 3:
         return _too_few(kept, ten, x, edge)
@@ -264,7 +270,7 @@ def _find(
     e = edge_at * (1 - beta) * _BELOW * (0.56 if adaptive else 1.0)
     v = 4 * float(x[ten + fall[0]])
     m = float(x[low]) * math.sqrt(1 - beta) * _BELOW
-    size = base if base > 0 else max(-base, float(np.ptp(start)))
+    size = base if start.min() > 0 else max(abs(base), float(np.ptp(start)))
     return _Found(
         lr=float(np.median([e, v, m])) * _factor(schedule),
         edge=e,
@@ -281,14 +287,15 @@ def _find(
 def _too_few(kept: int, ten: int, x: Array, edge: int | None) -> str:
     if edge is None:
         return f"only {_count(kept)}: at least {ten + 3} are needed"
-    return f"the loss exploded or was not finite at {x[edge]:.2g}, point {edge + 1}: sweep again from a lower min_lr"
+    return f"the loss exploded or was not finite at {x[edge]:.2g}, point {edge + 1}: sweep again over lower rates"
 
 
-def _edge(y: Array, base: float, spread: float) -> int | None:
-    """The first point whose loss exploded or is not finite, None: all are well."""
+def _edge(y: Array, base: float, spread: float | None) -> int | None:
+    """The first point whose loss exploded or is not finite, None: all are well. `spread` as in `exploded_above`."""
     lowest = base
     for i, loss in enumerate(y):
-        if not math.isfinite(loss) or loss > exploded_above(_EXPLODED, base, max(spread, base - lowest)):
+        wide = None if spread is None else max(spread, base - lowest)
+        if not math.isfinite(loss) or loss > exploded_above(_EXPLODED, base, wide):
             return i
         lowest = min(lowest, float(loss))
     return None
@@ -300,9 +307,7 @@ def _longest_fall(y: Array) -> tuple[int, int, int] | None:
     The first of equally long ones. The middle is counted back from the end by the length, fastai's way, so that
     the points a run leaps over stretch it to no side. Patience sorting: n log n where the usual loop is n^2.
     """
-    tails: list[
-        float
-    ] = []  # tails[k]: the last value, negated, of the fall of k + 1 points that ends highest
+    tails: list[float] = []  # [k]: the last value, negated, of the fall of k + 1 points that ends highest
     best = end = 0
     for i, value in enumerate(y):
         place = bisect_left(tails, -float(value))

@@ -97,24 +97,25 @@ def smooth(losses: Iterable[float], beta: float = 0.98) -> Array:
     return np.array([smoother.update(float(loss)) for loss in losses], dtype=np.float64)
 
 
-def exploded_above(threshold: float, low: float, spread: float) -> float:
-    """The loss above which it counts as exploded, seen from `low`: threshold x low for a positive loss.
+def exploded_above(threshold: float, low: float, spread: float | None = None) -> float:
+    """The loss above which it counts as exploded, seen from `low`: threshold x low for a loss above 0.
 
-    A multiple of a negative loss, or of zero, means nothing. There the same rise of (threshold - 1) is counted
-    in units of |low|, or of `spread`, the range of losses seen until then, where that is wider.
+    For a loss that goes below 0 (`spread` given) a multiple of it means nothing. There the same rise, of
+    threshold - 1, is counted in units of |low|, or of `spread`, the range of losses seen until then, where that
+    is wider.
     """
-    if low > 0:
+    if spread is None:
         return threshold * low
-    return low + (threshold - 1) * max(-low, spread)
+    return low + (threshold - 1) * max(abs(low), spread)
 
 
 class StopRule:
     """Says after each point whether the sweep is over, and why.
 
     `threshold`: it ends when the smoothed loss is above so many times its best, the best starting at the first
-    smoothed value; None never ends it for that. A loss that is not finite always does. While the best is zero
-    or negative, the rise is measured against the range of smoothed losses seen up to the best
-    (`exploded_above`), and not within the first ten points, which tell that range.
+    smoothed value; None never ends it for that. A loss that is not finite always does. Once a loss was zero or
+    below, the rise is measured against the range of smoothed losses seen up to the best (`exploded_above`), and
+    not within the first ten points, which tell that range.
     """
 
     def __init__(self, threshold: float | None = 4.0) -> None:
@@ -125,6 +126,7 @@ class StopRule:
             )
         self.threshold = threshold
         self.best = math.inf
+        self._positive = True
         self._seen = 0
         self._highest = -math.inf
         self._start = -math.inf  # the highest up to the best or in the first points, not on the way up after
@@ -133,17 +135,19 @@ class StopRule:
         """Why the sweep ends with this point; None: it goes on."""
         if not math.isfinite(loss):
             return NOT_FINITE
-        self._note(smoothed)
-        if self.threshold is None or (self.best <= 0 and self._seen <= WARMUP):
+        self._note(loss, smoothed)
+        if self.threshold is None or not (self._positive or self._seen > WARMUP):
             return None
-        if smoothed <= exploded_above(self.threshold, self.best, self._start - self.best):
-            return None
-        if self.best > 0:
-            return f"loss exploded (smoothed loss above {self.threshold:g} x its best)"
-        return f"loss exploded (smoothed loss rose by more than {self.threshold - 1:g} x its range)"
+        if self._positive:
+            if smoothed > exploded_above(self.threshold, self.best):
+                return f"loss exploded (smoothed loss above {self.threshold:g} x its best)"
+        elif smoothed > exploded_above(self.threshold, self.best, self._start - self.best):
+            return f"loss exploded (smoothed loss rose by more than {self.threshold - 1:g} x its range)"
+        return None
 
-    def _note(self, smoothed: float) -> None:
+    def _note(self, loss: float, smoothed: float) -> None:
         self._seen += 1
+        self._positive = self._positive and loss > 0
         self._highest = max(self._highest, smoothed)
         if smoothed <= self.best or self._seen <= WARMUP:
             self._start = self._highest

@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 import { Card } from "./card";
 import { Choice } from "./choice";
-import { Flags, height, place, type Flag, type Placed } from "./flags";
+import { Flags, height, place, ROW, type Flag, type Placed } from "./flags";
 import { number, rate, tick } from "./format";
 import { Handle } from "./handle";
 import { baseOptions, followWidth, HEIGHT, logSplits, quantile, rangeOf, type PaletteOf } from "./plot";
@@ -21,6 +21,7 @@ export class Finder {
   private plot: uPlot | null = null;
   private readonly flags = new Flags();
   private placed: Placed[] = [];
+  private arranged = "";
   private readonly handle: Handle;
   private readonly close: () => void;
 
@@ -99,19 +100,19 @@ export class Finder {
     return [low - 0.3 * span, start + 0.6 * span];
   }
 
-  /** Where the names go; their rows push the plot down. */
+  /** Where the names go; their rows push the plot down. Nothing happens while nothing has changed. */
   private arrange(): void {
     const plot = this.plot;
-    if (!plot) return;
-    const { min, max } = plot.scales["x"] ?? {};
-    if (min == null || max == null) return;
-    const flags = this.suggestions().filter((flag) => flag.x >= min && flag.x <= max);
-    const placed = place(flags, (x) => plot.valToPos(x, "x"), plot.over.clientWidth);
-    const rows = height(placed);
-    const moved = rows !== height(this.placed);
-    this.placed = placed;
-    if (moved) plot.setSize({ width: plot.width, height: HEIGHT + rows });
-    this.flags.show(plot, placed);
+    const { min, max } = plot?.scales["x"] ?? {};
+    if (!plot || min == null || max == null) return;
+    const suggestions = this.suggestions();
+    const now = JSON.stringify([plot.over.clientWidth, min, max, suggestions]);
+    if (now === this.arranged) return;
+    this.arranged = now;
+    const flags = suggestions.filter((flag) => flag.x >= min && flag.x <= max);
+    this.placed = place(flags, (x) => plot.valToPos(x, "x"), plot.over.clientWidth);
+    plot.setSize({ width: plot.width, height: HEIGHT }); // asks for the padding again
+    this.flags.show(plot, this.placed);
   }
 
   private suggestions(): Flag[] {
@@ -132,9 +133,7 @@ export class Finder {
   }
 
   private marks(plot: uPlot): void {
-    if (this.placed.length !== this.suggestions().length || this.placed.some((f) => Math.abs(plot.valToPos(f.x, "x") - f.at) > 1)) {
-      queueMicrotask(() => this.arrange());
-    }
+    queueMicrotask(() => this.arrange());
     const { ctx } = plot;
     const { found, paper } = this.colours();
     const scale = devicePixelRatio;
@@ -146,7 +145,7 @@ export class Finder {
       ctx.lineWidth = scale * (flag.strong ? 1.25 : 0.75);
       ctx.globalAlpha = flag.strong ? 0.9 : 0.45;
       ctx.beginPath();
-      ctx.moveTo(x, plot.bbox.top - (flag.row * 15 + 2) * scale);
+      ctx.moveTo(x, plot.bbox.top - (flag.row * ROW + 2) * scale);
       ctx.lineTo(x, y);
       ctx.stroke();
       ctx.globalAlpha = 1;

@@ -10,15 +10,14 @@ export interface Flag {
   strong: boolean;
 }
 
-const ROW = 15;
+export const ROW = 15;
 const CHAR = 6.3; // the mean width of a character at 11 px
 const GAP = 8;
-const MOST_ROWS = 4;
+const MOST_ROWS = 3;
 
 export interface Placed extends Flag {
   left: number;
   row: number;
-  at: number;
 }
 
 /** Rows are filled from the bottom; names stay within the plot's width. Those beyond the last row are left out. */
@@ -35,7 +34,7 @@ export function place(flags: Flag[], position: (x: number) => number, width: num
     while (row < MOST_ROWS && !free(row)) row += 1;
     if (row === MOST_ROWS) continue;
     (ends[row] ??= []).push({ from: left, to: left + length });
-    out.push({ ...flag, left, row, at });
+    out.push({ ...flag, left, row });
   }
   return out;
 }

@@ -1,0 +1,47 @@
+// Where the current job is, in words, with a thin bar; and what a screen reader hears when its state changes.
+
+import { el, say } from "./dom";
+import type { Store } from "./store";
+
+const DOTS: Record<string, string> = {
+  queued: "○", running: "●", paused: "❚❚", finished: "✓", stopped: "■", failed: "✕",
+};
+
+export class ProgressLine {
+  readonly root = el("div", "wb-progress");
+  private readonly dot = el("span", "wb-dot", "○", { "aria-hidden": "true" });
+  private readonly doing = el("strong", "", "Ready");
+  private readonly words = el("span", "wb-words", "Nothing has run yet.");
+  private readonly values = el("span", "wb-values");
+  private readonly fill = el("i");
+  private readonly bar = el("div", "wb-progress-bar", "", { role: "progressbar", "aria-label": "Progress" });
+  private readonly spoken = el("div", "wb-spoken", "", { role: "status", "aria-live": "polite" });
+
+  constructor(private readonly store: Store) {
+    const line = el("div", "wb-progress-line");
+    line.append(this.dot, this.doing, this.words, this.values);
+    this.bar.append(this.fill);
+    this.root.append(line, this.bar, this.spoken);
+  }
+
+  draw(): void {
+    const { progress, said } = this.store.state;
+    if (said) say(this.spoken, said);
+    if (!progress) return;
+    const { status, total, done } = progress;
+    this.root.dataset["status"] = status;
+    say(this.dot, DOTS[status] ?? "○");
+    say(this.doing, status === "running" ? progress.doing : `${progress.doing}: ${status}`);
+    say(this.words, [...progress.words, progress.ended].filter(Boolean).join("  ·  "));
+    this.values.replaceChildren(...progress.values.map(([name, value]) => {
+      const item = el("span", "", `${name} `);
+      item.append(el("b", "", value));
+      return item;
+    }));
+    const over = status === "finished";
+    const share = over ? 1 : total ? Math.min(1, done / total) : 0;
+    this.fill.style.width = `${100 * share}%`;
+    this.bar.setAttribute("aria-valuenow", String(Math.round(100 * share)));
+    this.bar.classList.toggle("wb-unknown", status === "running" && !total);
+  }
+}

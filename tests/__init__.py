@@ -1,0 +1,1 @@
+"""Tests: the folders mirror workbench/; helpers are imported as `tests.…`."""

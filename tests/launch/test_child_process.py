@@ -1,0 +1,144 @@
+"""Whole parents: scripts with their own __main__, interrupted, and killed without warning."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
+
+
+def start(folder: Path, code: str) -> subprocess.Popen[str]:
+    (folder / "script.py").write_text(code)
+    return subprocess.Popen(
+        [sys.executable, "script.py"], cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_classes_of_main_and_of_a_local_module(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "nets.py").write_text("class Net:\n    bias = 2\n")
+    (tmp_path / "random.py").write_text("raise SystemExit('not the library')")
+    script = start(
+        tmp_path,
+        """
+import os, sys
+sys.path.pop(0)  # the folder's random.py is a trap for a server that looks there first
+sys.path.append("local")
+import nets
+from dataclasses import dataclass
+from workbench.launch.child import run_in_child
+
+SCALE = 3
+
+@dataclass
+class Config:
+    net: nets.Net
+    seen: int = 0
+
+def train(config):
+    config.seen = SCALE * config.net.bias
+    print(os.getcwd())
+    os.environ["HERE"]
+    return config
+
+os.environ["HERE"] = "later than the server"
+for _ in range(2):
+    out = run_in_child(train, Config(nets.Net()), threads=1).get()
+assert type(out) is Config and type(out.net) is nets.Net and out.seen == 6, out
+print("good")
+""",
+    )
+    out, _ = script.communicate(timeout=60)
+    assert out.splitlines() == [str(tmp_path), str(tmp_path), "good"]
+
+
+SLEEPER = """
+import json, os, psutil, signal, sys, tempfile, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from workbench.launch import forked
+from workbench.launch.child import run_in_child
+
+def sleep():
+    loader = DataLoader(TensorDataset(torch.zeros(64, 3)), num_workers=1, persistent_workers=True)
+    next(iter(loader)); iterator = iter(loader); next(iterator)
+    print(json.dumps([os.getpid(), os.getppid(), *[p.pid for p in psutil.Process().children()]]), flush=True)
+    time.sleep(60)
+
+if "fork" in sys.argv:
+    forked.server()
+    if os.fork() == 0:   # a sibling that holds copies of all sockets must not keep anything alive
+        time.sleep(60)
+        os._exit(0)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+def hear(line):
+    print(json.dumps({"pids": json.loads(line), "temporary": forked.server()._temporary}), flush=True)
+run_in_child(sleep, threads=1, on_message=hear)
+"""
+
+
+def pids_and_folder(script: subprocess.Popen[str]) -> tuple[list[int], str]:
+    assert script.stdout is not None
+    told = json.loads(script.stdout.readline())
+    return told["pids"], told["temporary"]
+
+
+def all_gone(pids: list[int], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("sibling", [False, True])
+def test_a_killed_parent_leaves_nothing(tmp_path: Path, sibling: bool) -> None:
+    code = SLEEPER.replace('"fork" in sys.argv', str(sibling))
+    script = start(tmp_path, code)
+    pids, temporary = pids_and_folder(script)
+    assert len(pids) >= 3
+    assert os.path.isdir(temporary)
+    script.kill()
+    script.wait()
+    try:
+        assert all_gone(pids, 2.0)
+        assert not os.path.exists(temporary)
+    finally:
+        os.killpg(script.pid, signal.SIGKILL) if sibling else None
+
+
+def test_a_parent_killed_while_the_server_starts(tmp_path: Path) -> None:
+    script = start(
+        tmp_path,
+        """
+import time
+from workbench.launch import forked
+print(forked.server().process.pid, flush=True)
+time.sleep(60)
+""",
+    )
+    assert script.stdout is not None
+    pid = int(script.stdout.readline())
+    script.kill()
+    script.wait()
+    assert all_gone([pid], 2.0)
+
+
+def test_an_interrupt_of_the_whole_group_does_not_reach_them(tmp_path: Path) -> None:
+    script = start(tmp_path, SLEEPER.replace("time.sleep(60)", "time.sleep(1); print('[1]', flush=True)"))
+    pids, _ = pids_and_folder(script)
+    os.killpg(script.pid, signal.SIGINT)
+    for pid in pids[:1]:
+        os.killpg(pid, signal.SIGINT)
+    assert pids_and_folder(script)[0] == [1]
+    assert script.wait(10) == 0
+    assert all_gone(pids, 2.0)

@@ -1,0 +1,191 @@
+"""Charts: what each plot shows, before any library draws it."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.events import Suggestion, Trial
+from workbench.plots.batch_size import batch_size
+from workbench.plots.grad_norm import grad_norm
+from workbench.plots.loss import change_marks, loss
+from workbench.plots.lr_curve import lr_curve
+from workbench.plots.names import fold, shorten
+from workbench.plots.ranges import span, wide
+from workbench.plots.run import clip_line, run
+from workbench.plots.smooth import ema
+
+
+def test_smoothing_is_the_debiased_average() -> None:
+    y = np.array([1.0, 3.0, 2.0])
+    by_hand = [1.0, (0.9 * 0.1 * 1 + 0.1 * 3) / 0.19, (0.81 * 0.1 * 1 + 0.9 * 0.1 * 3 + 0.1 * 2) / 0.271]
+    np.testing.assert_allclose(ema(y, 0.9), by_hand)
+    np.testing.assert_allclose(ema(np.full(9, 2.5), 0.99), 2.5)
+    assert ema(np.empty(0), 0.9).shape == (0,)
+
+
+def test_smoothing_passes_over_what_is_not_a_number() -> None:
+    got = ema(np.array([1.0, np.nan, np.inf, 1.0]), 0.9)
+    np.testing.assert_allclose(got, [1.0, np.nan, np.nan, 1.0])
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 0.99))
+def test_smoothing_stays_within_its_values(values: list[float], beta: float) -> None:
+    got = ema(np.array(values), beta)
+    slack = 1e-6 * max(1.0, max(map(abs, values)))
+    assert min(values) - slack <= got.min()
+    assert got.max() <= max(values) + slack
+
+
+def test_ranges() -> None:
+    assert span(np.array([0.0, 10.0, np.nan, np.inf])) == (-0.5, 10.5)
+    assert span(np.array([np.nan])) is None
+    low, high = span(np.array([0.0, -1.0, 1.0, 100.0]), log=True) or (0, 0)
+    assert 0 < low < 1
+    assert 100 < high < 200
+    assert wide(np.array([1.0, 100.0]))
+    assert not wide(np.array([0.0, 100.0]))
+    assert not wide(np.empty(0))
+
+
+LRS = np.geomspace(1e-5, 10, 50)
+CURVE = 2.0 - np.exp(-((np.log10(LRS) + 1) ** 2)) + 10 * (LRS > 3)
+
+
+def test_the_lr_curve_marks_every_suggestion_and_the_recommended_one_most() -> None:
+    rules = [
+        Suggestion("landmarks", 1e-2, None, "median"),
+        Suggestion("valley", LRS[20], 20, "steep"),
+        Suggestion("edge", None, None, "no edge seen"),
+    ]
+    chart = lr_curve(LRS, CURVE, CURVE, {r.name: r for r in rules}, 1e-2, ["24× below divergence"])
+    assert chart.x.log
+    assert [(m.label, m.emphasis) for m in chart.marks] == [
+        ("valley 0.0028", False),
+        ("landmarks 0.01", True),
+    ]
+    assert chart.marks[0].y == pytest.approx(CURVE[20])  # on the curve
+    assert (chart.bands[0].low, chart.bands[0].high) == (0.005, 0.02)
+    assert chart.notes == ("24× below divergence", "edge proposes nothing: no edge seen")
+    assert chart.y.range is not None
+    assert chart.y.range[1] < 5  # the explosion does not flatten the rest
+
+
+def test_a_recommended_rate_of_no_rule_has_a_mark_of_its_own() -> None:
+    chart = lr_curve(LRS, CURVE, CURVE, (), 3e-3)
+    assert [(m.label, m.emphasis) for m in chart.marks] == [("recommended 0.003", True)]
+    assert lr_curve(LRS, CURVE, CURVE).marks == lr_curve(LRS, CURVE, CURVE).bands == ()
+
+
+def test_batch_sizes_show_failures_with_their_reason() -> None:
+    trials = [
+        Trial(64, True, 1.0, 500.0, 2**30),
+        Trial(32, True, 1.0, 400.0, 2**29),
+        Trial(128, False, error="RuntimeError: CUDA out of memory. Tried …"),
+    ]
+    speed, memory = batch_size(trials, best=32, largest=64)
+    assert speed.x.ticks == ("32", "64", "128")
+    assert speed.series[0].y.tolist() == [400.0, 500.0]
+    assert memory.series[0].y.tolist() == [0.5, 1.0]
+    assert memory.y.unit == "GiB"
+    assert [(m.label, m.failed, m.emphasis) for m in speed.marks] == [
+        ("128: out of memory", True, False),
+        ("largest 64", False, False),
+        ("best 32", False, True),
+    ]
+    assert "Tried" in speed.marks[0].why
+
+
+def test_batch_sizes_without_memory_or_success() -> None:
+    assert len(batch_size([Trial(2, True, 1.0, 5.0)], 2, 2)) == 1
+    (only,) = batch_size([Trial(1, False, error="")])
+    assert only.marks[0].label == "1: failed"
+    assert batch_size([])[0].x.ticks == ()
+
+
+def test_the_loss_is_raw_smoothed_and_checked() -> None:
+    step = np.arange(100)
+    chart = loss(step, np.ones(100), np.array([50, 100]), np.array([1.0, 2.0]), [(40, {"lr": 1e-3})])
+    assert [s.style for s in chart.series] == ["faint", "line", "points"]
+    assert [(m.x, m.label) for m in chart.marks] == [(40, "lr → 0.001")]
+    assert not chart.y.log
+    assert loss(step, np.exp(-step / 5.0)).y.log
+    assert loss(np.empty(0), np.empty(0)).notes
+
+
+def test_one_wild_loss_does_not_flatten_the_rest() -> None:
+    raw = np.linspace(2, 1, 1000)
+    raw[500] = 1e6
+    raw[501] = np.nan
+    raw[502] = np.inf
+    high = (loss(np.arange(1000), np.where(raw > 10, np.nan, raw)).y.range or (0, 0))[1]
+    assert high < 3
+
+
+def test_labels_of_near_changes_are_joined() -> None:
+    step = np.arange(1000)
+    marks = change_marks([(100, {"lr": 0.1}), (101, {"gradient_clip_val": None}), (900, {"lr": 0.2})], step)
+    assert [m.label for m in marks] == ["lr → 0.1, clip → off", "", "lr → 0.2"]
+    assert change_marks([(i, {"lr": 0.1}) for i in range(5)], step)[0].label == "5 changes"
+    assert len(change_marks([(0, {"lr": 0.1})], np.empty(0))) == 1
+
+
+def test_a_spike_stays_in_the_heat_map() -> None:
+    norms = np.ones(5000)
+    norms[1234] = 50.0
+    heat, total = grad_norm(
+        np.arange(5000), norms, {"conv": norms, "head": np.zeros(5000)}, np.full(5000, 2.0)
+    )
+    assert heat.heat is not None
+    assert heat.heat.z.shape[1] <= 400
+    assert heat.heat.z[0].max() == 50
+    assert heat.heat.rows == ("conv", "head")
+    assert "blank" in heat.heat.label
+    assert [s.style for s in total.series] == ["thin", "limit"]
+    assert total.series[1].x.tolist() == [0, 4999]  # a constant line needs no more
+    assert total.notes == ("clipped 0% of the updates with clipping on · p50 1, p95 1",)
+
+
+def test_the_clip_line_follows_the_changes() -> None:
+    line = clip_line(
+        np.arange(6),
+        1.0,
+        [(2, {"gradient_clip_val": 0.5}), (3, {"lr": 1.0}), (4, {"gradient_clip_val": None})],
+    )
+    np.testing.assert_array_equal(line, [1, 1, 0.5, 0.5, np.nan, np.nan])
+    assert np.isnan(clip_line(np.arange(2), None, [])).all()
+
+
+def test_a_run_without_norms_is_its_loss() -> None:
+    history = {"step": np.arange(3), "loss": np.ones(3)}
+    assert [c.title for c in run(history, {})] == ["Loss"]
+    titles = [c.title for c in run(history | {"grad_norm": np.ones(3)}, {}, clip=1.0)]
+    assert titles == ["Loss", "Total gradient norm"]
+    value = run(history | {"grad_norm": np.ones(3)}, {}, clip=1.0, clips_norm=False)[1]
+    assert len(value.series) == 1  # a limit on entries is no limit on the norm
+
+
+def test_names_are_folded() -> None:
+    assert fold(["m.0.weight", "m.10.weight"]) == (["0", "10"], "m.*.weight")
+    assert fold(["m.0.weight", "m.0.bias"]) == (["weight", "bias"], "m.0.*")
+    assert fold(["a", "b.c"]) == (["a", "b.c"], "")
+    assert fold(["only.one"]) == (["only.one"], "")
+    assert fold(["a.a", "a.a.a"]) == (["a", "a.a"], "a.*")
+    assert fold([]) == ([], "")
+    assert len(shorten("x" * 100, 28)) == 28
+
+
+@given(st.lists(st.text("ab.", min_size=1, max_size=8), min_size=1, max_size=6, unique=True))
+def test_folded_names_stay_apart(names: list[str]) -> None:
+    labels, _ = fold(names)
+    assert len(set(labels)) == len(names)
+
+
+def test_charts_take_anything_shaped_like_a_suggestion() -> None:
+    rule = SimpleNamespace(name="mine", lr=0.1, index=None, why="")
+    assert math.isclose(lr_curve(LRS, CURVE, CURVE, [rule], 0.1).marks[0].x, 0.1)

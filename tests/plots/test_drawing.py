@@ -1,0 +1,171 @@
+"""Both libraries draw every chart, the odd ones too; matplotlib from many threads and without pyplot."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench.events import Suggestion, Trial
+from workbench.plots import matplotlib as to_matplotlib
+from workbench.plots import plotly as to_plotly
+from workbench.plots.batch_size import batch_size
+from workbench.plots.chart import Chart
+from workbench.plots.loss import loss
+from workbench.plots.lr_curve import lr_curve
+from workbench.plots.palette import POINTS
+from workbench.plots.run import run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def a_run(rows: int = 300, layers: int = 4, name: str = "model.{}.weight") -> list[Chart]:
+    rng = np.random.default_rng(0)
+    step = np.arange(rows)
+    norms = {f"grad_norm/{name.format(i)}": rng.lognormal(size=rows) for i in range(layers)}
+    history = {
+        "step": step,
+        "loss": 2 + rng.normal(0, 0.1, rows),
+        "grad_norm": rng.lognormal(size=rows),
+        **norms,
+    }
+    validation = {"step": np.array([rows]), "val_loss": np.array([2.0])}
+    return run(history, validation, [(rows // 2, {"lr": 1e-4}), (rows // 2, {"gradient_clip_val": 2.0})], 1.0)
+
+
+def a_curve() -> Chart:
+    lrs = np.geomspace(1e-5, 10, 100)
+    losses = 2 - 1 / (1 + lrs**-0.5) + lrs**2
+    rules = [Suggestion("landmarks", 0.01, None, "<b>why</b> $x$"), Suggestion("valley", 0.02, 50, "")]
+    return lr_curve(lrs, losses, losses, rules, 0.01, ["a note " * 40])
+
+
+def a_search() -> list[Chart]:
+    trials = [Trial(2**i, True, 1.0, 100.0 * i, 2**20 * i) for i in range(1, 6)]
+    return batch_size([*trials, Trial(64, False, error="out of memory")], 16, 32)
+
+
+NAN = np.full(5, np.nan)
+CHARTS: dict[str, Callable[[], Chart | list[Chart]]] = {
+    "run": a_run,
+    "one update": lambda: a_run(1, 1),
+    "long": lambda: a_run(20_000, 2),
+    "many layers": lambda: a_run(20, 150, "encoder.layers.{}.attention.query.weight"),
+    "names like mathematics": lambda: a_run(20, 3, "$\\frac{{{}}}$ <b> & _x^"),
+    "no updates": lambda: a_run(0, 2),
+    "nothing but nan": lambda: run(
+        {"step": np.arange(5), "loss": NAN, "grad_norm": NAN, "grad_norm/a": NAN}, {}
+    ),
+    "curve": a_curve,
+    "curve that broke at once": lambda: lr_curve(
+        np.array([1e-5]), np.array([np.nan]), np.array([np.nan]), (), 1e-3
+    ),
+    "empty curve": lambda: lr_curve(np.empty(0), np.empty(0), np.empty(0)),
+    "search": a_search,
+    "search without success": lambda: batch_size([Trial(1, False, error="model does not fit")]),
+    "empty search": lambda: batch_size([]),
+    "infinite loss": lambda: loss(np.arange(4), np.array([1.0, np.inf, -np.inf, np.nan])),
+}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_matplotlib_draws_it(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fig = to_matplotlib.figure(CHARTS[name]())
+        file = io.BytesIO()
+        fig.savefig(file, format="png")
+    assert file.getvalue().startswith(PNG)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_plotly_draws_it(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fig = to_plotly.figure(CHARTS[name]())
+        assert fig.to_json()
+    assert fig.to_dict()["layout"]["height"] > 200
+
+
+def test_plotly_shows_what_the_chart_says() -> None:
+    chart = a_curve()
+    fig = to_plotly.figure(chart)
+    names = [trace.name for trace in fig.data]
+    assert names == ["each update", "smoothed", "valley 0.02", "landmarks 0.01"]
+    assert fig.layout.xaxis.type == "log"
+    assert [s.name for s in fig.layout.shapes] == ["÷2 to ×2"]
+    texts = " ".join(a.text for a in fig.layout.annotations)
+    assert "LR finder" in texts
+    assert "a note" in texts
+    assert "&lt;b&gt;why" in fig.data[-1].hovertemplate
+    fig = to_plotly.figure(a_run())
+    assert [trace.type for trace in fig.data] == ["scatter"] * 3 + ["heatmap"] + ["scatter"] * 2
+    assert len(fig.layout.shapes) == 4  # two changes, in the loss and in the norm
+    assert max(len(t.x) for t in to_plotly.figure(a_run(20_000, 2)).data if t.type == "scatter") <= POINTS
+
+
+def test_matplotlib_labels_its_axes() -> None:
+    fig = to_matplotlib.figure(a_search())
+    speed, memory = fig.axes
+    assert speed.get_ylabel() == "speed (samples/s)"
+    assert memory.get_ylabel() == "peak above idle (MiB)"
+    assert memory.get_xlabel() == "batch size (samples)"
+
+
+def test_a_figure_shows_itself_in_jupyter() -> None:
+    """In a fresh process: nothing else may have taught IPython about figures."""
+    code = """
+import sys, numpy as np
+from IPython.core.formatters import DisplayFormatter
+from workbench.plots.loss import loss
+from workbench.plots.matplotlib import figure
+data, about = DisplayFormatter().format(figure(loss(np.arange(9), np.ones(9))))
+assert data["image/png"][:4] == b"\\x89PNG", data
+assert about["image/png"]["width"] == 900, about
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error:::workbench", "-c", code], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_may_be_drawn_into_axes_of_one_s_own() -> None:
+    from matplotlib.figure import Figure
+
+    for chart in (a_curve(), *a_run(), *a_search()):
+        fig = Figure()
+        ax = fig.subplots()
+        assert to_matplotlib.draw(chart, ax) is ax
+        fig.savefig(io.BytesIO(), format="png")
+
+
+def _pixels(make: Callable[[], Chart | list[Chart]]) -> bytes:
+    file = io.BytesIO()
+    to_matplotlib.figure(make()).savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
+
+
+def test_threads_draw_at_once_and_alike() -> None:
+    import matplotlib
+
+    kinds: list[Any] = [a_run, a_curve, a_search]
+    before = dict(matplotlib.rcParams)
+    alone = [_pixels(kind) for kind in kinds]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(_pixels, kinds * 6))
+    assert together == alone * 6
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_picture_is_saved(tmp_path: Path) -> None:
+    to_matplotlib.figure(a_run()).savefig(tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(PNG)

@@ -1,0 +1,192 @@
+"""`Run`: the same whether heard or read back; its tables and words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    CurvePoint,
+    Event,
+    Message,
+    RunEnded,
+    RunStarted,
+    SearchEnded,
+    StatusChanged,
+    StepsDone,
+    Suggestion,
+    Trial,
+    Validated,
+    pack,
+)
+from workbench.runs.run import Run, duration
+from workbench.runs.store import RunFolder
+from workbench.settings import Settings
+
+SETTINGS = Settings.make(lr=0.1, gradient_clip_val=1.0).model_dump()
+
+
+def a_fit(id: str = "a", *, ended: bool = True) -> list[Event]:
+    events: list[Event] = [
+        RunStarted(id, "fit", SETTINGS, "cpu", ("conv", "head"), 6, 2),
+        StatusChanged("running"),
+    ]
+    for epoch in range(2):
+        t = np.arange(3) + 3 * epoch
+        columns = {
+            "loss": pack(1 / (t + 1)),
+            "lr": pack(np.full(3, 0.1)),
+            "grad_norm": pack(t + 0.5),
+            "grad_norm_clipped": pack(np.minimum(t + 0.5, 1)),
+            "layer_norms": pack(np.stack([t, t], 1)),
+        }
+        events.append(StepsDone(3 * epoch, 1, 3, epoch, 1.0 + epoch, columns))
+        events.append(Validated(3 * epoch + 3, epoch, {"val_loss": math.nan if epoch == 0 else 0.25}))
+    events += [Changed(4, {"lr": 0.01}), Message("done")]
+    if ended:
+        events.append(RunEnded("finished", 6, 2.5, None, {"val_accuracy": 0.75}))
+    return events
+
+
+def recorded(root: Path, events: list[Event]) -> Path:
+    with RunFolder.create(root, "a", {"kind": "fit"}) as folder:
+        for event in events:
+            folder.append(event)
+    return folder.path
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_heard_and_read_back_are_equal(tmp_path: Path, ended: bool) -> None:
+    heard = Run.from_events(iter(a_fit(ended=ended)))
+    read = Run.open(recorded(tmp_path, a_fit(ended=ended)))
+    assert heard == read
+    assert hash(heard) == hash(read)
+    assert repr(heard) == repr(read)
+    assert heard._repr_html_() == read._repr_html_()
+    assert heard.metrics == read.metrics
+    for name in heard.history:
+        np.testing.assert_array_equal(heard.history[name], read.history[name])
+    for name in heard.validation:
+        np.testing.assert_array_equal(heard.validation[name], read.validation[name])
+    assert heard != Run.from_events(a_fit(ended=not ended))
+    assert pickle.loads(pickle.dumps(read)) == read
+    assert read == Run.from_events(a_fit(ended=ended), read.folder)
+
+
+def test_what_a_run_knows() -> None:
+    run = Run.from_events(a_fit())
+    assert (run.id, run.kind, run.status, run.step, run.seconds, run.error) == (
+        "a",
+        "fit",
+        "finished",
+        6,
+        2.5,
+        None,
+    )
+    assert run.settings == Settings.make(lr=0.1, gradient_clip_val=1.0)
+    assert run.metrics == {"loss": pytest.approx(1 / 6), "val_loss": 0.25, "val_accuracy": 0.75}
+    assert run.changes == (Changed(4, {"lr": 0.01}),)
+    assert run.epochs == 2
+    for word in (
+        "a",
+        "finished",
+        "6 updates",
+        "2 epochs",
+        "loss 0.1667",
+        "val_loss 0.25",
+        "2.5 s",
+        "lr 0.1",
+        "batch_size 32",
+    ):
+        assert word in repr(run)
+    unfinished = Run.from_events(a_fit(ended=False))
+    assert (unfinished.status, unfinished.step, unfinished.seconds) == ("running", 6, 2.0)
+
+
+def test_a_run_cannot_be_changed() -> None:
+    run = Run.from_events(a_fit())
+    with pytest.raises(AttributeError):
+        run.status = "failed"  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        run.history["loss"][0] = 7
+    run.history.clear()
+    run.metrics.clear()
+    assert len(run.history["loss"]) == 6
+    assert run.metrics
+
+
+def test_html_is_escaped() -> None:
+    run = Run.from_events(
+        [RunStarted("<b>", "fit", {}, "cpu"), RunEnded("failed", 0, 0.0, "Trace\nError: <script>")]
+    )
+    assert "<script>" not in run._repr_html_()
+    assert "&lt;script&gt;" in run._repr_html_()
+    assert "Error: <script>" in repr(run)
+
+
+def test_a_folder_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="not a run folder"):
+        Run.open(tmp_path)
+
+
+def test_settings_of_a_newer_version_do_not_hinder() -> None:
+    run = Run.from_events([RunStarted("a", "fit", {"lr": 0.5, "warp": 9}, "cpu")])
+    assert run.settings.lr == 0.5
+    assert "warp" not in repr(run)
+
+
+def test_csv_has_updates_and_checks_side_by_side(tmp_path: Path) -> None:
+    run = Run.from_events(a_fit())
+    run.to_csv(tmp_path / "run.csv")
+    text = io.StringIO()
+    run.to_csv(text)
+    assert (tmp_path / "run.csv").read_text() == text.getvalue()
+    rows = list(csv.DictReader(io.StringIO(text.getvalue())))
+    assert [int(r["step"]) for r in rows] == [0, 1, 2, 3, 4, 5, 6]
+    assert [int(r["epoch"]) for r in rows] == [0, 0, 0, 1, 1, 1, 1]
+    got = np.array([r["loss"] for r in rows[:-1]], np.float32)
+    np.testing.assert_array_equal(got, run.history["loss"])  # every digit that matters
+    assert rows[-1]["loss"] == ""
+    assert [r["val_loss"] for r in rows] == ["", "", "", "", "", "", "0.25"]
+    assert rows[1]["grad_norm/conv"] == "1.0"
+
+
+def test_csv_of_nothing_is_a_header() -> None:
+    text = io.StringIO()
+    Run.from_events([]).to_csv(text)
+    assert text.getvalue() == "step,epoch,loss,lr\n"
+
+
+def test_charts_of_each_kind() -> None:
+    assert [c.title for c in Run.from_events(a_fit()).charts()] == [
+        "Loss",
+        "Gradient norm by layer",
+        "Total gradient norm",
+    ]
+    points: list[Event] = [CurvePoint(i, 10.0 ** (i - 5), 2.0, 2.0) for i in range(6)]
+    curve = [*points, CurveEnded("end", (Suggestion("valley", 1e-3, 2, "steep"),), 1e-3)]
+    assert [c.title for c in Run.from_events(curve).charts()] == ["LR finder"]
+    search: list[Event] = [
+        Trial(2, True, 1.0, 5.0, 100),
+        Trial(4, False, error="no"),
+        SearchEnded(2, 2, "done"),
+    ]
+    assert [c.title for c in Run.from_events(search).charts()] == ["Speed", "Memory"]
+
+
+def test_durations_for_people() -> None:
+    assert [duration(s) for s in (0, 0.312, 41.2, 87, 7500)] == [
+        "0 s",
+        "0.31 s",
+        "41 s",
+        "1 min 27 s",
+        "2 h 05 min",
+    ]

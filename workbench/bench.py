@@ -1,0 +1,320 @@
+"""The bench: one task, its settings, its jobs. It is what every face (panel, cell, script) edits."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from workbench.engine.dry_run import dry_run
+from workbench.events import BenchEvent, Called, Event, Message, SettingsSet
+from workbench.export.capture import CallSite
+from workbench.launch import jobs
+from workbench.launch.protocol import AnyJob, Job
+from workbench.launch.thread import ThreadLauncher
+from workbench.runs.read import list_runs
+from workbench.runs.run import Run
+from workbench.runs.store import RunFolder, new_id, prune
+from workbench.settings import Settings
+from workbench.task.make import task_of
+from workbench.task.summary import ModelSummary
+from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
+from workbench.tuners.lr_finder import LRCurve, LRRequest
+
+Listener = Callable[[BenchEvent], None]
+T = TypeVar("T")
+
+
+class Workbench:
+    """A model and its data on the bench: find a batch size and a learning rate, fit, watch, export.
+
+    Args:
+        model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
+            `configure_optimizers` (a LightningModule as it is), or a `wb.Task`.
+        train, val, test: a Dataset, a DataLoader, arrays or tensors (x, y) or (x1, x2, y), a dict of arrays,
+            ready batches, or an object with `train_dataloader()`. None: the model object's own.
+        loss: a function of (output, target) that gives one number.
+        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`.
+        scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update.
+        metrics: {"accuracy": f(output, y)}, reported as val_accuracy; each gives the mean over its batch.
+        collate_fn: how samples become a batch, as for a DataLoader.
+        listeners: functions of one event, called off the hot path.
+        root: the folder for the record of all runs.
+        settings: any field of `Settings`.
+
+    Raises `TaskError` or `SettingsError` with what is wrong and what to do: two samples are tried at once.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        train: Any = None,
+        val: Any = None,
+        test: Any = None,
+        loss: Callable[..., Tensor] | None = None,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        scheduler: Callable[..., torch.optim.lr_scheduler.LRScheduler] | None = None,
+        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        listeners: Sequence[Listener] = (),
+        root: str | Path = ".workbench",
+        **settings: Any,
+    ) -> None:
+        self._site = CallSite.capture(sys._getframe(1))
+        Settings.make(**settings)  # a typo is said before anything is tried
+        self._task = task_of(
+            model,
+            train=train,
+            val=val,
+            test=test,
+            loss=loss,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            metrics=metrics,
+            collate_fn=collate_fn,
+        )
+        self.model = model
+        self.root = Path(root)
+        self._settings = Settings.make(**{**self._task.implied, **settings})
+        dry_run(self._task, self._settings)
+        self._start = jobs.Start(self._task)
+        self.summary = ModelSummary.of(self._task)
+        self.jobs: list[AnyJob] = []
+        self._listeners: list[Listener] = list(listeners)
+        self._lock = threading.Lock()
+        self._launcher = ThreadLauncher(self._hear)
+        self._panel: Any = None
+
+    # -- settings
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the next job starts from; frozen. `set` replaces them."""
+        return self._settings
+
+    def set(self, **changes: Any) -> Settings:
+        """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
+        self._settings = self._settings.replace(**changes)
+        self._tell(Called(_line("set", changes)))
+        self._tell(SettingsSet(self._settings.model_dump()))
+        return self._settings
+
+    # -- jobs
+
+    @property
+    def job(self) -> AnyJob | None:
+        """The job that runs, or else the one that was asked for last."""
+        with self._lock:
+            running = [job for job in self.jobs if job.status in ("running", "paused")]
+            found = running or self.jobs
+            return found[-1] if found else None
+
+    def fit(self, start: str = "fresh", **settings: Any) -> Job[Run]:
+        """Train; `settings` hold for this job alone. The model ends up with the trained weights.
+
+        start: "fresh" from the weights that the model had when the bench was made (or that you gave it since),
+        "continue" from where it is, or the id of a run whose last weights to start from.
+        """
+        chosen = self._settings.replace(**settings)
+        work = jobs.Fit(self._task, chosen, self._start, self._checked_start(start))
+        called = {**({} if start == "fresh" else {"start": start}), **settings}
+        return self._submit("fit", chosen, called, work, _run_of)
+
+    def find_lr(
+        self,
+        *,
+        min_lr: float = 1e-5,
+        max_lr: float = 10.0,
+        num_training: int = 100,
+        mode: str = "exponential",
+        early_stop_threshold: float | None = 4.0,
+        start: str = "fresh",
+        **settings: Any,
+    ) -> Job[LRCurve]:
+        """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; nothing is left changed.
+
+        mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed loss is so many
+        times its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does it.
+        """
+        request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold)
+        chosen = self._settings.replace(**settings)
+        work = jobs.FindLR(self._task, chosen, self._start, self._checked_start(start), request)
+        called = {**_differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
+        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events))
+
+    def find_batch_size(
+        self,
+        *,
+        mode: str = "power",
+        init_val: int = 2,
+        steps_per_trial: int = 3,
+        max_trials: int = 25,
+        max_val: int | None = None,
+        headroom: float = 0.05,
+        max_memory: int | None = None,
+        **settings: Any,
+    ) -> Job[BatchSizes]:
+        """Try batch sizes with real updates until one does not fit, or all data is one batch.
+
+        mode: "power" doubles, "binsearch" then finds the exact maximum and takes `headroom` off. max_memory:
+        bytes that a trial on CPU may take (None: what is free). Not applied: `bench.set(batch_size=…)` does it.
+        """
+        request = BatchSizeRequest(mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory)
+        chosen = self._settings.replace(**settings)
+        work = jobs.FindBatchSize(self._task, chosen, request)
+        called = {**_differing(request, BatchSizeRequest()), **settings}
+        return self._submit(
+            "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
+        )
+
+    def validate(self, **settings: Any) -> Job[dict[str, float]]:
+        """The metrics of the validation data with the model's weights as they are."""
+        return self._evaluate("validate", "val", settings)
+
+    def test(self, **settings: Any) -> Job[dict[str, float]]:
+        """The metrics of the test data with the model's weights as they are."""
+        return self._evaluate("test", "test", settings)
+
+    def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
+        chosen = self._settings.replace(**settings)
+        work = jobs.Evaluate(self._task, chosen, stage)
+        return self._submit(kind, chosen, settings, work, jobs.metrics_of)
+
+    # -- what is kept
+
+    @property
+    def runs(self) -> list[Run]:
+        """The fits recorded under `root`, oldest first."""
+        return [Run.open(found.path) for found in list_runs(self.root) if found.kind == "fit"]
+
+    def load(self, run: Run | str, which: str = "last") -> None:
+        """Give the model the weights of a run: "last", or "start" for those that it began with."""
+        path = jobs.checkpoint_of(self.root, run if isinstance(run, str) else run.id, which)
+        jobs.load_weights(self._task.model, path)
+        self._tell(Called(_line("load", {}, run if isinstance(run, str) else run.id, which)))
+
+    def export(self, path: str | Path, run: Run | str | None = None) -> Path:
+        """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
+
+        torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
+        be resolved; nothing broken is written.
+        """
+        from workbench.export.script import export
+
+        chosen = self._run_to_export(run)
+        self._tell(Called(_line("export", {}, str(path))))
+        return export(Path(path), chosen, self._site, self._task)
+
+    def _run_to_export(self, run: Run | str | None) -> Run:
+        if isinstance(run, Run):
+            return run
+        if isinstance(run, str):
+            return Run.open(jobs.run_folder(self.root, run))
+        for job in reversed(self.jobs):
+            if job.kind == "fit" and job.status in ("finished", "stopped"):
+                found: Run = job.result()
+                return found
+        from workbench.export.errors import ExportError
+
+        raise ExportError("there is no finished fit to export: call bench.fit().result() first, or give run=.")
+
+    def close(self) -> None:
+        """Stop what runs and drop what waits. The record stays."""
+        self._launcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- views
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Hear every event from now on, on a thread off the hot path; call what is returned to hear no more."""
+        self._listeners.append(listener)
+
+        def unsubscribe() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return unsubscribe
+
+    def __repr__(self) -> str:
+        changed = ", ".join(f"{name}={value!r}" for name, value in self._settings.changed().items())
+        return f"<Workbench {self.summary}; {changed or 'default settings'}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        from workbench.ui.panel import Panel
+
+        return Panel(self)._repr_mimebundle_()
+
+    # -- inside
+
+    def _checked_start(self, start: str) -> str:
+        if start not in ("fresh", "continue"):
+            jobs.checkpoint_of(self.root, start, "last")
+        return start
+
+    def _submit(
+        self,
+        kind: str,
+        settings: Settings,
+        called: Mapping[str, Any],
+        work: jobs.BenchWork,
+        finish: Callable[[Job[T]], T],
+    ) -> Job[T]:
+        id, folder, trouble = self._folder(kind, settings)
+        work.bind(id, folder, trouble)
+        job: Job[T] = Job(id, kind, settings, folder, work, finish)
+        with self._lock:
+            self.jobs.append(job)
+        self._tell(Called(_line(kind, called)))
+        self._launcher.submit(job)
+        return job
+
+    def _folder(self, kind: str, settings: Settings) -> tuple[str, RunFolder | None, Message | None]:
+        header = jobs.header(kind, settings, self.summary)
+        try:
+            id = new_id(self.root, kind)
+            folder = RunFolder.create(self.root, id, header)
+            prune(self.root, settings.keep_runs)
+        except OSError as error:
+            text = f"no record is kept: {self.root} cannot be written ({error}). The job runs all the same."
+            return f"{kind}-{len(self.jobs)}", None, Message(text, "warning")
+        return id, folder, None
+
+    def _hear(self, job: AnyJob, event: Event) -> None:
+        self._tell(event)
+
+    def _tell(self, event: BenchEvent) -> None:
+        for listener in tuple(self._listeners):
+            listener(event)
+
+
+def _run_of(job: Job[Run]) -> Run:
+    return Run.from_events(job.events, None if job.folder is None else job.folder.path)
+
+
+def _differing(request: Any, default: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(request).items() if value != getattr(default, name)}
+
+
+def _line(name: str, keywords: Mapping[str, Any], *positional: Any) -> str:
+    """The line of code that stands for a call."""
+    arguments = [repr(value) for value in positional]
+    arguments += [f"{key}={_short(value)}" for key, value in keywords.items()]
+    return f"bench.{name}({', '.join(arguments)})"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) and float(f"{value:.6g}") == value else repr(value)

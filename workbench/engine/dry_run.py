@@ -1,0 +1,131 @@
+"""One step on two samples before anything is trained, under a snapshot: what is wrong is said in plain words."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.engine.session import Session, opened
+from workbench.engine.validate import validate
+from workbench.settings import Settings
+from workbench.task.data import DataSpec, to_device
+from workbench.task.protocol import Task, TaskError
+
+SAMPLES = 2
+
+
+def dry_run(task: Task, settings: Settings) -> None:
+    """Forward, loss and backward on two training samples, and a validation of two; nothing is left changed."""
+    if task.train is None:
+        raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
+    samples = task.train.samples
+    if samples is not None and settings.batch_size > samples and task.train.parts.own_batches is None:
+        raise TaskError(
+            f"batch_size={settings.batch_size} is larger than the train data ({samples} samples): "
+            f"take batch_size={samples} or less."
+        )
+    with opened(task, settings) as session, session.scratch():
+        task.model.train()
+        batch = _peek(task.train)
+        _train(session, batch)
+        if task.val is not None:
+            held_out = _peek(task.val)
+            _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
+                       lambda: validate(session, [held_out]))  # fmt: skip
+
+
+def _peek(spec: DataSpec) -> Any:
+    try:
+        return spec.peek(SAMPLES)
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(f"reading {SAMPLES} samples of {spec.name} failed with {_said(error)}.") from error
+
+
+def _train(session: Session, batch: Any) -> None:
+    moved = to_device(batch, session.device)
+    loss = _explained("the model or the loss", batch, "train", lambda: session.task.training_step(moved, 0))
+    if not isinstance(loss, Tensor):
+        raise TaskError(f"the loss is {loss!r}, no tensor: a loss must be computed with torch from the output.")
+    if loss.numel() != 1:
+        raise TaskError(
+            f"the loss has shape {tuple(loss.shape)} for a batch of {SAMPLES}; it must be one number. "
+            "Take its mean: loss=lambda output, y: your_loss(output, y).mean(), or reduction='mean'."
+        )
+    if not loss.requires_grad:
+        raise TaskError(
+            "the loss does not depend on any trainable parameter: look for detach(), torch.no_grad(), .item(), "
+            "argmax or numpy between the model and the loss."
+        )
+    value = float(loss.detach())
+    if value - value != 0.0:
+        raise TaskError(
+            f"the loss of the first {SAMPLES} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
+        )
+    _explained("backward", batch, "train", lambda: loss.backward())  # type: ignore[no-untyped-call]
+
+
+def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
+    """Run `call`; a failure is told with the batch it saw and, where we know it, the remedy."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Using a target size")
+            return call()
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(
+            f"{what} failed on a batch of {name} ({describe(batch)}) with {_said(error)}.{_remedy(str(error))}"
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+
+
+def _remedy(text: str) -> str:
+    low = text.lower()
+    if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):
+        return " Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
+    if "using a target size" in low:
+        return " Output and target would be broadcast against each other: give both one shape (squeeze(-1), say)."
+    if "shapes cannot be multiplied" in low or "size mismatch" in low or "expected input" in low:
+        return " The shape that the model expects is not the shape of the data."
+    if "target" in low and "out of bounds" in low:
+        return " A class label is not below the number of the model's outputs."
+    if "missing 1 required positional" in low or "positional argument" in low:
+        return " The model is called with all but the last element of a batch."
+    if "expected more than 1 value per channel" in low:
+        return " Batch normalisation needs more than one sample in a batch."
+    return ""
+
+
+def _non_finite(batch: Any) -> str:
+    bad = [name for name, t in _leaves(batch, "") if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    if bad:
+        return f"The data holds NaN or infinite values in {', '.join(f'element {b}' for b in bad)}: clean it first."
+    return "The data is finite: look for log(0), 0/0 or overflow in the model or the loss."
+
+
+def describe(batch: Any) -> str:
+    """Shapes and types in a batch, as a person would write them down."""
+    leaves = _leaves(batch, "")
+    if not leaves:
+        return type(batch).__name__
+    return ", ".join(f"{name or 'x'}: {tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in leaves)
+
+
+def _leaves(value: Any, path: str) -> list[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        return [(path, value)]
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, (tuple, list)):
+        items = list(enumerate(value))
+    return [leaf for key, part in items for leaf in _leaves(part, f"{path}.{key}" if path else str(key))]

@@ -1,0 +1,68 @@
+"""The weights of a task at one moment, kept in host memory, and whether they are still the same."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.task.protocol import Task
+
+
+def _tensors(task: Task) -> list[Tensor]:
+    found = (t for whole in task.modules for t in (*whole.parameters(), *whole.buffers()))
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters, buffers and plain attributes of a task's modules; `put` writes them back in place."""
+
+    values: tuple[Tensor, ...]
+    attributes: tuple[tuple[nn.Module, dict[str, Any]], ...]
+
+    @classmethod
+    def of(cls, task: Task) -> Weights:
+        """A copy of the weights as they are now."""
+        values = tuple(t.detach().to("cpu", copy=True) for t in _tensors(task))
+        parts = (part for whole in task.modules for part in whole.modules())
+        return cls(values, tuple((part, plain_attributes(part)) for part in parts))
+
+    def put(self, task: Task) -> None:
+        """Make these the task's weights."""
+        with torch.no_grad():
+            for tensor, value in zip(_tensors(task), self.values, strict=True):
+                tensor.copy_(value)
+        for part, attributes in self.attributes:
+            vars(part).update(copy.deepcopy(attributes))
+
+
+def fingerprint(task: Task) -> int:
+    """A number that changes when any weight does."""
+    total = 0
+    for tensor in _tensors(task):
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        total = zlib.crc32(data, total)
+    return total
+
+
+def plain_attributes(module: nn.Module) -> dict[str, Any]:
+    """A module's own numbers, strings and plain containers: a counter that forward() moves is state too."""
+    found = {}
+    for name, value in vars(module).items():
+        if not name.startswith("_") and name != "training" and _is_plain(value):
+            found[name] = copy.deepcopy(value)
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple, set)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))

@@ -1,0 +1,100 @@
+"""Where a module comes from: the standard library, an installed package, the workbench, or the user's own files.
+
+The user's own modules (and the workbench's) are written into the script; the others are imported by it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+Origin = Literal["stdlib", "installed", "workbench", "local"]
+_LARGEST = 1_000_000
+_INSTALLED = {"site-packages", "dist-packages"}
+_HOME = (str(Path(sys.base_prefix) / "lib"), str(Path(sys.prefix) / "lib"))
+
+
+def origin(name: str) -> Origin:
+    """Where module `name` comes from; what cannot be found counts as installed, so its import stays."""
+    top = name.partition(".")[0]
+    if top == "workbench":
+        return "workbench"
+    if top in sys.stdlib_module_names or top in sys.builtin_module_names:
+        return "stdlib"
+    module = sys.modules.get(name) or sys.modules.get(top)
+    if module is not None:
+        return "local" if any(_is_own(path) for path in _paths(module)) else "installed"
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return "installed"
+    if spec is None:
+        return "installed"
+    paths = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return "local" if any(_is_own(path) for path in paths) else "installed"
+
+
+def is_inlined(name: str) -> bool:
+    """Whether the code of module `name` is written into the script."""
+    return origin(name) in ("local", "workbench")
+
+
+def resolve(name: str | None, level: int, package: str) -> str:
+    """The absolute name of a module that is imported as `from ..name import`, seen from `package`."""
+    if not level:
+        return name or ""
+    try:
+        return importlib.util.resolve_name("." * level + (name or ""), package or None)
+    except ImportError:
+        return name or ""
+
+
+def own_sources() -> dict[str, str]:
+    """The text of each module that is loaded now and is the user's own, by name."""
+    found: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        if name == "__main__" or name.partition(".")[0] in ("workbench", *sys.stdlib_module_names):
+            continue
+        path = next(iter(_paths(module)), "")
+        if path.endswith(".py") and _is_own(path):
+            text = read(path)
+            if text is not None:
+                found[name] = text
+    return found
+
+
+def read(path: str) -> str | None:
+    """The text of a Python file, or None where it cannot be read."""
+    try:
+        if Path(path).stat().st_size > _LARGEST:
+            return None
+        return importlib.util.decode_source(Path(path).read_bytes())
+    except (OSError, UnicodeError, SyntaxError):
+        return None
+
+
+def file_of(module: ModuleType) -> str:
+    """The file a module was read from, or an empty text."""
+    return next(iter(_paths(module)), "")
+
+
+def _paths(module: object) -> list[str]:
+    # The dictionary, not getattr: some packages import half of themselves on any attribute.
+    own = getattr(module, "__dict__", {})
+    file = own.get("__file__")
+    if isinstance(file, str):
+        return [file]
+    try:
+        return [str(path) for path in own.get("__path__") or ()]
+    except Exception:  # noqa: BLE001  # a lazy __path__ may raise anything
+        return []
+
+
+def _is_own(path: str) -> bool:
+    parts = set(Path(path).parts)
+    if parts & _INSTALLED or path in ("built-in", "frozen"):
+        return False
+    return not path.startswith(_HOME)

@@ -1,0 +1,261 @@
+"""Which names a statement reads and binds, and when.
+
+`eager` names are read when the statement runs; `late` names when a function it makes is called. A name of a
+module whose code is written into the script is spelt with its module: `helpers.make` becomes `helpers·make`.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import symtable
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+DOT = "·"
+_COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp"}
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Uses:
+    """The names of one statement."""
+
+    eager: frozenset[str] = frozenset()
+    late: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
+    """Read when it runs, and fine to be without."""
+    binds: frozenset[str] = frozenset()
+    definite: frozenset[str] = frozenset()
+    """Those of `binds` that are bound whichever way the statement goes."""
+    deletes: frozenset[str] = frozenset()
+    written_late: frozenset[str] = frozenset()
+    """Global names that its functions bind when they are called."""
+    inner: frozenset[str] = frozenset()
+    """Names bound inside its functions and classes."""
+    attributes: tuple[tuple[ast.Attribute, str], ...] = ()
+    """The `helpers.make` of inlined modules, each with its short name."""
+
+
+def uses(node: ast.stmt, modules: frozenset[str] = frozenset(), postponed: bool = False) -> Uses:
+    """The names of `node`; `modules` are the names that hold inlined modules, `postponed`: annotations are text."""
+    spelled = _Spell(modules)
+    tree = spelled.visit(copy.deepcopy(node))
+    text = ast.unparse(ast.Module([ast.fix_missing_locations(tree)], []))
+    head = "from __future__ import annotations\n" if postponed else ""
+    table = symtable.symtable(head + text, "<slice>", "exec")
+    found = _Found()
+    _read_top(table, found, hide="annotations" if postponed else "")
+    deletes = {name for name in _deleted(node)}
+    found.binds -= deletes
+    found.eager |= {target.id for target in _augmented(node)}
+    found.eager |= deletes
+    return Uses(
+        eager=frozenset(found.eager),
+        late=frozenset(found.late),
+        optional=frozenset(_class_reads(tree) | (field_annotations(tree) if postponed else set())) - found.eager,
+        binds=frozenset(found.binds),
+        definite=frozenset(definite(node)) & frozenset(found.binds),
+        deletes=frozenset(deletes),
+        written_late=frozenset(found.written),
+        inner=frozenset(found.inner),
+        attributes=tuple(spelled.found),
+    )
+
+
+@dataclass
+class _Found:
+    eager: set[str] = field(default_factory=set)
+    late: set[str] = field(default_factory=set)
+    binds: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    inner: set[str] = field(default_factory=set)
+
+
+def _read_top(table: symtable.SymbolTable, found: _Found, hide: str) -> None:
+    for symbol in table.get_symbols():
+        name = symbol.get_name()
+        if symbol.is_referenced():
+            found.eager.add(name)
+        if symbol.is_assigned() or (symbol.is_imported() and name != hide):
+            found.binds.add(name)
+    for child in table.get_children():
+        _read_inner(child, found, late=False)
+
+
+def _read_inner(table: symtable.SymbolTable, found: _Found, late: bool) -> None:
+    kind = str(table.get_type())
+    is_class = kind == "class"
+    comprehension = table.get_name() in _COMPREHENSIONS
+    deferred = table.get_name() == "genexpr"
+    later = late or not (is_class or comprehension or kind == "type parameters")
+    for symbol in table.get_symbols():
+        name = symbol.get_name()
+        if symbol.is_global():
+            if symbol.is_referenced():
+                (found.late if later else found.eager).add(name)
+                if deferred and not late:
+                    found.eager.add(name)
+            if symbol.is_assigned():
+                if later and not deferred:
+                    found.written.add(name)
+                    found.late.add(name)
+                else:
+                    found.binds.add(name)
+        elif symbol.is_local():
+            found.inner.add(name)
+    for child in table.get_children():
+        _read_inner(child, found, later)
+
+
+def own_level(node: ast.AST) -> Iterator[ast.AST]:
+    """`node` and all that runs with it: not the bodies of functions, lambdas and classes that it only defines."""
+    yield node
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        inner: list[ast.AST] = [*node.decorator_list]
+    elif isinstance(node, ast.Lambda):
+        inner = []
+    else:
+        inner = list(ast.iter_child_nodes(node))
+    for child in inner:
+        yield from own_level(child)
+
+
+def _deleted(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.Delete):
+        for target in node.targets:
+            yield from target_names(target)
+
+
+def _augmented(node: ast.stmt) -> Iterator[ast.Name]:
+    for part in own_level(node):
+        if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
+            yield part.target
+
+
+def target_names(target: ast.expr) -> Iterator[str]:
+    """The plain names that an assignment target binds."""
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, ast.Starred):
+        yield from target_names(target.value)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for item in target.elts:
+            yield from target_names(item)
+
+
+def imported_name(alias: ast.alias) -> str:
+    """The name that one part of an import statement binds."""
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def definite(node: ast.stmt) -> set[str]:
+    """Names that `node` binds whichever way it goes."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return {node.name}
+        case ast.Import() | ast.ImportFrom():
+            return {imported_name(alias) for alias in node.names}
+        case ast.Assign():
+            return {name for target in node.targets for name in target_names(target)}
+        case ast.AnnAssign():
+            return set(target_names(node.target)) if node.value is not None else set()
+        case ast.AugAssign():
+            return set(target_names(node.target))
+        case ast.With() | ast.AsyncWith():
+            names = {n for item in node.items if item.optional_vars for n in target_names(item.optional_vars)}
+            return names | _suite(node.body)
+        case ast.If():
+            return _meet([node.body, node.orelse])
+        case ast.Try():
+            ways = [[*node.body, *node.orelse], *(handler.body for handler in node.handlers)]
+            return _meet(ways) | _suite(node.finalbody)
+        case ast.Expr(value=ast.NamedExpr(target=target)):
+            return set(target_names(target))
+        case _:
+            return set()
+
+
+def _suite(body: list[ast.stmt]) -> set[str]:
+    return {name for statement in body for name in definite(statement)}
+
+
+def _meet(ways: list[list[ast.stmt]]) -> set[str]:
+    open_ways = [way for way in ways if not (way and isinstance(way[-1], ast.Raise))]
+    return set.intersection(*map(_suite, open_ways)) if open_ways else set()
+
+
+def _class_reads(node: ast.AST) -> set[str]:
+    """Names that a class reads from outside before it binds them itself, as in `size = size`."""
+    if not isinstance(node, ast.ClassDef):
+        return set()
+    found: set[str] = set()
+    bound: set[str] = set()
+    for statement in node.body:
+        names = [part for part in own_level(statement) if isinstance(part, ast.Name)]
+        found |= {name.id for name in names if isinstance(name.ctx, ast.Load)} - bound
+        bound |= definite(statement)
+    return found & bound
+
+
+def field_annotations(node: ast.AST) -> set[str]:
+    """Names in the annotations of class fields: libraries such as dataclasses may read them, even as text."""
+    found: set[str] = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.ClassDef):
+            for statement in part.body:
+                if isinstance(statement, ast.AnnAssign):
+                    found |= {n.id for n in ast.walk(statement.annotation) if isinstance(n, ast.Name)}
+    return found
+
+
+# ---- names of inlined modules -----------------------------------------------------------------------------------
+
+
+class _Spell(ast.NodeTransformer):
+    """Spells `module.name` as one name, wherever `module` is not a local name."""
+
+    def __init__(self, modules: frozenset[str]) -> None:
+        self.modules = modules
+        self.found: list[tuple[ast.Attribute, str]] = []
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id in self.modules and isinstance(node.ctx, ast.Load):
+            self.found.append((node, node.attr))
+            return ast.copy_location(ast.Name(node.value.id + DOT + node.attr, ast.Load()), node)
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._within(node, _locals(node))
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._within(node, _locals(node))
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return self._within(node, _locals(node))
+
+    def _within(self, node: ast.AST, hidden: set[str]) -> ast.AST:
+        outer = self.modules
+        self.modules = outer - hidden
+        result = self.generic_visit(node)
+        self.modules = outer
+        return result
+
+
+def _locals(node: Function) -> set[str]:
+    """Names that are local to a function."""
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    names = {a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None}
+    body: list[ast.stmt] = [] if isinstance(node, ast.Lambda) else node.body
+    shared: set[str] = set()
+    for statement in body:
+        for part in own_level(statement):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                names.add(part.id)
+            elif isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names.add(part.name)
+            elif isinstance(part, (ast.Import, ast.ImportFrom)):
+                names |= {imported_name(alias) for alias in part.names}
+            elif isinstance(part, ast.Global):
+                shared |= set(part.names)
+    return names - shared

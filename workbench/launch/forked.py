@@ -1,0 +1,310 @@
+"""The parent's side of the fork server: start it, hand it calls, follow each to its end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import workbench
+from workbench.launch.letter import Handle
+from workbench.launch.server import FIXED, MOST_FDS
+
+POLL = 0.02
+"""Seconds between two looks at `stop`."""
+
+_GRACE = 5.0
+Deliver = Callable[[str, bytes], None]
+Stop = Callable[[], bool]
+
+
+class ServerError(RuntimeError):
+    """The fork server could not be started or did not take a call."""
+
+
+@dataclass
+class End:
+    """How a child ended. `answer` is its reply; `code` as of `subprocess`: negative is a signal."""
+
+    answer: list[Handle] | None = None
+    code: int | None = None
+    stopped: bool = False
+    lost: str = ""
+    """Why its end is not known: the server died with it."""
+
+
+class ForkServer:
+    """One server process. Its environment is this process's; each call brings the one of its own time."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._temporary = tempfile.mkdtemp(prefix="workbench-")
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
+        self._lock = threading.Lock()
+        fd, own = str(theirs.fileno()), str(os.getpid())
+        with theirs:
+            self.process = subprocess.Popen(
+                # -P: a random.py in the notebook's folder is not the standard library's.
+                [sys.executable, "-P", "-m", "workbench.launch.server", fd, own, self._temporary],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+            )
+
+    def submit(self, fds: Sequence[int]) -> None:
+        """Hand over a call. `OSError` when the server is gone."""
+        with self._lock:
+            socket.send_fds(self.control, [str(len(fds)).encode()], list(fds))
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def last_words(self) -> str:
+        """How it ended, if it did, and the end of what it wrote."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)
+        # Read with its own offset: the file's position is shared with the server, which appends.
+        text = os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")[-4000:]
+        code = self.process.returncode
+        return f"{'it goes on' if code is None else f'it ended with code {code}'}. {text}".strip()
+
+    def close(self) -> None:
+        """End it and all its children."""
+        with contextlib.suppress(OSError):
+            self.control.shutdown(socket.SHUT_RDWR)
+        self.control.close()
+        try:
+            self.process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def forget(self) -> None:
+        """In a process forked from ours: not its server. Its copy of the socket would keep the server alive."""
+        self.control.close()
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
+    environment["OPENBLAS_NUM_THREADS"] = "1"
+    # Without it a mere question whether there is a GPU starts CUDA, which no child could then use.
+    environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    home = str(Path(workbench.__path__[0]).parent)
+    if home not in (*site.getsitepackages(), site.getusersitepackages()):
+        given = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([given, home] if given else [home])
+    return environment
+
+
+_server: ForkServer | None = None
+_starting = threading.Lock()
+_live: set[Call] = set()
+
+
+def server() -> ForkServer:
+    """This process's server, started if there is none or it has died."""
+    global _server
+    with _starting:
+        if _server is not None and not _server.alive():
+            _server.close()
+            _server = None
+        if _server is None:
+            _server = ForkServer()
+        return _server
+
+
+def close() -> None:
+    """End this process's server, if it has one, with everything that runs in it."""
+    global _server
+    with _starting:
+        if _server is not None:
+            _server.close()
+            _server = None
+
+
+def _forget() -> None:
+    global _server, _starting
+    _starting = threading.Lock()
+    if _server is not None:
+        _server.forget()
+        _server = None
+    for call in list(_live):
+        call.close()
+
+
+atexit.register(close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> End:
+    """Run one letter in a child of the server and follow it to its end."""
+    fds = [handle for handle in handles if isinstance(handle, int)]
+    if len(fds) + FIXED > MOST_FDS:
+        raise ValueError(f"at most {MOST_FDS - FIXED - 1} parcels can be given to one call")
+    for attempt in range(2):
+        used = server()
+        call = Call(deliver)
+        try:
+            end = call.run(used, fds, stop)
+        finally:
+            call.close()
+        if not end.lost or call.pid is not None:
+            return end
+        words = used.last_words()
+        if attempt or used.alive():  # it did not die between two calls: it cannot start, or refuses
+            break
+    raise ServerError(f"the fork server took no call ({end.lost}): {words}")
+
+
+def _nowhere(name: str, data: bytes) -> None:
+    pass
+
+
+class Call:
+    """The caller's ends of one call."""
+
+    def __init__(self, deliver: Deliver) -> None:
+        self.pid: int | None = None
+        self._deliver = deliver
+        self._end = End()
+        self._done = False
+        self._killed = False
+        self._channel, theirs = socket.socketpair()
+        self._status, status = socket.socketpair()
+        out, out_in = os.pipe()
+        err, err_in = os.pipe()
+        self._pipes = {"out": out, "err": err}
+        self._theirs = [theirs.detach(), status.detach(), out_in, err_in]
+        _live.add(self)
+
+    def run(self, used: ForkServer, letter: Sequence[int], stop: Stop | None) -> End:
+        """Submit, and wait for the end. A call that is left by an exception leaves no child."""
+        try:
+            used.submit([*self._theirs, *letter])
+        except OSError as error:
+            self._end.lost = str(error)
+            return self._end
+        finally:
+            self._close_theirs()
+        try:
+            self._follow(stop)
+        except BaseException:
+            self._deliver = _nowhere
+            self._kill()
+            self._follow(None)
+            raise
+        return self._end
+
+    def _follow(self, stop: Stop | None) -> None:
+        deadline = float("inf")
+        with selectors.DefaultSelector() as select:
+            select.register(self._status, selectors.EVENT_READ, self._hear_status)
+            if self._end.answer is None:
+                select.register(self._channel, selectors.EVENT_READ, self._hear_answer)
+            for name, fd in self._pipes.items():
+                os.set_blocking(fd, False)
+                select.register(fd, selectors.EVENT_READ, lambda name=name: self._hear_lines(name))
+            while not self._done and time.monotonic() < deadline:
+                for key, _ in select.select(POLL if stop is not None or self._killed else None):
+                    if not key.data():
+                        select.unregister(key.fileobj)
+                if stop is not None and not self._killed and self._end.answer is None and stop():
+                    self._end.stopped = True
+                    self._kill()
+                if self._killed and deadline == float("inf"):
+                    # A call that has not begun never will: the server looks before it forks.
+                    deadline = time.monotonic() + (_GRACE if self.pid is not None else 0)
+        if self._end.answer is None:
+            self._hear_answer()
+        for name in self._pipes:
+            self._drain(name)
+
+    def _kill(self) -> None:
+        self._killed = True
+        with contextlib.suppress(OSError):
+            self._status.shutdown(socket.SHUT_WR)
+
+    def _hear_status(self) -> bool:
+        data = self._status.recv(4096)
+        for line in data.decode().splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "pid":
+                self.pid = int(rest)
+            elif word == "exit":
+                self._end.code = int(rest)
+                self._done = True
+            else:
+                self._end.lost = rest
+                self._done = True
+        if not data:
+            self._lose()
+        return not self._done
+
+    def _lose(self) -> None:
+        """The server is gone, and with it whoever would tell of the child: end the child from here."""
+        self._done = True
+        self._end.lost = "the fork server that it came from is gone"
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _hear_answer(self) -> bool:
+        with contextlib.suppress(OSError):
+            how = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+            data, fds, flags, _ = socket.recv_fds(self._channel, 1, MOST_FDS, how)
+            if flags & socket.MSG_CTRUNC:
+                for fd in fds:
+                    os.close(fd)
+                raise ServerError("no file descriptors are left to take a child's result: raise `ulimit -n`")
+            if data:
+                self._end.answer = list(fds)
+        return False
+
+    def _hear_lines(self, name: str) -> bool:
+        try:
+            data = os.read(self._pipes[name], 1 << 16)
+        except BlockingIOError:
+            return True
+        if data:
+            self._deliver(name, data)
+        return bool(data)
+
+    def _drain(self, name: str) -> None:
+        """What is in the pipe now. Not until its end: a process that left the child's group may hold it."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._pipes[name], 1 << 16):
+                self._deliver(name, data)
+
+    def _close_theirs(self) -> None:
+        for fd in self._theirs:
+            os.close(fd)
+        self._theirs.clear()
+
+    def close(self) -> None:
+        self._close_theirs()
+        for fd in self._pipes.values():
+            os.close(fd)
+        self._pipes.clear()
+        self._channel.close()
+        self._status.close()
+        _live.discard(self)

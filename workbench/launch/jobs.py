@@ -1,0 +1,227 @@
+"""The work of each job of a bench: what happens between its RunStarted and its RunEnded."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from workbench import __version__
+from workbench.commands import Mailbox
+from workbench.engine import loop
+from workbench.engine.checkpoint import load_weights as load_weights
+from workbench.engine.checkpoint import save_weights
+from workbench.engine.session import Session, opened
+from workbench.engine.validate import validate
+from workbench.engine.weights import Weights, fingerprint
+from workbench.events import Emit, Message, RunStarted, Status, Validated
+from workbench.launch.protocol import Job
+from workbench.launch.trials import trials
+from workbench.runs.store import RunFolder, check_id, runs_folder
+from workbench.settings import Settings
+from workbench.task.protocol import Task, TaskError
+from workbench.task.summary import ModelSummary
+from workbench.tuners import batch_size, lr_finder, sweep
+from workbench.tuners.batch_size import BatchSizeRequest
+from workbench.tuners.lr_finder import LRRequest
+
+
+class Start:
+    """The weights that fits of one bench start from.
+
+    They are those that the model had when the bench was made, until the user changes them between two jobs.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._fresh = Weights.of(task)
+        self._left = fingerprint(task)
+
+    def place(self, start: str, root: Path | None, emit: Emit) -> None:
+        """Put the weights of `start` into the model."""
+        if fingerprint(self._task) != self._left:
+            self._fresh = Weights.of(self._task)
+            emit(Message("The model's weights were changed since the last job; they are the new start."))
+        if start == "fresh":
+            self._fresh.put(self._task)
+        elif start != "continue" and root is not None:
+            load_weights(self._task.model, checkpoint_of(root, start, "last"))
+
+    def leave(self) -> None:
+        """A job is over: the weights are what it made them."""
+        self._left = fingerprint(self._task)
+
+
+class BenchWork:
+    """Work that knows its run: called by the launcher with where events go and commands come from."""
+
+    def __init__(self, task: Task, settings: Settings) -> None:
+        self._task = task
+        self._settings = settings
+        self._id = ""
+        self._folder: RunFolder | None = None
+        self._trouble: Message | None = None
+
+    def bind(self, id: str, folder: RunFolder | None, trouble: Message | None) -> None:
+        """The run that this work belongs to, and what went wrong in making its folder."""
+        self._id, self._folder, self._trouble = id, folder, trouble
+
+    def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
+        raise NotImplementedError
+
+    @property
+    def _root(self) -> Path | None:
+        return None if self._folder is None else self._folder.path.parent.parent
+
+    def _begin(self, kind: str, session: Session, emit: Emit, updates: int | None, epochs: int | None) -> None:
+        settings = self._settings.model_dump()
+        emit(RunStarted(self._id, kind, settings, str(session.device), session.names, updates, epochs))
+        if self._trouble is not None:
+            emit(self._trouble)
+
+
+class Fit(BenchWork):
+    """Train from a start, and leave the trained weights in the model and in the run's folder."""
+
+    def __init__(self, task: Task, settings: Settings, start: Start, where: str) -> None:
+        super().__init__(task, settings)
+        self._start = start
+        self._where = where
+
+    def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
+        early: list[Message] = []
+        self._start.place(self._where, self._root, early.append)  # type: ignore[arg-type]
+        try:
+            with opened(self._task, self._settings) as session:
+                self._begin("fit", session, emit, session.updates, self._settings.epochs)
+                for message in early:
+                    emit(message)
+                self._save("start", emit)
+                status = loop.fit(session, emit, inbox)
+            self._save("last", emit)
+        finally:
+            self._start.leave()
+        return status
+
+    def _save(self, name: str, emit: Emit) -> None:
+        if self._folder is None:
+            return
+        try:
+            save_weights(self._task.model, self._folder.checkpoints / f"{name}.safetensors")
+        except OSError as error:
+            emit(Message(f"the {name} weights could not be saved ({error}); the run goes on.", "warning"))
+
+
+class FindLR(BenchWork):
+    """Sweep the learning rate from a start; the model has afterwards what it had before."""
+
+    def __init__(self, task: Task, settings: Settings, start: Start, where: str, request: LRRequest) -> None:
+        super().__init__(task, settings)
+        self._start = start
+        self._where = where
+        self._request = request
+
+    def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
+        early: list[Message] = []
+        with self._borrowed(early), opened(self._task, self._settings) as session:
+            self._begin("find_lr", session, emit, self._request.num_training, None)
+            for message in early:
+                emit(message)
+            end = lr_finder.run(session, self._request, emit, inbox)
+        return "stopped" if end.ended == sweep.STOPPED else "finished"
+
+    @contextmanager
+    def _borrowed(self, early: list[Message]) -> Iterator[None]:
+        before = Weights.of(self._task)
+        self._start.place(self._where, self._root, early.append)  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            before.put(self._task)
+            self._start.leave()
+
+
+class FindBatchSize(BenchWork):
+    """Try batch sizes; the model is only read."""
+
+    def __init__(self, task: Task, settings: Settings, request: BatchSizeRequest) -> None:
+        super().__init__(task, settings)
+        self._request = request
+
+    def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
+        batch_size.cap_of(self._task)
+        with opened(self._task, self._settings) as session:
+            self._begin("find_batch_size", session, emit, None, None)
+        with trials(self._task, self._settings, self._request, inbox) as trial:
+            found = batch_size.run(self._task, self._request, emit, inbox, trial)
+        return "stopped" if found.ended == "stopped" else "finished"
+
+
+class Evaluate(BenchWork):
+    """Score held-out data with the weights as they are."""
+
+    def __init__(self, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
+        super().__init__(task, settings)
+        self._stage = stage
+
+    def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
+        spec = self._task.val if self._stage == "val" else self._task.test
+        if spec is None:
+            raise TaskError(f"there is no {self._stage} data: give {self._stage}= when the bench is made.")
+        with opened(self._task, self._settings) as session:
+            self._begin("validate" if self._stage == "val" else "test", session, emit, None, None)
+            metrics = validate(session, spec.loader(self._settings), self._stage)
+            emit(Validated(0, 0, metrics))
+        return "finished"
+
+
+def metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:
+    """The metrics that an Evaluate told."""
+    return next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})
+
+
+def header(kind: str, settings: Settings, summary: ModelSummary) -> dict[str, Any]:
+    """What `run.json` says of a job before it runs."""
+    return {
+        "kind": kind,
+        "task": {
+            "model": summary.name,
+            "parameters": summary.parameters,
+            "trainable": summary.trainable,
+            "device": summary.device,
+        },
+        "settings": settings.model_dump(),
+        "seed": settings.seed,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "workbench": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "accelerate": version("accelerate"),
+            "numpy": version("numpy"),
+        },
+    }
+
+
+def run_folder(root: Path, id: str) -> Path:
+    """The folder of a run; FileNotFoundError names the runs there are."""
+    path = runs_folder(root) / check_id(id)
+    if not path.is_dir():
+        there = ", ".join(sorted(p.name for p in path.parent.iterdir() if p.is_dir())) or "none"
+        raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {there}.")
+    return path
+
+
+def checkpoint_of(root: Path, id: str, which: str) -> Path:
+    """The file of a run's weights; FileNotFoundError names what there is."""
+    folder = run_folder(root, id) / "checkpoints"
+    path = folder / f"{which}.safetensors"
+    if not path.exists():
+        there = ", ".join(sorted(p.stem for p in folder.glob("[!.]*.safetensors"))) or "none"
+        raise FileNotFoundError(f"run {id!r} has no {which!r} weights; it has: {there}.")
+    return path

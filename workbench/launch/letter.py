@@ -1,0 +1,34 @@
+"""Letters between a process and its child: a small message and any number of parcels, as segments to attach to."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.share.parcel import Parcel
+from workbench.share.segment import Segment
+
+Handle = int | str
+
+
+def write(message: Any, parcels: Sequence[Parcel]) -> tuple[Segment, list[Handle]]:
+    """A letter with `message` (plain data) and `parcels`: its cover, to be closed by the sender, and all handles."""
+    with_data = [parcel.segment is not None for parcel in parcels]
+    head = pickle.dumps((message, with_data))
+    cover = Segment.place([head, *(parcel.code for parcel in parcels)])
+    return cover, [cover.handle, *(p.segment.handle for p in parcels if p.segment is not None)]
+
+
+def read(handles: Sequence[Handle]) -> tuple[Any, list[Parcel]]:
+    """The message and the parcels of a letter. File descriptors among `handles` belong to the result from here on."""
+    cover, *rest = [Segment.attach(handle) for handle in handles]
+    with cover:
+        head, *codes = cover.views()
+    message, with_data = pickle.loads(head)
+    segments = iter(rest)
+    parcels = [
+        Parcel(bytes(code), next(segments) if has_data else None)
+        for code, has_data in zip(codes, with_data, strict=True)
+    ]
+    return message, parcels

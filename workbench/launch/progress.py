@@ -1,0 +1,70 @@
+"""Progress of a job in a line of text: done, elapsed, remaining, updates/s, the last loss."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from tqdm.std import tqdm
+
+from workbench.events import CurvePoint, Event, Message, RunStarted, StepsDone, Trial, Validated
+
+_NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
+
+
+class Progress:
+    """A tqdm bar that follows a job's events; close it by leaving the `with` block."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._bar: tqdm[Any] | None = None
+        self._facts: dict[str, str] = {}
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def show(self, events: Sequence[Event], seen: int) -> int:
+        """Draw what came since `seen`; returns how many events there are now."""
+        now = len(events)
+        for event in events[seen:now]:
+            self._note(event)
+        if self._bar is not None:
+            self._bar.set_postfix(self._facts, refresh=True)
+        return now
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._bar = tqdm(
+                total=event.updates,
+                desc=_NAMES.get(self._kind, self._kind),
+                unit=" trials" if self._kind == "find_batch_size" else " updates",
+                file=sys.stdout,
+                dynamic_ncols=True,
+                leave=True,
+            )
+        elif self._bar is None:
+            return
+        elif isinstance(event, StepsDone):
+            self._bar.n = int(event.steps[-1]) + 1
+            self._facts["epoch"] = str(event.epoch)
+            self._facts["loss"] = f"{event.array('loss')[-1]:.4g}"
+        elif isinstance(event, CurvePoint):
+            self._bar.n = event.index + 1
+            self._facts["lr"] = f"{event.lr:.2e}"
+            self._facts["loss"] = f"{event.smoothed:.4g}"
+        elif isinstance(event, Trial):
+            self._bar.n += 1
+            speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
+            self._facts["size"] = f"{event.size} {speed}"
+        elif isinstance(event, Validated):
+            self._facts.update({name: f"{value:.4g}" for name, value in event.metrics.items()})
+        elif isinstance(event, Message) and event.level != "info":
+            self._bar.write(event.text, file=sys.stdout)

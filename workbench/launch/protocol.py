@@ -1,0 +1,151 @@
+"""A job: work that was asked for, as its owner sees it. Where it runs is the launcher's business."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, NoReturn, TypeVar
+
+from workbench.commands import Change, Mailbox, Pause, Resume, Stop
+from workbench.events import Emit, Event, RunEnded, RunStarted, Status, StatusChanged
+from workbench.launch.progress import Progress
+from workbench.runs.store import RunFolder
+from workbench.settings import Settings, SettingsError, knob
+
+T = TypeVar("T")
+Work = Callable[[Emit, Mailbox], Status]
+
+
+class Job(Generic[T]):
+    """A fit, a finder or a check that was asked for. It returns at once; `result()` waits for what it found.
+
+    `events` grows while it runs. An interrupt in `result()` or `wait()` stops the job at its next update, keeps
+    what it has, and is raised again.
+    """
+
+    def __init__(
+        self, id: str, kind: str, settings: Settings, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T]
+    ) -> None:
+        self.id = id
+        self.kind = kind
+        self.settings = settings
+        self.folder = folder
+        self.events: list[Event] = []
+        self.inbox = Mailbox()
+        self._work = work
+        self._finish = finish
+        self._status: Status = "queued"
+        self._error: BaseException | None = None
+        self.ended = threading.Event()
+        self._heard = threading.Condition()
+
+    @property
+    def status(self) -> Status:
+        """ "queued", "running", "paused", "finished", "stopped" or "failed"."""
+        return self._status
+
+    def done(self) -> bool:
+        """Whether it is over, one way or another."""
+        return self.ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over, `timeout` seconds at most, showing progress; whether it is."""
+        try:
+            return self._watch(timeout)
+        except KeyboardInterrupt:
+            self.stop()
+            self.ended.wait()
+            raise
+
+    def result(self, timeout: float | None = None) -> T:
+        """What it found. A failed job raises its error; a stopped one returns what it has.
+
+        TimeoutError after `timeout` seconds; the job goes on then.
+        """
+        if not self.wait(timeout):
+            raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it goes on.")
+        if self._error is not None:
+            raise self._error
+        return self._finish(self)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error it failed with, or None."""
+        if not self.wait(timeout):
+            raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it goes on.")
+        return self._error
+
+    def stop(self) -> None:
+        """End at the next update and keep what there is."""
+        self.inbox.put(Stop())
+
+    def pause(self) -> None:
+        """Wait before the next update, until `resume()`."""
+        self._only_fits("pause")
+        self.inbox.put(Pause())
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._only_fits("resume")
+        self.inbox.put(Resume())
+
+    def change(self, **values: float | None) -> None:
+        """New settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`."""
+        self._only_fits("change")
+        checked = self.settings.replace(**values)
+        fixed = [name for name in values if not knob(name).live]
+        if fixed:
+            live = [name for name in type(checked).model_fields if knob(name).live]
+            raise SettingsError(f"{fixed[0]} cannot change while a run goes on; these can: {', '.join(live)}.")
+        self.inbox.put(Change({name: getattr(checked, name) for name in values}))
+
+    def _only_fits(self, what: str) -> None:
+        if self.kind != "fit":
+            raise RuntimeError(f"{what}() is for fits; a {self.kind} job can only be stopped.")
+
+    def _watch(self, timeout: float | None) -> bool:
+        if not sys.stdout or self.ended.is_set():
+            return self.ended.wait(timeout)
+        with Progress(self.kind) as progress:
+            seen = 0
+            waited = 0.0
+            while not (over := self.ended.wait(min(0.2, max(0.0, (timeout or 1e9) - waited)))):
+                waited += 0.2
+                seen = progress.show(self.events, seen)
+                if timeout is not None and waited >= timeout:
+                    break
+            progress.show(self.events, seen)
+        return over
+
+    # What follows is for the launcher.
+
+    def run(self, emit: Emit) -> tuple[Status, BaseException | None]:
+        """Do the work in this thread."""
+        try:
+            return self._work(emit, self.inbox), None
+        except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
+            return "failed", error
+
+    def hear(self, event: Event) -> None:
+        """One more event of this job."""
+        self.events.append(event)
+        if isinstance(event, StatusChanged):
+            self._status = event.status
+        elif isinstance(event, RunStarted):
+            self._status = "running"
+
+    def end(self, event: RunEnded, error: BaseException | None) -> None:
+        """It is over, and everybody has heard."""
+        self._status = event.status
+        self._error = error
+        self.ended.set()
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} job {self.id}: {self._status}; .result() waits for what it finds>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = "" if name.startswith("_") else f" A job has no {name!r}; what it found has: use .result().{name}"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}")
+
+
+AnyJob = Job[Any]

@@ -1,0 +1,246 @@
+"""The fork server: `python -m workbench.launch.server CONTROL PARENT TEMPORARY`.
+
+A clean process that has torch and accelerate imported, never ran an operation, never touches a device and has
+one thread: what it forks is a fresh interpreter that is ready at once. It is the children's parent, so it
+reaps them, kills what they leave behind, and tells the caller how they ended. It ignores SIGINT (the
+interrupt of a notebook goes to the kernel's whole process group) and is gone, with all children, when its
+own parent is gone.
+
+One message on CONTROL is one call. Its file descriptors: the caller's channel for the reply, a status socket,
+the pipes for stdout and stderr, and the letter's segments. On the status socket the server writes lines
+("pid 12", "exit -9", "refused why"); its end of file means that the call is to be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+PRELOAD = ("torch", "torch._dynamo", "accelerate", "cloudpickle", "workbench.launch.worker")
+"""torch._dynamo: the first optimizer of a process imports it, for seconds."""
+
+FIXED = 4
+"""File descriptors of a call before those of its letter."""
+MOST_FDS = 250
+
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE = 2.0
+
+
+class _Call:
+    """One child, from its fork until its whole process group is gone."""
+
+    def __init__(self, pid: int, status: socket.socket) -> None:
+        self.pid = pid
+        self.status = status
+        self.code: int | None = None
+        self.deadline = 0.0
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def is_gone(self) -> bool:
+        """After its end: whether nothing of its group is left either, which holds memory too."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return True
+        return time.monotonic() > self.deadline
+
+
+class Server:
+    """The loop: calls come in, children end, callers let go."""
+
+    def __init__(self, control: socket.socket, parent: int, temporary: str) -> None:
+        self._control = control
+        self._parent = parent
+        self._temporary = temporary
+        self._calls: dict[int, _Call] = {}
+        self._select = selectors.DefaultSelector()
+        self._woken, self._wake = socket.socketpair()
+        for end in (self._woken, self._wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._select.register(control, selectors.EVENT_READ, self._accept)
+        self._select.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(4096))
+
+    def serve(self) -> NoReturn:
+        while True:
+            ending = any(call.code is not None for call in self._calls.values())
+            for key, _ in self._select.select(0.005 if ending else 0.5):
+                key.data()
+            self._reap()
+            if os.getppid() != self._parent:  # also when a process forked from the parent holds its socket
+                self._leave()
+
+    def _accept(self) -> None:
+        try:
+            word, fds, flags, _ = socket.recv_fds(self._control, 64, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            word, fds, flags = b"", [], 0
+        if not word:
+            self._leave()
+        if len(fds) != int(word) or flags & socket.MSG_CTRUNC:
+            # Dropping them ends the status socket, which the caller sees; the reason stands in our log.
+            print(f"a call came with {len(fds)} of {int(word)} file descriptors", file=sys.stderr, flush=True)
+        else:
+            status = socket.socket(fileno=os.dup(fds[1]))
+            if not _hung_up(status):
+                self._start(fds, status)
+            else:
+                status.close()
+        for fd in fds:
+            os.close(fd)
+
+    def _start(self, fds: list[int], status: socket.socket) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            status.send(f"refused {error}\n".encode())
+            status.close()
+            return
+        if pid == 0:
+            self._become_child(fds, status)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # in both processes: whoever comes first
+        call = self._calls[pid] = _Call(pid, status)
+        self._select.register(status, selectors.EVENT_READ, lambda: self._let_go(call))
+        _tell(status, f"pid {pid}\n")
+
+    def _become_child(self, fds: list[int], status: socket.socket) -> NoReturn:
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._select.close()
+            for end in (self._control, self._woken, self._wake, status, *(c.status for c in self._calls.values())):
+                end.close()
+            channel, status_fd, out, err, *letter = fds
+            os.close(status_fd)
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            os.close(out)
+            os.close(err)
+            from workbench.launch.worker import run_forked  # loads torch: not before the server does
+
+            run_forked(channel, letter, self._temporary)
+        except BaseException:  # noqa: BLE001 - nothing may get back into the server's loop
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(1)
+
+    def _let_go(self, call: _Call) -> None:
+        """The caller closed its end, or has died: the call is over."""
+        self._select.unregister(call.status)
+        call.kill()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                # Looked at first: while the leader is not reaped, no other process can get its group's number.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                ended = None
+            if ended is None:
+                break
+            call = self._calls.get(ended.si_pid)
+            if call is not None:
+                call.kill()
+            _, wait_status = os.waitpid(ended.si_pid, 0)
+            if call is not None:
+                call.code = os.waitstatus_to_exitcode(wait_status)
+                call.deadline = time.monotonic() + _GRACE
+        for call in [call for call in self._calls.values() if call.code is not None and call.is_gone()]:
+            del self._calls[call.pid]
+            _tell(call.status, f"exit {call.code}\n")
+            if call.status in self._select.get_map():
+                self._select.unregister(call.status)
+            call.status.close()
+
+    def _leave(self) -> NoReturn:
+        """Gone at once, with every child and its children."""
+        for call in self._calls.values():
+            call.kill()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        _wait_for_all()
+        os._exit(0)
+
+
+def _wait_for_all() -> None:
+    """Reap what was just killed, so that nobody else need do it; not for long."""
+    deadline = time.monotonic() + _GRACE
+    try:
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.002)
+    except ChildProcessError:
+        pass
+
+
+def _hung_up(status: socket.socket) -> bool:
+    """Whether the caller stopped the call before it began."""
+    try:
+        return status.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _tell(status: socket.socket, line: str) -> None:
+    with contextlib.suppress(OSError):  # the caller has let go; it is killed for that elsewhere
+        status.send(line.encode())
+
+
+def _adopt_orphans() -> None:
+    """Loader workers of a killed child become ours to reap, so that no zombie is left where init does not reap."""
+    with contextlib.suppress(OSError, AttributeError):  # then they are init's
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _while_parent_lives(parent: int, load: Callable[[], None]) -> None:
+    """Run `load`, and be gone if the parent goes meanwhile. A timer and not a thread: the server has one thread."""
+
+    def look(*_: object) -> None:
+        if os.getppid() != parent:
+            os._exit(0)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    try:
+        load()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _load() -> None:
+    for name in PRELOAD:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a child does not write into pages that it shares with the server
+
+
+def main(control: int, parent: int, temporary: str) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _adopt_orphans()
+    _while_parent_lives(parent, _load)
+    Server(socket.socket(fileno=control), parent, temporary).serve()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,70 @@
+"""From what the user gave to a Task: a module with a loss, an object that trains itself, or a Task as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from workbench.task import lightning
+from workbench.task.data import Collate, DataSpec
+from workbench.task.protocol import Task, TaskError
+from workbench.task.supervised import MakeOptimizer, MakeScheduler, Supervised, check_optimizer
+
+
+def task_of(
+    model: Any,
+    *,
+    train: Any,
+    val: Any,
+    test: Any,
+    loss: Callable[..., Tensor] | None,
+    optimizer: MakeOptimizer,
+    scheduler: MakeScheduler | None,
+    metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+    collate_fn: Collate | None,
+) -> Task:
+    """The task that a bench works on; `TaskError` says what is missing or does not fit."""
+    if isinstance(model, type):
+        raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
+    check_optimizer(optimizer)
+    for source in (model, train):
+        if lightning.has_loader(source) or lightning.looks_like(source):
+            lightning.prepare(source)
+    specs = {name: _spec(name, data, train, collate_fn) for name, data in (("train", train), ("val", val), ("test", test))}
+    if isinstance(model, Task):
+        _refuse(model, {"loss": loss, "metrics": metrics, "scheduler": scheduler})
+        for name, spec in specs.items():
+            if spec is not None:
+                setattr(model, name, spec)
+        return model
+    if lightning.looks_like(model):
+        _refuse(model, {"loss": loss, "metrics": metrics, "scheduler": scheduler})
+        return lightning.LightningLike(model, **specs)
+    if not isinstance(model, nn.Module):
+        raise TaskError(
+            f"model={model!r} is no nn.Module, and has no training_step and configure_optimizers either."
+        )
+    if loss is not None and not callable(loss):
+        raise TaskError(f"loss={loss!r} cannot be called: give a function of (output, target).")
+    return Supervised(
+        model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics or {}, **specs
+    )
+
+
+def _spec(name: str, data: Any, train: Any, collate_fn: Collate | None) -> DataSpec | None:
+    """The spec of one data set; a DataModule given as `train` serves val and test too."""
+    if data is None:
+        data = train if lightning.has_loader(train) else None
+    if data is None:
+        return None
+    if lightning.has_loader(data) or lightning.has_loader(data, f"{name}_dataloader"):
+        return lightning.spec_of(name, data)
+    return DataSpec.of(name, data, collate_fn)
+
+
+def _refuse(model: Any, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise TaskError(f"{name}= is given, but {type(model).__name__} brings its own; leave {name} out.")

@@ -1,0 +1,43 @@
+"""What a model is, in one line: its name, its parameters, their bytes, where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.task.protocol import Task
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """Counts of numbers, not tensors; `bytes` is what parameters and buffers take."""
+
+    name: str
+    parameters: int
+    trainable: int
+    bytes: int
+    device: str
+
+    @classmethod
+    def of(cls, task: Task) -> ModelSummary:
+        """The summary of a task's model; an object that holds its networks gives its own name."""
+        owner = getattr(task, "module", task.model)
+        parameters = list(task.model.parameters())
+        tensors = [*parameters, *task.model.buffers()]
+        return cls(
+            type(owner).__name__,
+            sum(p.numel() for p in parameters),
+            sum(p.numel() for p in parameters if p.requires_grad),
+            sum(t.numel() * t.element_size() for t in tensors),
+            str(parameters[0].device) if parameters else "cpu",
+        )
+
+    def __str__(self) -> str:
+        frozen = "" if self.trainable == self.parameters else f" ({_count(self.trainable)} trainable)"
+        return f"{self.name} · {_count(self.parameters)} params{frozen} · {self.device}"
+
+
+def _count(number: int) -> str:
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)

@@ -1,0 +1,146 @@
+"""The batch-size search: real updates at each size, and only sizes that were tried and passed come back.
+
+`batch_sizes` has the search as arithmetic; here is what one trial does. The launcher supplies `trial`: on CPU it
+runs `measure` in a child process with a memory limit, on a device in place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+from workbench.commands import Inbox, Stop
+from workbench.engine.session import Session, opened
+from workbench.engine.step import update
+from workbench.engine.validate import validate
+from workbench.events import Emit, Trial
+from workbench.instruments import memory
+from workbench.instruments.memory import is_out_of_memory
+from workbench.settings import Settings, SettingsError
+from workbench.task.protocol import Task, TaskError
+from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
+from workbench.tuners.batch_sizes import ended_event, search
+from workbench.tuners.feed import cycled_windows
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSizeRequest:
+    """How to search. `max_memory`: bytes a CPU trial may take; None: what is free now."""
+
+    mode: str = "power"
+    init_val: int = 2
+    steps_per_trial: int = 3
+    max_trials: int = 25
+    max_val: int | None = None
+    headroom: float = 0.05
+    max_memory: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps_per_trial, int) or self.steps_per_trial < 1:
+            raise SettingsError(f"steps_per_trial={self.steps_per_trial!r}: at least 1 update is needed; 3 is usual.")
+        if self.max_memory is not None and self.max_memory <= 0:
+            raise SettingsError(f"max_memory={self.max_memory!r}: bytes above 0, or None for what is free.")
+
+
+def run(
+    task: Task, request: BatchSizeRequest, emit: Emit, inbox: Inbox, trial: Callable[[int], Trial]
+) -> BatchSizes:
+    """Search with `trial`, telling each outcome as it happens."""
+    stopped = False
+
+    def stop() -> bool:
+        nonlocal stopped
+        while inbox:
+            stopped = isinstance(inbox.take(), Stop) or stopped
+        return stopped
+
+    def told(size: int) -> Trial:
+        outcome = trial(size)
+        emit(outcome)
+        return outcome
+
+    found = search(
+        told,
+        mode=request.mode,
+        init_val=request.init_val,
+        max_trials=request.max_trials,
+        max_val=request.max_val,
+        cap=cap_of(task),
+        headroom=request.headroom,
+        stop=stop,
+    )
+    emit(ended_event(found))
+    return found
+
+
+def cap_of(task: Task) -> int | None:
+    """The most samples a batch can hold: the data's length. Refuses data that makes its own batches."""
+    if task.train is None:
+        raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
+    own = task.train.parts.own_batches
+    if own is not None:
+        raise TaskError(f"find_batch_size cannot set the batch size of train: {own}. Give the Dataset instead.")
+    return task.train.samples
+
+
+def measure(task: Task, settings: Settings, size: int, steps: int) -> Trial:
+    """Take `steps` updates at this batch size, and validate a batch of it; errors are raised as they are."""
+    settings = settings.replace(batch_size=size, drop_last=True)
+    with opened(task, settings) as session, session.scratch():
+        idle = _begin_peak(session.device)
+        feed = cycled_windows(task, settings)
+        session.task.model.train()
+        seconds = []
+        for _ in range(steps):
+            began = perf_counter()
+            window = next(feed)
+            float(update(session, window))  # waits for the device
+            seconds.append(perf_counter() - began)
+        _validate_once(session, size)
+        # The first update also allocates and chooses kernels; it is timed only when it is the only one.
+        timed = seconds[1:] or seconds
+        samples = size * settings.accumulate_grad_batches * len(timed)
+        return Trial(size, True, sum(timed), samples / sum(timed), _peak(session.device, idle))
+
+
+def measure_here(task: Task, settings: Settings, size: int, steps: int) -> Trial:
+    """`measure` in this process: running out of memory is a failed trial, and what it held is let go."""
+    try:
+        return measure(task, settings, size, steps)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return Trial(size, False, error=str(error))
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _begin_peak(device: torch.device) -> int:
+    if device.type != "cuda":
+        memory.reset_peak()
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_allocated(device))
+
+
+def _peak(device: torch.device, idle: int) -> int:
+    """Bytes held at most since `_begin_peak`, above what was held then (the weights)."""
+    if device.type != "cuda":
+        return memory.peak_bytes()
+    return int(torch.cuda.max_memory_allocated(device)) - idle
+
+
+def _validate_once(session: Session, size: int) -> None:
+    spec = session.task.val
+    if spec is None or spec.one_shot or spec.parts.own_batches:
+        return
+    loader = spec.loader(session.settings, batch_size=size)
+    for batch in loader:
+        validate(session, [batch])
+        return

@@ -1,0 +1,122 @@
+"""The learning-rate finder: a sweep of rates over real updates, one point per update, that leaves no trace.
+
+Source: Smith, "Cyclical Learning Rates for Training Neural Networks" (2017). How to read the curve: left of its
+fall the rate is too small to matter, at the right edge the loss explodes; the suggestion lies well below the
+edge. `lr_suggest` has the rules, `curve` the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import OneCycleLR
+
+from workbench.commands import Inbox, Stop
+from workbench.engine.session import Session
+from workbench.engine.step import update
+from workbench.events import CurveEnded, CurvePoint, Emit
+from workbench.instruments.finite import NonFiniteError
+from workbench.tuners import sweep
+from workbench.tuners.curve import LRCurve as LRCurve
+from workbench.tuners.feed import cycled_windows
+from workbench.tuners.lr_suggest import recommended, suggest_all, trust
+
+
+@dataclasses.dataclass(frozen=True)
+class LRRequest:
+    """The range of a sweep. Rates per update; `num_training` updates; None: no early stop."""
+
+    min_lr: float = 1e-5
+    max_lr: float = 10.0
+    num_training: int = 100
+    mode: str = "exponential"
+    early_stop_threshold: float | None = 4.0
+
+    def __post_init__(self) -> None:
+        sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
+        sweep.StopRule(self.early_stop_threshold)
+
+
+def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
+    """Sweep the session's learning rate; whatever happens, the session is as it was before."""
+    with session.scratch():
+        points, ended = _sweep(session, request, emit, inbox)
+        end = _conclude(session.optimizer, _one_cycle(session), points, ended, request)
+    emit(end)
+    return end
+
+
+def _sweep(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> tuple[list[CurvePoint], str]:
+    feed = cycled_windows(session.task, session.settings)
+    smoother, rule = sweep.Smoother(), sweep.StopRule(request.early_stop_threshold)
+    set_lr = _multiplier(session.optimizer)
+    session.task.model.train()
+    points: list[CurvePoint] = []
+    for index, lr in enumerate(sweep.rates(request.min_lr, request.max_lr, request.num_training, request.mode)):
+        if _stop_wanted(inbox):
+            return points, sweep.STOPPED
+        set_lr(float(lr))
+        loss = _loss_of_update(session, next(feed))
+        smoothed = smoother.update(loss) if math.isfinite(loss) else loss
+        points.append(CurvePoint(index, float(lr), loss, smoothed))
+        emit(points[-1])
+        ended = rule.check(loss, smoothed)
+        if ended is not None:
+            return points, ended
+    return points, sweep.ALL_DONE
+
+
+def _loss_of_update(session: Session, window: list[object]) -> float:
+    try:
+        return float(update(session, window))
+    except NonFiniteError as error:
+        return error.loss
+
+
+def _multiplier(optimizer: Optimizer) -> Callable[[float], None]:
+    """Sets the first group's rate; the others keep their ratio to it."""
+    base = [float(group["lr"]) for group in optimizer.param_groups]
+
+    def set_lr(lr: float) -> None:
+        for group, own in zip(optimizer.param_groups, base, strict=True):
+            group["lr"] = lr if own == base[0] else lr * (own / base[0])
+
+    return set_lr
+
+
+def _conclude(
+    optimizer: Optimizer, one_cycle: bool, points: list[CurvePoint], ended: str, request: LRRequest
+) -> CurveEnded:
+    lrs, losses = [p.lr for p in points], [p.loss for p in points]
+    group = optimizer.param_groups[0]
+    beta = float(group["betas"][0]) if "betas" in group else float(group.get("momentum") or 0.0)
+    adaptive = "betas" in group or isinstance(
+        optimizer, (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Rprop)
+    )
+    schedule = "one_cycle" if one_cycle else "constant"
+    suggestions = suggest_all(
+        lrs,
+        losses,
+        [p.smoothed for p in points],
+        beta=beta,
+        adaptive=adaptive,
+        schedule=schedule,
+        num_training=request.num_training,
+    )
+    notes = trust(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=request.num_training)
+    return CurveEnded(ended, suggestions, recommended(suggestions), notes)
+
+
+def _one_cycle(session: Session) -> bool:
+    return any(isinstance(s.scheduler, OneCycleLR) for s in session.all_schedules)
+
+
+def _stop_wanted(inbox: Inbox) -> bool:
+    while inbox:
+        if isinstance(inbox.take(), Stop):
+            return True
+    return False

@@ -1,0 +1,44 @@
+"""Small things every control needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import ipywidgets as widgets
+
+
+def reachable(root: widgets.Widget) -> None:
+    """Let clicks on these widgets arrive while a cell runs.
+
+    ipykernel 7.4 sends a comm's messages to the shell that last published on it: after a cell touched a widget, that
+    is the main one, which is busy as long as the cell. This gives the choice back to the sender (a subshell).
+    """
+    for widget in tree(root):
+        comm = getattr(widget, "comm", None)
+        if comm is not None and hasattr(comm, "_reply_subshell_for"):
+            comm._reply_subshell_for = lambda data, default: default
+
+
+def tree(root: widgets.Widget) -> Iterator[widgets.Widget]:
+    """A widget and all that it holds."""
+    yield root
+    for child in getattr(root, "children", ()):
+        yield from tree(child)
+
+
+def shown(widget: widgets.Widget, visible: bool) -> None:
+    """Show a widget or take its place away."""
+    widget.layout.display = None if visible else "none"
+
+
+def aside(work: Callable[[], None], failed: Callable[[Exception], None], name: str) -> None:
+    """Do what may take a while on a thread of its own; its errors go to `failed`."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - it is shown, whatever it is
+            failed(error)
+
+    threading.Thread(target=run, name=f"workbench-{name}", daemon=True).start()

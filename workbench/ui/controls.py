@@ -1,0 +1,171 @@
+"""One control for one setting, made from its type, bounds and metadata in `workbench.settings`."""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+import ipywidgets as widgets
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from workbench.settings import Settings, SettingsError, knob
+
+_HUGE = 10**12
+
+
+@dataclass(frozen=True)
+class Control:
+    """A widget for setting `name`. `read` and `write` speak in the setting's own values."""
+
+    name: str
+    widget: widgets.Widget
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a field's annotation says: its plain types, its choices, whether None is one of its values."""
+
+    types: tuple[type, ...]
+    choices: tuple[Any, ...]
+    optional: bool
+    low: float | None
+    high: float | None
+
+
+def shape(name: str) -> Shape:
+    """The shape of setting `name`."""
+    field = Settings.model_fields[name]
+    plain, choices, optional = _flatten(field.annotation)
+    low, high = _bounds(field)
+    return Shape(plain, choices, optional, low, high)
+
+
+def make(name: str, value: Any) -> Control:
+    """The control for setting `name`, showing `value`."""
+    s = shape(name)
+    if s.types == (bool,):
+        made = _choice(name, _BOOLEANS) if s.optional else _checkbox(name)
+    elif s.choices and not s.types:
+        made = _choice(name, {str(c): c for c in s.choices} | ({"none": None} if s.optional else {}))
+    elif len(s.types) == 1 and s.types[0] in (int, float) and not s.choices and (not s.optional or zero_is_off(name)):
+        made = _number(name, s)
+    else:
+        made = _written(name)
+    made.write(value)
+    return made
+
+
+def zero_is_off(name: str) -> bool:
+    """Whether 0 means None for this setting, so that a number box can say both."""
+    try:
+        return shape(name).optional and getattr(Settings.make(**{name: 0}), name) is None
+    except SettingsError:
+        return False
+
+
+def label(name: str) -> str:
+    """A setting's name as it is typed in code: what is learned here can be used there."""
+    return name
+
+
+def tooltip(name: str) -> str:
+    """What a setting means, with its unit."""
+    unit = knob(name).unit
+    return f"{Settings.model_fields[name].description}{f' ({unit})' if unit else ''}"
+
+
+_BOOLEANS = {"auto": None, "yes": True, "no": False}
+_WIDE = {"description_width": "158px"}
+
+
+def _common(name: str) -> dict[str, Any]:
+    return {
+        "description": label(name), "tooltip": tooltip(name),
+        "style": dict(_WIDE), "layout": widgets.Layout(width="100%"),
+    }  # fmt: skip
+
+
+def _checkbox(name: str) -> Control:
+    box = widgets.Checkbox(**{**_common(name), "style": {"description_width": "0"}}, indent=False)
+    return Control(name, box, lambda: box.value, lambda value: setattr(box, "value", bool(value)))
+
+
+def _choice(name: str, options: dict[str, Any]) -> Control:
+    box = widgets.Dropdown(options=list(options.items()), **_common(name))
+    return Control(name, box, lambda: box.value, lambda value: setattr(box, "value", value))
+
+
+def _number(name: str, s: Shape) -> Control:
+    """A box of numbers. Strict bounds are left to Settings, whose message says more than a box that jumps back."""
+    low = s.low if s.low is not None else -_HUGE
+    high = s.high if s.high is not None else _HUGE
+    box: widgets.Widget
+    if s.types[0] is int:
+        box = widgets.BoundedIntText(min=int(low), max=int(high), **_common(name))
+    else:
+        box = widgets.BoundedFloatText(min=low, max=high, step=None, **_common(name))
+    off = s.optional
+
+    def read() -> Any:
+        return None if off and box.value == 0 else box.value
+
+    return Control(name, box, read, lambda value: setattr(box, "value", 0 if value is None else value))
+
+
+def _written(name: str) -> Control:
+    """A line of text, for what may be None or of several kinds: a number, a word, a tuple. Empty is the default."""
+    default = Settings.model_fields[name].default
+    hint = "auto" if default is None else str(default)
+    box = widgets.Text(placeholder=hint, continuous_update=False, **_common(name))
+
+    def write(value: Any) -> None:
+        box.value = "" if value == default else "none" if value is None else str(value)
+
+    def read() -> Any:
+        text = box.value.strip()
+        if not text:
+            return default
+        if text.lower() in ("none", "off"):
+            return None
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text  # a word; Settings says whether it is one that it knows
+
+    return Control(name, box, read, write)
+
+
+def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
+    """The plain types, the literal choices, and whether None is among them."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        choices = get_args(annotation)
+        return (), tuple(c for c in choices if c is not None), None in choices
+    if origin in (Union, types.UnionType):
+        parts = [_flatten(arg) for arg in get_args(annotation)]
+        plain = tuple(t for part in parts for t in part[0])
+        return plain, tuple(c for part in parts for c in part[1]), any(part[2] for part in parts)
+    if annotation is type(None):
+        return (), (), True
+    return (origin or annotation,), (), False
+
+
+def _bounds(field: FieldInfo) -> tuple[float | None, float | None]:
+    low: Any = None
+    high: Any = None
+    for rule in field.metadata:
+        if isinstance(rule, Ge):
+            low = rule.ge
+        elif isinstance(rule, Gt):
+            low = rule.gt
+        elif isinstance(rule, Le):
+            high = rule.le
+        elif isinstance(rule, Lt):
+            high = rule.lt
+    return low, high

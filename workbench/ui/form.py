@@ -1,0 +1,62 @@
+"""All settings that are not in the header, one collapsed section a group, generated from their metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import ipywidgets as widgets
+
+from workbench.settings import Group, Settings, knob
+from workbench.ui import controls
+from workbench.ui.controls import Control
+
+HEADER = ("batch_size", "lr", "gradient_clip_val", "max_epochs")
+"""The four that a person tunes; they are in the panel's header."""
+
+Edited = Callable[[str, Any], None]
+
+
+def grouped() -> dict[Group, list[str]]:
+    """The settings of each group, in the order of their fields; the header's four left out."""
+    groups: dict[Group, list[str]] = {group: [] for group in get_args(Group)}
+    for name in Settings.model_fields:
+        if name not in HEADER:
+            groups[knob(name).group].append(name)
+    return {group: names for group, names in groups.items() if names}
+
+
+class Form(widgets.VBox):  # type: ignore[misc]
+    """The accordion. `edited(name, value)` is called when the person changes one; `show` never calls it."""
+
+    def __init__(self, settings: Settings, edited: Edited) -> None:
+        self._edited = edited
+        self._showing = False
+        self.controls: dict[str, Control] = {}
+        sections = [self._section(names, settings) for names in grouped().values()]
+        titles = [group.capitalize() for group in grouped()]
+        self.accordion = widgets.Accordion(sections, titles=titles, selected_index=None)
+        super().__init__([self.accordion])
+
+    def show(self, settings: Settings) -> None:
+        """Bring the controls to these settings."""
+        self._showing = True
+        try:
+            for name, control in self.controls.items():
+                value = getattr(settings, name)
+                if control.read() != value:
+                    control.write(value)
+        finally:
+            self._showing = False
+
+    def _section(self, names: list[str], settings: Settings) -> widgets.Widget:
+        for name in names:
+            control = controls.make(name, getattr(settings, name))
+            control.widget.observe(lambda _, name=name: self._changed(name), "value")
+            self.controls[name] = control
+        box = widgets.VBox([self.controls[name].widget for name in names])
+        return box.add_class("wb-form-grid")
+
+    def _changed(self, name: str) -> None:
+        if not self._showing:
+            self._edited(name, self.controls[name].read())

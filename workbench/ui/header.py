@@ -1,0 +1,119 @@
+"""The four main settings: batch size, learning rate, clip and epochs, with their finders and what these found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as widgets
+
+from workbench.settings import Settings
+from workbench.ui import controls, words
+from workbench.ui.calm import shown
+
+Edited = Callable[[str, Any], None]
+LOWEST, HIGHEST = -7, 1
+"""The slider's decades. The number box takes any rate; one outside waits at the slider's end."""
+
+
+class Found(widgets.Button):  # type: ignore[misc]
+    """'Use 3.2e-3': what a search found, applied only by this click. Hidden while there is nothing to apply."""
+
+    def __init__(self, use: Callable[[Any], None], text: Callable[[Any], str]) -> None:
+        super().__init__(button_style="success", layout=widgets.Layout(width="auto", display="none"))
+        self._use, self._text = use, text
+        self._value: Any = None
+        self.on_click(lambda _: self._use(self._value))
+        self.add_class("wb-use")
+
+    def offer(self, value: Any, current: Any, why: str = "") -> None:
+        """Offer `value`, unless there is none or it is already in use."""
+        self._value = value
+        if value is not None:
+            self.description, self.tooltip = f"Use {self._text(value)}", why
+        self.settle(current)
+
+    def settle(self, current: Any) -> None:
+        """`current` is in use now."""
+        same = self._value is not None and current is not None and math.isclose(self._value, current, rel_tol=1e-3)
+        shown(self, self._value is not None and not same)
+
+
+class Header(widgets.Box):  # type: ignore[misc]
+    """The four steps. `edited(name, value)` is called when the person changes one; `show` never calls it."""
+
+    def __init__(
+        self, settings: Settings, edited: Edited, find_batch_size: Callable[[], None], find_lr: Callable[[], None]
+    ) -> None:
+        self._edited = edited
+        self._showing = False
+        self.batch_size = _bare(controls.make("batch_size", settings.batch_size), "82px")
+        self.clip = _bare(controls.make("gradient_clip_val", settings.gradient_clip_val), "82px")
+        self.epochs = _bare(controls.make("max_epochs", settings.max_epochs), "72px")
+        self.lr = _bare(controls.make("lr", settings.lr), "96px")
+        self.slider = widgets.FloatLogSlider(
+            value=settings.lr, base=10, min=LOWEST, max=HIGHEST, step=0.02, readout=False,
+            layout=widgets.Layout(flex="1 1 120px", width="auto", min_width="90px"), tooltip=controls.tooltip("lr"),
+        )  # fmt: skip
+        self.use_batch_size = Found(lambda value: edited("batch_size", value), str)
+        self.use_lr = Found(lambda value: edited("lr", value), words.rate)
+        self.find_batch_size = _button("Find", "Try batch sizes for speed and memory", find_batch_size)
+        self.find_lr = _button("Find", "Sweep the learning rate and watch the loss", find_lr)
+        super().__init__([
+            _step("①", "Batch size", [self.batch_size.widget, self.find_batch_size, self.use_batch_size]),
+            _step("②", "Learning rate", [self.slider, self.lr.widget, self.find_lr, self.use_lr]).add_class("wb-step-lr"),
+            _step("③", "Clip", [self.clip.widget], "0: off"),
+            _step("④", "Epochs", [self.epochs.widget]),
+        ])  # fmt: skip
+        self.add_class("wb-four")
+        for control in (self.batch_size, self.clip, self.epochs, self.lr):
+            control.widget.observe(lambda _, control=control: self._changed(control.name, control.read()), "value")
+        self.slider.observe(lambda change: self._changed("lr", two_digits(change["new"])), "value")
+        self.show(settings)
+
+    def show(self, settings: Settings) -> None:
+        """Bring the controls to these settings."""
+        self._showing = True
+        try:
+            for control in (self.batch_size, self.clip, self.epochs, self.lr):
+                value = getattr(settings, control.name)
+                if control.read() != value:
+                    control.write(value)
+            inside = min(max(settings.lr, 10.0**LOWEST), 10.0**HIGHEST)
+            if not math.isclose(self.slider.value, inside, rel_tol=0.01):
+                self.slider.value = inside
+            self.epochs.widget.placeholder = "–" if settings.epochs is None else str(settings.epochs)
+            self.use_lr.settle(settings.lr)
+            self.use_batch_size.settle(settings.batch_size)
+        finally:
+            self._showing = False
+
+    def _changed(self, name: str, value: Any) -> None:
+        if not self._showing:
+            self._edited(name, value)
+
+
+def two_digits(value: float) -> float:
+    """A rate as a person would write it: 3.2e-3, not 0.0031622776."""
+    return float(f"{value:.1e}")
+
+
+def _bare(control: controls.Control, width: str) -> controls.Control:
+    """Without the description, which the step's title says; screen readers keep the tooltip."""
+    control.widget.description = ""
+    control.widget.layout.width = width
+    control.widget.style.description_width = "0"
+    return control
+
+
+def _button(text: str, tooltip: str, clicked: Callable[[], None]) -> widgets.Button:
+    button = widgets.Button(description=text, tooltip=tooltip, layout=widgets.Layout(width="auto"))
+    button.on_click(lambda _: clicked())
+    return button
+
+
+def _step(number: str, title: str, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
+    aside = f" · {note}" if note else ""
+    name = widgets.HTML(f'<div class="wb-step-name">{number} <b>{title}</b>{aside}</div>')
+    return widgets.VBox([name, widgets.HBox(parts)]).add_class("wb-step")

@@ -1,0 +1,65 @@
+"""What a person should read: errors, warnings and messages, above the canvas until they are put away."""
+
+from __future__ import annotations
+
+import html
+import threading
+from collections import deque
+from typing import Literal
+
+import ipywidgets as widgets
+
+from workbench.ui.calm import shown
+
+Level = Literal["info", "warning", "error"]
+_CLASSES = {"info": "wb-info", "warning": "wb-warning", "error": "wb-error-notice"}
+_KEPT = 4
+_LONGEST = 1500
+
+
+class Notice(widgets.HBox):  # type: ignore[misc]
+    """The last few notices, newest first. Safe to call from any thread."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[Level, str]] = deque(maxlen=_KEPT)
+        self._lock = threading.Lock()
+        self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class("wb-notice")
+        close = widgets.Button(
+            icon="times", tooltip="Put these notices away", layout=widgets.Layout(width="30px", flex="0 0 auto")
+        )
+        close.on_click(lambda _: self.clear())
+        super().__init__([self._text, close])
+        shown(self, False)
+
+    @property
+    def lines(self) -> list[tuple[Level, str]]:
+        """Level and text of each notice, newest first."""
+        return list(self._lines)
+
+    def say(self, text: str, level: Level = "info") -> None:
+        """Show one notice; the same one twice in a row is shown once."""
+        text = text.strip()[:_LONGEST]
+        with self._lock:
+            if not text or (self._lines and self._lines[0] == (level, text)):
+                return
+            self._lines.appendleft((level, text))
+            self._show()
+
+    def error(self, error: BaseException, doing: str = "") -> None:
+        """Show an error in plain words."""
+        words = str(error).strip() or type(error).__name__
+        plain = type(error).__module__.startswith("workbench")
+        said = words if plain else f"{type(error).__name__}: {words}"
+        self.say(f"{doing}: {said}" if doing else said, "error")
+
+    def clear(self) -> None:
+        with self._lock:
+            self._lines.clear()
+            self._show()
+
+    def _show(self) -> None:
+        self._text.value = "".join(
+            f'<div class="{_CLASSES[level]}" role="{"alert" if level == "error" else "status"}">{html.escape(text)}</div>'
+            for level, text in self._lines
+        )
+        shown(self, bool(self._lines))

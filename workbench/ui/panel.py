@@ -1,0 +1,283 @@
+"""The panel: controls above, the live canvas below, and the bench behind both.
+
+Callbacks of the controls only ask the bench, which returns at once; they may come on any thread. What the bench says
+back comes through the pump, on its thread. One lock keeps the two from setting a control against each other.
+"""
+
+from __future__ import annotations
+
+import html
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import ipywidgets as widgets
+
+from workbench.events import (
+    BenchEvent,
+    Changed,
+    CurveEnded,
+    Message,
+    RunEnded,
+    RunStarted,
+    SearchEnded,
+    SettingsSet,
+    Status,
+    StatusChanged,
+)
+from workbench.settings import Settings, SettingsError
+from workbench.ui import still, words
+from workbench.ui.calm import aside, reachable, shown, tree
+from workbench.ui.form import Form
+from workbench.ui.header import Header
+from workbench.ui.live import LiveView
+from workbench.ui.notice import Notice
+from workbench.ui.pump import Pump
+from workbench.ui.runbar import Actions, RunBar
+
+
+class Bench(Protocol):
+    """What the panel needs of `workbench.bench.Workbench`."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def summary(self) -> Any: ...
+    @property
+    def job(self) -> Any: ...
+    @property
+    def jobs(self) -> Iterable[Any]: ...
+
+    def set(self, **changes: Any) -> Any: ...
+    def find_lr(self) -> Any: ...
+    def find_batch_size(self) -> Any: ...
+    def fit(self) -> Any: ...
+    def export(self, path: str) -> Any: ...
+    def subscribe(self, callback: Any) -> Any: ...
+
+
+LIVE = {"lr": "lr", "gradient_clip_val": "clip"}
+"""What may change in a running fit, and what its button calls it."""
+
+
+class Panel(widgets.VBox):  # type: ignore[misc]
+    """The bench's face in a notebook. Several displays of one panel show the same state."""
+
+    @classmethod
+    def of(cls, bench: Bench) -> Panel:
+        """The one open panel of this bench, made when it is first asked for."""
+        known = _OPEN.get(id(bench))
+        return known if known is not None else cls(bench)
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._lock = threading.RLock()
+        self._run_id = ""
+        self._kind = ""
+        self._status: Status | None = None
+        self._in_run: dict[str, Any] = {}
+        """What holds in the running fit; empty while none runs."""
+        self._replayed: dict[int, BenchEvent] = {}
+        self.notice = Notice()
+        self.header = Header(bench.settings, self._edit, self._find_batch_size, self._find_lr)
+        self.run = RunBar(Actions(self._fit, self._pause, self._stop, self._apply, self._export))
+        self.form = Form(bench.settings, self._edit)
+        self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
+        super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
+        self.add_class("wb-panel")
+        self.still = still.Still(f"workbench-{self.model_id}")
+        shown(self.form, False)
+        self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
+        self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
+        self.canvas.observe(lambda change: self._edit("gradient_clip_val", change["new"] or None), "clip")
+        reachable(self)
+        self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)
+        self.canvas.wake = self.pump.wake
+        self._catch_up()
+        _OPEN[id(bench)] = self
+
+    def close(self) -> None:
+        """Stop listening, and take the widgets away. The bench and its jobs go on."""
+        if _OPEN.get(id(self._bench)) is self:
+            del _OPEN[id(self._bench)]
+        self._unsubscribe()
+        self.pump.drain()
+        for widget in list(tree(self))[1:]:
+            widget.close()
+        super().close()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """The live panel; beside it, a place for the pictures that stay when the kernel is gone."""
+        data, metadata = super()._repr_mimebundle_(**kwargs), {}
+        if isinstance(data, tuple):
+            data, metadata = data
+        data["text/plain"] = self.still.text() or f"{self._bench.summary.name}: nothing has run yet"
+        if still.in_notebook():
+            self.still.open()
+        elif (png := self.still.png()) is not None:
+            data["image/png"] = png
+        return data, metadata
+
+    # -- from the person to the bench --------------------------------------------------------------------------
+
+    def _edit(self, name: str, value: Any) -> None:
+        """A control was moved: the bench's settings follow, and so do all other controls of the same setting."""
+        with self._lock:
+            if getattr(self._bench.settings, name) == value:
+                return
+            try:
+                self._bench.set(**{name: value})
+            except SettingsError as error:
+                self.notice.error(error)
+            self._show_settings()
+
+    def _find_lr(self) -> None:
+        self._ask("Find learning rate", self._bench.find_lr)
+
+    def _find_batch_size(self) -> None:
+        self._ask("Find batch size", self._bench.find_batch_size)
+
+    def _fit(self) -> None:
+        self._ask("Fit", self._bench.fit)
+
+    def _pause(self) -> None:
+        job = self._job()
+        if job is not None:
+            self._ask("Pause", job.resume if self._status == "paused" else job.pause)
+
+    def _stop(self) -> None:
+        job = self._job()
+        if job is not None:
+            self._ask("Stop", job.stop)
+
+    def _apply(self) -> None:
+        job, changes = self._job(), self._differences()
+        if job is not None and changes:
+            self._ask("Apply to the run", lambda: job.change(**changes))
+
+    def _job(self) -> Any:
+        """The job that the canvas shows; before the first event of a new one, the bench's own word for it."""
+        return next((job for job in self._bench.jobs if job.id == self._run_id), self._bench.job)
+
+    def _export(self, path: str) -> None:
+        def work() -> None:
+            self._bench.export(path)
+            self.notice.say(f"Written: {path}")
+
+        aside(work, lambda error: self.notice.error(error, "Export"), "export")
+
+    def _ask(self, doing: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - shown to the person who clicked
+            self.notice.error(error, doing)
+
+    # -- from the bench to the person --------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        """Hear what is to come, then draw what has been: an event that comes both ways is drawn once."""
+        with self._lock:
+            self._unsubscribe = self._bench.subscribe(self.pump.put)
+            for job in _last_of_each_kind(self._bench.jobs):
+                for event in list(job.events):
+                    self._hear(event)
+                    self._replayed[id(event)] = event
+        self.pump.wake()
+
+    def _hear(self, event: BenchEvent) -> None:
+        with self._lock:
+            if self._replayed.pop(id(event), None) is not None:
+                return
+            self.canvas.draw(event)
+            self._react(event)
+
+    def _react(self, event: BenchEvent) -> None:
+        """What an event means for the controls."""
+        match event:
+            case RunStarted():
+                self._started(event)
+            case StatusChanged():
+                if not (event.status == "queued" and self._status in ("running", "paused")):
+                    self._follow(event.status)
+            case Changed():
+                self._in_run.update({name: value for name, value in event.values.items() if name in LIVE})
+                self._offer_change()
+            case CurveEnded():
+                why = " · ".join(event.notes) or event.ended
+                self.header.use_lr.offer(event.suggestion, self._bench.settings.lr, why)
+            case SearchEnded():
+                self.header.use_batch_size.offer(event.best, self._bench.settings.batch_size, event.ended)
+            case Message():
+                self.notice.say(event.text, event.level)
+            case SettingsSet():
+                self._show_settings()
+            case RunEnded():
+                self._ended(event)
+            case _:
+                pass  # the canvas has drawn it
+
+    def _started(self, event: RunStarted) -> None:
+        self._run_id, self._kind = event.run, event.kind
+        if event.kind == "fit":
+            self._in_run = {name: event.settings.get(name) for name in LIVE}
+        self._follow("running")
+        self._offer_change()
+
+    def _ended(self, event: RunEnded) -> None:
+        self._in_run = {}
+        self._follow(event.status)
+        self._offer_change()
+        if event.error is not None:
+            last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
+            self.notice.say(f"{words.job(self._kind)} failed. {last[0]}", "error")
+        job = self._job()
+        if job is not None and job.id == self._run_id:
+            self.still.remember(list(job.events))
+            if self.still.opened:
+                aside(self.still.fill, lambda error: self.notice.error(error, "The picture of this job"), "still")
+
+    def _follow(self, status: Status) -> None:
+        self._status = status
+        self.run.follow(status, self._kind)
+
+    def _show_settings(self) -> None:
+        """All controls to the bench's settings, which alone are true."""
+        with self._lock:
+            settings = self._bench.settings
+            self.header.show(settings)
+            self.form.show(settings)
+            self.canvas.marker = settings.lr
+            self.canvas.clip = settings.gradient_clip_val or 0.0
+            self._offer_change()
+
+    def _differences(self) -> dict[str, Any]:
+        """The live settings in which the controls and the running fit differ."""
+        settings = self._bench.settings
+        wanted = {name: getattr(settings, name) for name in self._in_run}
+        return {name: value for name, value in wanted.items() if value != self._in_run[name]}
+
+    def _offer_change(self) -> None:
+        differences = self._differences().items()
+        parts = [f"{LIVE[name]} {'off' if value is None else words.rate(value)}" for name, value in differences]
+        self.run.offer_change(", ".join(parts))
+
+
+# A panel holds its bench, so an id stays one bench's as long as its panel is here.
+_OPEN: WeakValueDictionary[int, Panel] = WeakValueDictionary()
+
+
+def _last_of_each_kind(jobs: Iterable[Any]) -> list[Any]:
+    """The jobs whose plots are to be seen, in the order in which they ran."""
+    last: dict[str, Any] = {}
+    for job in jobs:
+        last.pop(job.kind, None)
+        last[job.kind] = job
+    return list(last.values())
+
+
+def _title(summary: Any) -> widgets.HTML:
+    trained = "" if summary.trainable == summary.parameters else f" ({words.count(summary.trainable)} trained)"
+    facts = f"{words.count(summary.parameters)} parameters{trained} · {words.size(summary.bytes)} · {summary.device}"
+    text = f"<b>{html.escape(str(summary.name))}</b> <span>· {html.escape(facts)}</span>"
+    return widgets.HTML(text).add_class("wb-title")

@@ -1,0 +1,74 @@
+"""The buttons that start, hold and end a fit, change one that is running, and write the script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ipywidgets as widgets
+
+from workbench.events import Status
+from workbench.ui.calm import shown
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What the buttons do. Each returns at once."""
+
+    fit: Callable[[], None]
+    pause: Callable[[], None]
+    stop: Callable[[], None]
+    apply: Callable[[], None]
+    export: Callable[[str], None]
+
+
+class RunBar(widgets.VBox):  # type: ignore[misc]
+    """▶ Fit with these, ❚❚ Pause, ■ Stop, Apply to the run, Settings, Export…"""
+
+    def __init__(self, actions: Actions) -> None:
+        self.fit = _button("▶ Fit with these", "Train with the settings above", actions.fit, "primary")
+        self.pause = _button("❚❚ Pause", "Wait before the next update", actions.pause)
+        self.stop = _button("■ Stop", "End at the next update and keep what there is", actions.stop)
+        self.apply = _button("Apply to the run", "", actions.apply, "warning")
+        self.settings = widgets.ToggleButton(
+            description="All settings", icon="sliders", tooltip="Every other setting", layout=widgets.Layout(width="auto")
+        )
+        self.export = widgets.ToggleButton(
+            description="Export…", tooltip="Write a script that repeats the last fit", layout=widgets.Layout(width="auto")
+        )
+        self.path = widgets.Text("train.py", description="File", style={"description_width": "auto"})
+        self.write = _button("Write the script", "Write it, with the starting weights beside it", self._write, "primary")
+        self._actions = actions
+        self._exporting = widgets.HBox([self.path, self.write])
+        gap = widgets.Box().add_class("wb-gap")
+        buttons = [self.fit, self.pause, self.stop, self.apply, gap, self.settings, self.export]
+        super().__init__([widgets.Box(buttons).add_class("wb-run"), self._exporting])
+        self.export.observe(lambda change: shown(self._exporting, change["new"]), "value")
+        shown(self._exporting, False)
+        self.follow(None, "")
+
+    def follow(self, status: Status | None, kind: str) -> None:
+        """Buttons say what can be done now: only a fit can be paused, only a job that is not over can be stopped."""
+        live = status in ("running", "paused")
+        self.stop.disabled = not (live or status == "queued")
+        self.pause.disabled = not (live and kind == "fit")
+        self.pause.description = "▶ Resume" if status == "paused" else "❚❚ Pause"
+        self.pause.tooltip = "Go on" if status == "paused" else "Wait before the next update"
+
+    def offer_change(self, what: str) -> None:
+        """Offer to change the running fit: `what` says to which values. Empty: nothing differs."""
+        shown(self.apply, bool(what))
+        if what:
+            self.apply.description = f"Apply to the run: {what}"
+            self.apply.tooltip = "The running fit keeps its own values until you press this"
+
+    def _write(self) -> None:
+        self._actions.export(self.path.value.strip() or "train.py")
+
+
+def _button(text: str, tooltip: str, clicked: Callable[[], None], style: str = "") -> widgets.Button:
+    button = widgets.Button(
+        description=text, tooltip=tooltip, button_style=style, layout=widgets.Layout(width="auto")
+    )
+    button.on_click(lambda _: clicked())
+    return button

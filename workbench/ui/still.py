@@ -1,0 +1,92 @@
+"""The static face: when a job ends, its picture and a small table stay in the output.
+
+A notebook reads well then on a page, in nbconvert, and after a restart, where the live panel is gone. Beside a living
+panel the style sheet hides them.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+from IPython.display import display, update_display
+
+from workbench.events import Event
+from workbench.runs.run import Run
+
+_ORDER = ("find_batch_size", "find_lr", "fit")
+
+
+class Still:
+    """The last job of each kind as pictures, drawn when first wanted, and their place in the notebook's output."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._opened = False
+        self._lock = threading.Lock()
+        self._runs: dict[str, Run] = {}
+        self._drawn: dict[str, bytes] = {}
+
+    def remember(self, events: Sequence[Event]) -> None:
+        """A job is over; its events."""
+        run = Run.from_events(events)
+        with self._lock:
+            self._runs[run.kind] = run
+            self._drawn.pop(run.kind, None)
+
+    @property
+    def opened(self) -> bool:
+        """Whether some output waits to be filled."""
+        return self._opened
+
+    def text(self) -> str:
+        """The jobs, a line each; empty before the first."""
+        return "\n".join(map(repr, self._ordered()))
+
+    def png(self) -> str | None:
+        """The picture of the job that matters most (a fit, if there was one), as base64."""
+        runs = self._ordered()
+        return base64.b64encode(self._png(runs[-1])).decode("ascii") if runs else None
+
+    def bundle(self) -> dict[str, str]:
+        """What the place shows: tables and pictures, or nothing yet."""
+        parts = []
+        for run in self._ordered():
+            data = base64.b64encode(self._png(run)).decode("ascii")
+            parts.append(f'{run._repr_html_()}<img alt="{run.kind}, {run.status}" src="data:image/png;base64,{data}">')
+        if not parts:
+            return {"text/plain": "", "text/html": '<div class="wb-still"></div>'}
+        return {"text/plain": self.text(), "text/html": f'<div class="wb-still">{"".join(parts)}</div>'}
+
+    def open(self) -> None:
+        """Make the place in the output of the cell that runs now."""
+        self._opened = True
+        display(self.bundle(), raw=True, display_id=self._name)
+
+    def fill(self) -> None:
+        """Bring every such place up to date, from any thread."""
+        update_display(self.bundle(), raw=True, display_id=self._name)
+
+    def _ordered(self) -> list[Run]:
+        with self._lock:
+            known = [self._runs[kind] for kind in _ORDER if kind in self._runs]
+        return known
+
+    def _png(self, run: Run) -> bytes:
+        drawn = self._drawn.get(run.kind)
+        if drawn is None:
+            figure: Any = run.plot()
+            file = io.BytesIO()
+            figure.savefig(file, format="png", dpi=100)
+            drawn = self._drawn[run.kind] = file.getvalue()
+        return drawn
+
+
+def in_notebook() -> bool:
+    """Whether what is displayed goes to a front end (not to a terminal, or nowhere)."""
+    shell = get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None
