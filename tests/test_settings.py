@@ -92,7 +92,7 @@ def test_settings_are_frozen_and_replace_makes_others() -> None:
     assert (second.lr, second.batch_size) == (0.1, 64)
     assert second.changed() == {"lr": 0.1, "batch_size": 64}
     with pytest.raises(Exception, match="frozen"):
-        first.lr = 1.0  # type: ignore[misc]
+        first.lr = 1.0
 
 
 def test_length_is_ten_epochs_when_nothing_is_said() -> None:

@@ -127,7 +127,7 @@ class CurveEnded:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One batch size that was really tried. `seconds` is for its timed updates; bytes are the peak above idle."""
+    """One batch size that was really tried. `seconds` is for a typical update; bytes are the peak above idle."""
 
     size: int
     ok: bool

@@ -222,9 +222,11 @@ def test_much_output_does_not_block() -> None:
     assert len(lines) == 20_000
 
 
-def private_kb(name: str = "/proc/self/smaps_rollup") -> int:
-    rows = (line.split() for line in Path(name).read_text().splitlines()[1:])
-    return sum(int(row[1]) for row in rows if row[0] in ("Private_Clean:", "Private_Dirty:"))
+def own_kb() -> int:
+    """Memory written by this process or one it was forked from. Not Private_*: that counts a page of a shared
+    file too while only one process maps it."""
+    rows = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    return next(int(row[1]) for row in rows if row[0] == "Anonymous:")
 
 
 def test_a_big_tensor_is_not_copied_per_child() -> None:
@@ -232,21 +234,22 @@ def test_a_big_tensor_is_not_copied_per_child() -> None:
     array = np.ones(1_000)
 
     def look(tensor: torch.Tensor, small: np.ndarray[Any, Any], tag: int) -> tuple[float, int, int | None]:
-        return float(tensor.sum()), private_kb(), tag
+        before = own_kb()
+        return float(tensor.sum()), own_kb() - before, tag
 
     with pack(big) as data:
         del big
         for tag in range(2):  # packed once, for any number of calls
             total, private, same = call(look, data, array, tag).get()
             assert total == 64 << 20
-            assert private < 60_000
+            assert private < 10_000
             assert same == tag
 
 
 def test_a_huge_result_comes_back_mapped() -> None:
-    before = private_kb()
+    before = own_kb()
     result = call(lambda: [torch.full((40 << 20,), 2.0), np.zeros(5_000_000), b"x" * 10_000_000]).get()
-    assert private_kb() - before < 40_000
+    assert own_kb() - before < 40_000
     assert result[0][-1] == 2
     assert len(result[2]) == 10_000_000
     result[0][0] = 5
@@ -290,26 +293,19 @@ def test_a_killed_server_is_replaced() -> None:
     assert outcome.kind == "died"
     assert "fork server" in outcome.died
     assert wait_until(lambda: all(gone(int(pid)) for pid in pids))
-    old = forked.server().process.pid
-    forked.server().process.kill()  # and between two calls
-    assert call(os.getppid).get() not in (old, os.getpid())
+    assert call(len, "abc").get() == 3
 
 
-def test_close_ends_everything_and_the_next_call_starts_anew() -> None:
+def test_close_ends_everything_and_the_next_call_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     used = forked.server()
     temporary = used._temporary
     child.close()
     assert used.process.poll() is not None
     assert not os.path.exists(temporary)
-    assert call(len, "abc").get() == 3
-
-
-def test_a_server_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    child.close()
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(ServerError, match="ended with code 1"):
+    with monkeypatch.context() as patched, pytest.raises(ServerError, match="ended with code 1"):
+        patched.setattr(sys, "executable", "/bin/false")
         call(len, "abc")
-    child.close()
+    assert call(len, "abc").get() == 3
 
 
 def test_the_server_is_clean() -> None:

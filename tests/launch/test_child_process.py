@@ -32,6 +32,8 @@ def test_classes_of_main_and_of_a_local_module(tmp_path: Path) -> None:
         """
 import os, sys
 sys.path.pop(0)  # the folder's random.py is a trap for a server that looks there first
+from workbench.launch import forked
+forked.server()
 sys.path.append("local")
 import nets
 from dataclasses import dataclass
@@ -62,9 +64,10 @@ print("good")
 
 
 SLEEPER = """
-import json, os, psutil, signal, sys, tempfile, time, torch
-from torch.utils.data import DataLoader, TensorDataset
 from workbench.launch import forked
+forked.server()  # starts while this process imports torch
+import json, os, psutil, signal, time, torch
+from torch.utils.data import DataLoader, TensorDataset
 from workbench.launch.child import run_in_child
 
 def sleep():
@@ -73,16 +76,18 @@ def sleep():
     print(json.dumps([os.getpid(), os.getppid(), *[p.pid for p in psutil.Process().children()]]), flush=True)
     time.sleep(60)
 
-if "fork" in sys.argv:
-    forked.server()
-    if os.fork() == 0:   # a sibling that holds copies of all sockets must not keep anything alive
-        time.sleep(60)
-        os._exit(0)
+if os.fork() == 0:  # a sibling that has copies of all sockets must not keep anything alive
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    time.sleep(SIBLING)
+    os._exit(0)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 def hear(line):
     print(json.dumps({"pids": json.loads(line), "temporary": forked.server()._temporary}), flush=True)
 run_in_child(sleep, threads=1, on_message=hear)
 """
+
+
+NAP = "time.sleep(1); print('[1]', flush=True)"
 
 
 def pids_and_folder(script: subprocess.Popen[str]) -> tuple[list[int], str]:
@@ -100,10 +105,8 @@ def all_gone(pids: list[int], seconds: float) -> bool:
     return False
 
 
-@pytest.mark.parametrize("sibling", [False, True])
-def test_a_killed_parent_leaves_nothing(tmp_path: Path, sibling: bool) -> None:
-    code = SLEEPER.replace('"fork" in sys.argv', str(sibling))
-    script = start(tmp_path, code)
+def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
+    script = start(tmp_path, SLEEPER.replace("SIBLING", "60"))
     pids, temporary = pids_and_folder(script)
     assert len(pids) >= 3
     assert os.path.isdir(temporary)
@@ -113,7 +116,7 @@ def test_a_killed_parent_leaves_nothing(tmp_path: Path, sibling: bool) -> None:
         assert all_gone(pids, 2.0)
         assert not os.path.exists(temporary)
     finally:
-        os.killpg(script.pid, signal.SIGKILL) if sibling else None
+        os.killpg(script.pid, signal.SIGKILL)
 
 
 def test_a_parent_killed_while_the_server_starts(tmp_path: Path) -> None:
@@ -134,7 +137,7 @@ time.sleep(60)
 
 
 def test_an_interrupt_of_the_whole_group_does_not_reach_them(tmp_path: Path) -> None:
-    script = start(tmp_path, SLEEPER.replace("time.sleep(60)", "time.sleep(1); print('[1]', flush=True)"))
+    script = start(tmp_path, SLEEPER.replace("SIBLING", "0").replace("time.sleep(60)", NAP))
     pids, _ = pids_and_folder(script)
     os.killpg(script.pid, signal.SIGINT)
     for pid in pids[:1]:

@@ -160,9 +160,9 @@ def test_threads_draw_at_once_and_alike() -> None:
     kinds: list[Any] = [a_run, a_curve, a_search]
     before = dict(matplotlib.rcParams)
     alone = [_pixels(kind) for kind in kinds]
-    with ThreadPoolExecutor(6) as pool:
-        together = list(pool.map(_pixels, kinds * 6))
-    assert together == alone * 6
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(_pixels, kinds * 3))
+    assert together == alone * 3
     assert dict(matplotlib.rcParams) == before
 
 

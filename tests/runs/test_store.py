@@ -123,6 +123,7 @@ def test_ids_count_up(tmp_path: Path) -> None:
     ]
     make(tmp_path, "0041-fit")
     make(tmp_path, "baseline")
+    make(tmp_path, "2031-05-01")
     assert new_id(tmp_path, "fit") == "0042-fit"
     RunFolder.create(tmp_path, "0042-fit", {}).close()  # the reserved folder may be used
 

@@ -143,6 +143,12 @@ class TestStopRule:
     def test_once_below_zero_a_small_positive_best_does_not_end_it(self):
         assert first_end([0.01, -0.005, 0.03, 0.02] * 25) is None
 
+    def test_a_batch_with_no_loss_at_all_changes_nothing(self):
+        """A hinge loss is 0 where all margins hold; the rule for positive losses still holds."""
+        at, why = first_end([1.0, 0.0, 1.0] * 10 + [50.0] * 10)
+        assert at == slow.stops_at([1.0, 0.0, 1.0] * 10 + [50.0] * 10)[0]
+        assert "4 x its best" in why
+
     def test_a_negative_loss_that_explodes_is_ended(self):
         falls = [-1.0 - 0.02 * i for i in range(50)]
         at, why = first_end(falls + [10.0**i for i in range(10)])

@@ -51,6 +51,9 @@ class Session:
         self.updates_per_epoch = _updates(self.train_loader, settings)
         self.updates = _total(self.updates_per_epoch, settings)
         self._val_loader: Loader | None = None
+        if task.val is not None:
+            # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
+            self._val_loader = task.val.loader(settings)
         optimization = task.configure(settings, self.updates)
         self.optimizer: Optimizer = optimization.optimizer
         if isinstance(self.optimizer, torch.optim.LBFGS):
@@ -92,8 +95,6 @@ class Session:
 
     def val_loader(self) -> Loader | None:
         """The validation loader, made once for the job."""
-        if self._val_loader is None and self.task.val is not None:
-            self._val_loader = self.task.val.loader(self.settings)
         return self._val_loader
 
     @contextlib.contextmanager

@@ -78,8 +78,9 @@ class Summary:
 class Context(Protocol):
     """What `effects` asks about names, at the place of the statement."""
 
-    lazy: bool
-    """Whether models here are finished by their first call."""
+    @property
+    def lazy(self) -> bool:
+        """Whether models here are finished by their first call."""
 
     def dotted(self, name: str) -> str | None:
         """What `name` was imported as ("torch.nn"), or None if it was not imported."""

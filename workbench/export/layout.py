@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -42,11 +41,9 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     head = source.lines[start - 1].encode()[: node.col_offset].decode() if start == node.lineno else ""
     if head.strip():
         # It shares its first line with another statement: only its own text, then.
-        cropped = [*lines]
-        if end == start:
-            cropped[0] = cropped[0][: len(cropped[0]) - len(_tail(source, node))]
-        cropped[0] = cropped[0][len(head) :]
-        return Block("\n".join(cropped).rstrip(), definition, source.label, start, end)
+        lines[-1] = lines[-1][: len(lines[-1]) - len(_tail(source, node))]
+        lines[0] = lines[0][len(head) :]
+        return Block("\n".join(lines).rstrip(), definition, source.label, start, end)
     tail = _tail(source, node)
     if tail.lstrip().startswith(";"):
         kept = tail.lstrip("; \t")
@@ -194,7 +191,8 @@ def _from(module: str, names: list[str]) -> str:
     line = f"from {module} import {', '.join(names)}"
     if len(line) <= _WIDTH:
         return line
-    return f"from {module} import (\n{textwrap.indent(',\n'.join(names), '    ')},\n)"
+    listed = "".join(f"    {name},\n" for name in names)
+    return f"from {module} import (\n{listed})"
 
 
 def third_party(modules: Iterable[str]) -> frozenset[str]:

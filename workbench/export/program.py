@@ -86,10 +86,33 @@ class Program:
         return found
 
     @cached_property
+    def repeats(self) -> frozenset[int]:
+        """Definitions that were run again with nothing changed in between (a cell run twice): they did nothing."""
+        found: set[int] = set()
+        changed_at: dict[str, int] = {}
+        first: dict[str, tuple[int, dict[str, int | None]]] = {}
+        for place, statement in enumerate(self.statements):
+            own = self.uses[place]
+            if isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)):
+                text = ast.dump(statement.node)
+                seen = {name: changed_at.get(name) for name in own.eager | own.optional}
+                at, seen_at = first.get(text, (None, None))
+                if at is not None and seen == seen_at and all(changed_at.get(name) == at for name in own.binds):
+                    found.add(place)
+                    continue
+                if not isinstance(statement.node, ast.Assign) or _is_constant(statement.node.value):
+                    first[text] = place, seen
+            for name in self.bound(place) | own.deletes | effects.directly_changed(statement.node):
+                changed_at[name] = place
+        return frozenset(found)
+
+    @cached_property
     def binders(self) -> dict[str, list[int]]:
         """The places that bind or delete each name, in order."""
         found: dict[str, list[int]] = {}
         for place, statement in enumerate(self.statements):
+            if place in self.repeats:
+                continue
             for name in self.bound(place) | self.uses[place].deletes:
                 found.setdefault(name, []).append(place)
             if _is_star(statement.node):
@@ -156,6 +179,12 @@ def _is_star(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
 
 
+def _is_constant(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return all(_is_constant(item) for item in node.elts)
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and _is_constant(node.operand))
+
+
 def _imports_root(node: ast.stmt, name: str) -> bool:
     """Whether `node` is an `import name` or `import name.more`: several of them add to one another."""
     return isinstance(node, ast.Import) and any(a.asname is None and imported_name(a) == name for a in node.names)
@@ -209,6 +238,11 @@ class _At:
         if f".{name}" in self.open:
             return None
         return self.program.slicer.method(name, self.open)
+
+
+def at_place(program: Program, place: int) -> effects.Context:
+    """The names of `program` as they are at `place`."""
+    return _At(program, place)
 
 
 # ---- the slice --------------------------------------------------------------------------------------------------
@@ -312,9 +346,10 @@ class Slicer:
         for place, statement in enumerate(program.statements):
             unmade = statement.refusal is None and not statement.made
             definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
-            if unmade and not definition and not self.tainted(program, place):
-                if effects.sets_state(statement.node, _At(program, place)):
-                    self._keep(program, place)
+            if not unmade or definition or self.tainted(program, place):
+                continue
+            if effects.sets_state(statement.node, _At(program, place)):
+                self._keep(program, place)
 
     def _settle(self) -> None:
         """Follow all that is kept, and what changes it, until nothing is added."""
@@ -455,7 +490,7 @@ class Slicer:
 
     def _unresolved(self, ask: _Ask) -> ExportError:
         program = ask.program
-        base, _, attribute = ask.name.partition(DOT)
+        base = ask.name.partition(DOT)[0]
         used = self._by(ask) or f" by {program.label}"
         if base == "__file__":
             return ExportError(f"`__file__` is used{used}; in the script it is another file. Write the path as text.")
@@ -497,7 +532,10 @@ class Slicer:
             self._ask(_Ask(program, name, place, place))
         for name in sorted(own.optional):
             self._ask(_Ask(program, name, place, place, needed=False))
+        at_once = not isinstance(statement.node, (ast.FunctionDef, ast.ClassDef))
         for name in sorted(own.late):
+            if at_once and program.reaching(name.partition(DOT)[0], place, statement.scope):
+                self._ask(_Ask(program, name, place, place, late=True, needed=False))
             self._ask(_Ask(program, name, program.end, place, late=True))
         self.lazy = self.lazy or any(
             (getattr(part, "id", None) or getattr(part, "attr", None) or "").startswith("Lazy")
@@ -544,7 +582,7 @@ class Slicer:
         for program in list(self.programs.values()):
             for place, statement in enumerate(program.statements):
                 definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
-                if place in program.kept or definition or statement.made:
+                if place in program.kept or place in program.repeats or definition or statement.made:
                     continue
                 names = self.changes(program, place)
                 if not any(self._holds(program, name, place) for name in names):

@@ -89,8 +89,9 @@ class Line:
 
 def first_line(node: ast.stmt) -> int:
     """The line a statement starts on, its decorators included."""
-    decorators = getattr(node, "decorator_list", ())
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return node.lineno
 
 
 def contains(node: ast.stmt | ast.expr, spot: Spot) -> bool:
@@ -195,8 +196,8 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
             inside = any(contains(s, spot) for suite in [*handlers, node.finalbody] for s in suite)
             if inside:
                 why = "it stands in a `try` whose handler holds the Workbench call, and may not have run"
-                for statement in node.body:
-                    _append(line, source, statement, scope, why)
+                for inner in node.body:
+                    _append(line, source, inner, scope, why)
                 for handler in node.handlers:
                     if handler.name and any(contains(s, spot) for s in handler.body):
                         bind_values(line, source.label, scope, {handler.name: None}, "a caught error")

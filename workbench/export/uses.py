@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 DOT = "·"
 _COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp"}
+_BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -46,14 +47,19 @@ def uses(node: ast.stmt, modules: frozenset[str] = frozenset(), postponed: bool 
     table = symtable.symtable(head + text, "<slice>", "exec")
     found = _Found()
     _read_top(table, found, hide="annotations" if postponed else "")
-    deletes = {name for name in _deleted(node)}
+    deletes = set(_deleted(node))
     found.binds -= deletes
     found.eager |= {target.id for target in _augmented(node)}
     found.eager |= deletes
+    optional = _class_reads(tree) | (field_annotations(tree) if postponed else set())
+    if isinstance(node, _BLOCKS):
+        found.eager = _Order(postponed).reads([tree], set())
+        optional |= found.eager & found.binds
+    optional |= {part.target.id for part in own_level(node) if isinstance(part, ast.NamedExpr)} & found.eager
     return Uses(
-        eager=frozenset(found.eager),
+        eager=frozenset(found.eager - optional),
         late=frozenset(found.late),
-        optional=frozenset(_class_reads(tree) | (field_annotations(tree) if postponed else set())) - found.eager,
+        optional=frozenset(optional),
         binds=frozenset(found.binds),
         definite=frozenset(definite(node)) & frozenset(found.binds),
         deletes=frozenset(deletes),
@@ -131,6 +137,81 @@ def _augmented(node: ast.stmt) -> Iterator[ast.Name]:
     for part in own_level(node):
         if isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
             yield part.target
+
+
+class _Order:
+    """Finds the names that a block reads before it has bound them itself."""
+
+    def __init__(self, postponed: bool) -> None:
+        self.postponed = postponed
+
+    def reads(self, body: list[ast.stmt], bound: set[str]) -> set[str]:
+        """The names that `body` reads from outside; adds to `bound` what is bound after it, whichever way it goes."""
+        found: set[str] = set()
+        for node in body:
+            found |= self._statement(node, bound)
+        return found
+
+    def _statement(self, node: ast.stmt, bound: set[str]) -> set[str]:
+        match node:
+            case ast.If():
+                return self._expression(node.test, bound) | self._ways([node.body, node.orelse], bound)
+            case ast.While():
+                return self._expression(node.test, bound) | self._ways([node.body, node.orelse, []], bound)
+            case ast.For() | ast.AsyncFor():
+                found = self._expression(node.iter, bound)
+                inside = bound | set(target_names(node.target))
+                found |= self.reads([ast.Expr(node.target)] if _is_place(node.target) else [], inside)
+                return found | self.reads(node.body, inside) | self.reads(node.orelse, set(bound))
+            case ast.With() | ast.AsyncWith():
+                found = set()
+                for item in node.items:
+                    found |= self._expression(item.context_expr, bound)
+                    bound |= set(target_names(item.optional_vars)) if item.optional_vars is not None else set()
+                return found | self.reads(node.body, bound)
+            case ast.Try():
+                return self._try(node, bound)
+            case ast.Match():
+                found = self._expression(node.subject, bound)
+                for case in node.cases:
+                    caught = {n.name for n in ast.walk(case.pattern) if isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name}
+                    found |= {n.id for n in ast.walk(case.pattern) if isinstance(n, ast.Name)} - bound
+                    guard = [ast.Expr(case.guard)] if case.guard is not None else []
+                    found |= self.reads([*guard, *case.body], bound | caught)
+                return found
+            case _:
+                own = uses(node, postponed=self.postponed)
+                found = set(own.eager | own.optional) - bound
+                bound |= own.definite
+                return found
+
+    def _try(self, node: ast.Try, bound: set[str]) -> set[str]:
+        before = set(bound)
+        found = self.reads([*node.body, *node.orelse], bound)
+        for handler in node.handlers:
+            inside = before | ({handler.name} if handler.name else set())
+            found |= self._expression(handler.type, inside) if handler.type is not None else set()
+            found |= self.reads(handler.body, inside)
+        found |= self.reads(node.finalbody, set(before))
+        bound.clear()
+        bound |= before | definite(node)
+        return found
+
+    def _ways(self, ways: list[list[ast.stmt]], bound: set[str]) -> set[str]:
+        before = set(bound)
+        found = {name for way in ways for name in self.reads(way, set(before))}
+        bound |= _meet(ways)
+        return found
+
+    def _expression(self, node: ast.expr, bound: set[str]) -> set[str]:
+        own = uses(ast.Expr(node), postponed=self.postponed)
+        found = set(own.eager) - bound
+        bound |= own.binds
+        return found
+
+
+def _is_place(target: ast.expr) -> bool:
+    return isinstance(target, (ast.Attribute, ast.Subscript))
 
 
 def target_names(target: ast.expr) -> Iterator[str]:

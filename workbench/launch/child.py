@@ -16,10 +16,10 @@ from workbench.instruments.memory import available_memory as available_memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import forked, letter, spawned
 from workbench.launch.forked import ServerError as ServerError
-from workbench.launch.letter import Handle
 from workbench.launch.worker import Given, Reply, Request
 from workbench.share import segment
 from workbench.share.parcel import Parcel, pack, unpack
+from workbench.share.segment import Handle
 
 FORK = sys.platform == "linux" and segment.MEMFD
 """Whether children are forked from a server. On macOS a process that has imported torch cannot be forked safely."""

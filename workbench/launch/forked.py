@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO
 
 import workbench
-from workbench.launch.letter import Handle
 from workbench.launch.server import FIXED, MOST_FDS
+from workbench.share.segment import Handle
 
 POLL = 0.02
 """Seconds between two looks at `stop`."""
@@ -75,14 +75,17 @@ class ForkServer:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def last_words(self) -> str:
-        """How it ended, if it did, and the end of what it wrote."""
+    def how_it_ended(self) -> str:
+        """In words, once it is reaped: its sockets are closed a moment before."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0)
-        # Read with its own offset: the file's position is shared with the server, which appends.
-        text = os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")[-4000:]
         code = self.process.returncode
-        return f"{'it goes on' if code is None else f'it ended with code {code}'}. {text}".strip()
+        return "it goes on" if code is None else f"it ended with code {code}"
+
+    def last_words(self) -> str:
+        """The end of what it wrote."""
+        # Read with its own offset: the file's position is shared with the server, which appends.
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")[-4000:]
 
     def close(self) -> None:
         """End it and all its children."""
@@ -168,12 +171,15 @@ def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> End
             end = call.run(used, fds, stop)
         finally:
             call.close()
-        if not end.lost or call.pid is not None:
+        if not end.lost:
             return end
-        words = used.last_words()
+        how = used.how_it_ended()
+        if call.pid is not None:
+            end.lost += f" ({how}); the next call starts a new one"
+            return end
         if attempt or used.alive():  # it did not die between two calls: it cannot start, or refuses
             break
-    raise ServerError(f"the fork server took no call ({end.lost}): {words}")
+    raise ServerError(f"the fork server took no call: {end.lost}, {how}. {used.last_words()}".rstrip())
 
 
 def _nowhere(name: str, data: bytes) -> None:

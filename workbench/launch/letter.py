@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.share.parcel import Parcel
-from workbench.share.segment import Segment
-
-Handle = int | str
+from workbench.share.segment import Handle, Segment
 
 
 def write(message: Any, parcels: Sequence[Parcel]) -> tuple[Segment, list[Handle]]:
     """A letter with `message` (plain data) and `parcels`: its cover, to be closed by the sender, and all handles."""
-    with_data = [parcel.segment is not None for parcel in parcels]
-    head = pickle.dumps((message, with_data))
+    about = [(parcel.segment is not None, parcel.devices) for parcel in parcels]
+    head = pickle.dumps((message, about))
     cover = Segment.place([head, *(parcel.code for parcel in parcels)])
     return cover, [cover.handle, *(p.segment.handle for p in parcels if p.segment is not None)]
 
@@ -25,10 +23,10 @@ def read(handles: Sequence[Handle]) -> tuple[Any, list[Parcel]]:
     cover, *rest = [Segment.attach(handle) for handle in handles]
     with cover:
         head, *codes = cover.views()
-    message, with_data = pickle.loads(head)
+    message, about = pickle.loads(head)
     segments = iter(rest)
     parcels = [
-        Parcel(bytes(code), next(segments) if has_data else None)
-        for code, has_data in zip(codes, with_data, strict=True)
+        Parcel(bytes(code), next(segments) if has_data else None, devices)
+        for code, (has_data, devices) in zip(codes, about, strict=True)
     ]
     return message, parcels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -36,7 +37,7 @@ class Progress:
         now = len(events)
         for event in events[seen:now]:
             self._note(event)
-        if self._bar is not None:
+        if self._bar is not None and now > seen:
             self._bar.set_postfix(self._facts, refresh=True)
         return now
 
@@ -54,6 +55,8 @@ class Progress:
             return
         elif isinstance(event, StepsDone):
             self._bar.n = int(event.steps[-1]) + 1
+            # The bar may be younger than the run, and pauses do not count: its clock is the run's.
+            self._bar.start_t = time.time() - event.seconds
             self._facts["epoch"] = str(event.epoch)
             self._facts["loss"] = f"{event.array('loss')[-1]:.4g}"
         elif isinstance(event, CurvePoint):

@@ -28,7 +28,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-PRELOAD = ("torch", "torch._dynamo", "accelerate", "cloudpickle", "workbench.launch.worker")
+PRELOAD = ("torch", "torch._dynamo", "accelerate", "cloudpickle", "workbench.launch.worker", "workbench.tuners.batch_size")
 """torch._dynamo: the first optimizer of a process imports it, for seconds."""
 
 FIXED = 4
@@ -212,11 +212,12 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _while_parent_lives(parent: int, load: Callable[[], None]) -> None:
+def _while_parent_lives(parent: int, temporary: str, load: Callable[[], None]) -> None:
     """Run `load`, and be gone if the parent goes meanwhile. A timer and not a thread: the server has one thread."""
 
     def look(*_: object) -> None:
         if os.getppid() != parent:
+            shutil.rmtree(temporary, ignore_errors=True)
             os._exit(0)
 
     signal.signal(signal.SIGALRM, look)
@@ -238,7 +239,7 @@ def _load() -> None:
 def main(control: int, parent: int, temporary: str) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _adopt_orphans()
-    _while_parent_lives(parent, _load)
+    _while_parent_lives(parent, temporary, _load)
     Server(socket.socket(fileno=control), parent, temporary).serve()
 
 

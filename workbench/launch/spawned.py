@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.launch import worker
 from workbench.launch.forked import POLL, Deliver, End, Stop
-from workbench.launch.letter import Handle
+from workbench.share.segment import Handle
 
 _GRACE = 5.0
 

@@ -25,9 +25,9 @@ import torch
 
 from workbench.instruments.memory import data_bytes, peak_bytes, reset_peak
 from workbench.launch import letter
-from workbench.launch.letter import Handle
 from workbench.share import segment
 from workbench.share.parcel import Parcel, pack, unpack
+from workbench.share.segment import Handle
 
 if sys.platform != "win32":
     import resource

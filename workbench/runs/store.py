@@ -25,7 +25,7 @@ from workbench.runs.alive import identity
 from workbench.runs.read import HEADER, RECORD, RUNS, list_runs
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
-_NUMBER = re.compile(r"(\d+)-")
+_NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
 _TORN = b"~\n"
 """Ends a line that was cut by a failed write, and keeps it from ever reading as a whole one."""
 _GONE = ".gone-"
@@ -146,7 +146,7 @@ def new_id(root: Path, kind: str) -> str:
     The folder is made here (mkdir is the lock); pass the id on to `RunFolder.create`.
     """
     folder = runs_folder(root)
-    word = re.sub(r"[^\w]+", "-", kind).strip("-")[:32] or "run"
+    word = re.sub(r"[^\w]+", "-", kind).strip("-").lstrip("0123456789-")[:32] or "run"
     while True:
         numbers = _numbers(folder)
         number = max(numbers, default=0) + 1

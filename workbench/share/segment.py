@@ -35,6 +35,9 @@ _WORD = 8
 Span = tuple[int, int]
 """Offset and length in bytes."""
 
+Handle = int | str
+"""What another process needs to attach: a file descriptor to be sent over a socket, or a name."""
+
 
 class Segment:
     """A sealed segment, in the process that placed it or in one that attached to it."""
@@ -59,15 +62,15 @@ class Segment:
         return cls(None, shared, owner=True)
 
     @classmethod
-    def attach(cls, handle: int | str) -> Segment:
+    def attach(cls, handle: Handle) -> Segment:
         """The segment behind a file descriptor (which then belongs to it) or a name, from `handle`."""
         if isinstance(handle, int):
             return cls(handle, None, owner=False)
         return cls(None, shared_memory.SharedMemory(name=handle), owner=False)
 
     @property
-    def handle(self) -> int | str:
-        """What another process needs to attach: a file descriptor to be sent over a socket, or a name."""
+    def handle(self) -> Handle:
+        """What another process needs to attach to this segment, while it is open here."""
         if self._fd is not None:
             return self._fd
         if self._shared is not None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterator
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -25,6 +27,12 @@ from workbench.task.protocol import Task, TaskError
 from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
 from workbench.tuners.batch_sizes import ended_event, search
 from workbench.tuners.feed import cycled_windows
+
+
+ENOUGH = 0.4
+"""Seconds of further updates that a trial which fits is timed over, to compare speeds."""
+MOST = 50
+"""Further updates at the most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,17 +102,23 @@ def measure(task: Task, settings: Settings, size: int, steps: int) -> Trial:
         idle = _begin_peak(session.device)
         feed = cycled_windows(task, settings)
         session.task.model.train()
-        seconds = []
-        for _ in range(steps):
-            began = perf_counter()
-            window = next(feed)
-            float(update(session, window))  # waits for the device
-            seconds.append(perf_counter() - began)
+        seconds = [_timed(session, feed) for _ in range(steps)]
         _validate_once(session, size)
-        # The first update also allocates and chooses kernels; it is timed only when it is the only one.
-        timed = seconds[1:] or seconds
-        samples = size * settings.accumulate_grad_batches * len(timed)
-        return Trial(size, True, sum(timed), samples / sum(timed), _peak(session.device, idle))
+        peak = _peak(session.device, idle)
+        # The first updates also allocate, choose kernels and start threads: a speed worth comparing needs more.
+        until = perf_counter() + ENOUGH
+        while perf_counter() < until and len(seconds) < steps + MOST:
+            seconds.append(_timed(session, feed))
+        typical = statistics.median(seconds[1:] or seconds)
+        samples = size * settings.accumulate_grad_batches
+        return Trial(size, True, typical, samples / typical, peak)
+
+
+def _timed(session: Session, feed: Iterator[list[Any]]) -> float:
+    """Seconds for one more update, its batches included."""
+    began = perf_counter()
+    float(update(session, next(feed)))  # waits for the device
+    return perf_counter() - began
 
 
 def measure_here(task: Task, settings: Settings, size: int, steps: int) -> Trial:

@@ -150,8 +150,8 @@ def landmarks(
     Found on 17 tasks and checked once on 13 others, all swept 1e-5 to 10 in 100 updates (SEMANTICS.md). In a
     sweep of another length ten means a tenth of it, five a twentieth, and 0.9 becomes 0.9^(100 / length), so
     that each covers the same share of it; `num_training` tells the length of one that ended early, otherwise
-    it is taken as 100, or the points there are if they are more. Where the first ten losses are not all above
-    0, the edge is a rise by 3 times the start's size, or the range of losses seen until then if that is wider
+    it is taken as 100, or the points there are if they are more. Where one of the first ten losses is below
+    0, or their median is 0, the edge is a rise by 3 times the start's size, or the range of losses seen until then if that is wider
     (`sweep.exploded_above`).
     """
     found = _find(lrs, losses, beta, adaptive, schedule, num_training)
@@ -257,7 +257,8 @@ def _find(
     if not len(start):
         return "no loss was finite" if len(x) else "the sweep has no points"
     base = float(np.median(start))
-    edge = _edge(y, base, None if start.min() > 0 else float(np.ptp(start)))
+    spread = None if base > 0 and start.min() >= 0 else float(np.ptp(start))
+    edge = _edge(y, base, spread)
     kept = len(y) if edge is None else edge
     if kept < ten + 3:
         return _too_few(kept, ten, x, edge)
@@ -270,7 +271,7 @@ def _find(
     e = edge_at * (1 - beta) * _BELOW * (0.56 if adaptive else 1.0)
     v = 4 * float(x[ten + fall[0]])
     m = float(x[low]) * math.sqrt(1 - beta) * _BELOW
-    size = base if start.min() > 0 else max(abs(base), float(np.ptp(start)))
+    size = base if spread is None else max(abs(base), spread)
     return _Found(
         lr=float(np.median([e, v, m])) * _factor(schedule),
         edge=e,

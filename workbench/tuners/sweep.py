@@ -113,9 +113,9 @@ class StopRule:
     """Says after each point whether the sweep is over, and why.
 
     `threshold`: it ends when the smoothed loss is above so many times its best, the best starting at the first
-    smoothed value; None never ends it for that. A loss that is not finite always does. Once a loss was zero or
-    below, the rise is measured against the range of smoothed losses seen up to the best (`exploded_above`), and
-    not within the first ten points, which tell that range.
+    smoothed value; None never ends it for that. A loss that is not finite always does. Once a loss was below
+    zero, or while the best is zero, the rise is measured against the range of smoothed losses seen up to the
+    best (`exploded_above`), and not within the first ten points, which tell that range.
     """
 
     def __init__(self, threshold: float | None = 4.0) -> None:
@@ -126,7 +126,7 @@ class StopRule:
             )
         self.threshold = threshold
         self.best = math.inf
-        self._positive = True
+        self._below_zero = False
         self._seen = 0
         self._highest = -math.inf
         self._start = -math.inf  # the highest up to the best or in the first points, not on the way up after
@@ -136,9 +136,10 @@ class StopRule:
         if not math.isfinite(loss):
             return NOT_FINITE
         self._note(loss, smoothed)
-        if self.threshold is None or not (self._positive or self._seen > WARMUP):
+        positive = not self._below_zero and self.best > 0
+        if self.threshold is None or not (positive or self._seen > WARMUP):
             return None
-        if self._positive:
+        if positive:
             if smoothed > exploded_above(self.threshold, self.best):
                 return f"loss exploded (smoothed loss above {self.threshold:g} x its best)"
         elif smoothed > exploded_above(self.threshold, self.best, self._start - self.best):
@@ -147,7 +148,7 @@ class StopRule:
 
     def _note(self, loss: float, smoothed: float) -> None:
         self._seen += 1
-        self._positive = self._positive and loss > 0
+        self._below_zero = self._below_zero or loss < 0
         self._highest = max(self._highest, smoothed)
         if smoothed <= self.best or self._seen <= WARMUP:
             self._start = self._highest

@@ -13,7 +13,7 @@ from workbench.ui import controls, words
 from workbench.ui.calm import shown
 
 Edited = Callable[[str, Any], None]
-LOWEST, HIGHEST = -7, 1
+LOWEST, HIGHEST, STEP = -7, 1, 0.02
 """The slider's decades. The number box takes any rate; one outside waits at the slider's end."""
 
 
@@ -21,7 +21,7 @@ class Found(widgets.Button):  # type: ignore[misc]
     """'Use 3.2e-3': what a search found, applied only by this click. Hidden while there is nothing to apply."""
 
     def __init__(self, use: Callable[[Any], None], text: Callable[[Any], str]) -> None:
-        super().__init__(button_style="success", layout=widgets.Layout(width="auto", display="none"))
+        super().__init__(layout=widgets.Layout(width="auto", display="none"))
         self._use, self._text = use, text
         self._value: Any = None
         self.on_click(lambda _: self._use(self._value))
@@ -53,7 +53,7 @@ class Header(widgets.Box):  # type: ignore[misc]
         self.epochs = _bare(controls.make("max_epochs", settings.max_epochs), "72px")
         self.lr = _bare(controls.make("lr", settings.lr), "96px")
         self.slider = widgets.FloatLogSlider(
-            value=settings.lr, base=10, min=LOWEST, max=HIGHEST, step=0.02, readout=False,
+            value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout=False,
             layout=widgets.Layout(flex="1 1 120px", width="auto", min_width="90px"), tooltip=controls.tooltip("lr"),
         )  # fmt: skip
         self.use_batch_size = Found(lambda value: edited("batch_size", value), str)
@@ -69,7 +69,7 @@ class Header(widgets.Box):  # type: ignore[misc]
         self.add_class("wb-four")
         for control in (self.batch_size, self.clip, self.epochs, self.lr):
             control.widget.observe(lambda _, control=control: self._changed(control.name, control.read()), "value")
-        self.slider.observe(lambda change: self._changed("lr", two_digits(change["new"])), "value")
+        self.slider.observe(lambda change: self._slid(change["new"]), "value")
         self.show(settings)
 
     def show(self, settings: Settings) -> None:
@@ -80,9 +80,8 @@ class Header(widgets.Box):  # type: ignore[misc]
                 value = getattr(settings, control.name)
                 if control.read() != value:
                     control.write(value)
-            inside = min(max(settings.lr, 10.0**LOWEST), 10.0**HIGHEST)
-            if not math.isclose(self.slider.value, inside, rel_tol=0.01):
-                self.slider.value = inside
+            if on_slider(self.slider.value) != on_slider(settings.lr):
+                self.slider.value = 10 ** on_slider(settings.lr)
             self.epochs.widget.placeholder = "–" if settings.epochs is None else str(settings.epochs)
             self.use_lr.settle(settings.lr)
             self.use_batch_size.settle(settings.batch_size)
@@ -92,6 +91,17 @@ class Header(widgets.Box):  # type: ignore[misc]
     def _changed(self, name: str, value: Any) -> None:
         if not self._showing:
             self._edited(name, value)
+
+    def _slid(self, value: float) -> None:
+        """The slider says its own value back when it is set, a little off the exact one: that is no wish."""
+        if on_slider(value) != on_slider(self.lr.read()):
+            self._changed("lr", two_digits(value))
+
+
+def on_slider(lr: float) -> float:
+    """The slider's nearest stop, as a power of ten."""
+    power = math.log10(lr) if lr > 0 else LOWEST
+    return round(round(min(max(power, LOWEST), HIGHEST) / STEP) * STEP, 6)
 
 
 def two_digits(value: float) -> float:

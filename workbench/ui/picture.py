@@ -31,7 +31,7 @@ class Picture:
 
     def __init__(self) -> None:
         # The browser knows the columns of "fit" by this order: see extensions/live/src/loss.ts.
-        fit = Buckets([("min", 2), ("max", 3), ("mean", 2), ("last", 2)], LINE_BUCKETS)
+        fit = Buckets([("min", 2), ("max", 3), ("mean", 2), ("last", 3)], LINE_BUCKETS)
         heat = Buckets([("max", 1)], HEAT_BUCKETS)
         val, curve = Samples(2, 1000), Samples(3, CURVE_POINTS)
         self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "heat": heat})

@@ -74,6 +74,8 @@ class Progress:
         if event.error is not None:
             self._ended = _last_line(event.error)
         self._seconds = event.seconds
+        if self.kind == "find_lr":
+            self._values = []  # where the sweep ran away to says nothing
         self._say(f"{words.job(self.kind)}: {event.status}. {self._ended}".strip())
         self._put()
 

@@ -29,7 +29,7 @@ class RunBar(widgets.VBox):  # type: ignore[misc]
         self.fit = _button("▶ Fit with these", "Train with the settings above", actions.fit, "primary")
         self.pause = _button("❚❚ Pause", "Wait before the next update", actions.pause)
         self.stop = _button("■ Stop", "End at the next update and keep what there is", actions.stop)
-        self.apply = _button("Apply to the run", "", actions.apply, "warning")
+        self.apply = _button("Apply to the run", "", actions.apply).add_class("wb-apply")
         self.settings = widgets.ToggleButton(
             description="All settings", icon="sliders", tooltip="Every other setting", layout=widgets.Layout(width="auto")
         )
@@ -46,6 +46,7 @@ class RunBar(widgets.VBox):  # type: ignore[misc]
         self.export.observe(lambda change: shown(self._exporting, change["new"]), "value")
         shown(self._exporting, False)
         self.follow(None, "")
+        self.offer_change("")
 
     def follow(self, status: Status | None, kind: str) -> None:
         """Buttons say what can be done now: only a fit can be paused, only a job that is not over can be stopped."""

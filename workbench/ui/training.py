@@ -52,7 +52,7 @@ class Training:
         self._clear()
 
     def _clear(self) -> None:
-        self._smoother = Smoother()
+        self._smooth_loss, self._smooth_norm = Smoother(), Smoother()
         self._recent: deque[tuple[float, bool]] = deque(maxlen=RECENT)
         self._changes: list[list[Any]] = []
         self._clips: list[list[Any]] = []
@@ -85,13 +85,13 @@ class Training:
         bad = ~np.isfinite(loss) | (measured & ~np.isfinite(norm))
         clipped = _column(event, "grad_norm_clipped") < norm * (1 - 1e-4)
         finite_loss, finite_norm = np.where(np.isfinite(loss), loss, np.nan), np.where(bad, np.nan, norm)
-        smooth, lr = self._smoother.add(loss), _learning_rate(event)
+        smooth = [self._smooth_loss.add(loss), _learning_rate(event), self._smooth_norm.add(finite_norm)]
         clip_share = np.where(np.isfinite(finite_norm), clipped.astype(float), np.nan)
         self._fit.add(event.steps, event.every, [
             np.column_stack([finite_loss, finite_norm]),
             np.column_stack([finite_loss, finite_norm, bad.astype(float)]),
             np.column_stack([finite_norm, clip_share]),
-            np.column_stack([smooth, lr]),
+            np.column_stack(smooth),
         ])  # fmt: skip
         if len(self._starts):
             self._heat.add(event.steps, event.every, [self._heat_rows(layers, bad)])

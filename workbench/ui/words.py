@@ -54,14 +54,14 @@ def percent(fraction: float) -> str:
 
 _JOBS = {
     "fit": "Training",
-    "find_lr": "Looking for a learning rate",
-    "find_batch_size": "Looking for a batch size",
-    "validate": "Validating",
-    "test": "Testing",
-    "predict": "Predicting",
+    "find_lr": "Learning-rate finder",
+    "find_batch_size": "Batch-size finder",
+    "validate": "Validation",
+    "test": "Test",
+    "predict": "Prediction",
 }
 
 
 def job(kind: str) -> str:
-    """What a job of this kind does, as the start of a sentence."""
+    """What a job of this kind is called, at the start of a sentence."""
     return _JOBS.get(kind, kind.replace("_", " ").capitalize())

@@ -10,7 +10,7 @@ import { baseOptions, followWidth, HEIGHT, logSplits, quantile, rangeOf, type Pa
 import type { Store } from "./store";
 
 const LR = 0, LOSS = 1, SMOOTHED = 2; // columns, as workbench/ui/searches.py has them
-const BASE = 18; // padding above the plot where no names are
+const BASE = 10; // padding above the plot where no names are
 
 export class Finder {
   readonly card = new Card(
@@ -79,7 +79,7 @@ export class Finder {
       ],
       series: [
         {},
-        { stroke: () => this.colours().faint, paths: () => null, points: { show: true, size: 4, width: 0, fill: () => this.colours().faint } },
+        { stroke: () => this.colours().dots, paths: () => null, points: { show: true, size: 4, width: 0, fill: () => this.colours().dots } },
         { stroke: () => this.colours().line, width: 2, points: { show: false } },
       ],
       hooks: { draw: [(u) => this.marks(u)], setCursor: [(u) => this.read(u)], setSize: [() => this.arrange()] },

@@ -3,7 +3,7 @@
 import { Card } from "./card";
 import { gradient, viridis } from "./colormap";
 import { el, say } from "./dom";
-import { number, steps as stepsWords } from "./format";
+import { number, rate, steps as stepsWords } from "./format";
 import { CANVAS_FONT, HEIGHT, type PaletteOf } from "./plot";
 import type { Store } from "./store";
 
@@ -67,8 +67,8 @@ export class Heat {
     this.labels(ctx, frame, layers);
     this.axis(ctx, frame);
     this.marks(ctx, frame);
-    say(this.low, number(range[0]));
-    say(this.high, number(range[1]));
+    say(this.low, rate(range[0]));
+    say(this.high, rate(range[1]));
     this.canvas.setAttribute(
       "aria-label",
       `Gradient norms of ${layers.length} layers over ${stepsWords(rows.step(rows.count - 1))} updates, ` +

@@ -8,7 +8,7 @@ import { baseOptions, CANVAS_FONT, followWidth, logSplits, quantile, rangeOf, ty
 import type { Store } from "./store";
 
 // Columns of "fit", in the order of workbench/ui/training.py.
-export const LOSS_LOW = 0, NORM_LOW = 1, LOSS_HIGH = 2, NORM_HIGH = 3, BAD = 4, NORM_MEAN = 5, CLIPPED = 6, SMOOTH = 7, RATE = 8;
+export const LOSS_LOW = 0, NORM_LOW = 1, LOSS_HIGH = 2, NORM_HIGH = 3, BAD = 4, NORM_MEAN = 5, CLIPPED = 6, SMOOTH = 7, RATE = 8, NORM_SMOOTH = 9;
 
 export class Loss {
   readonly card = new Card("Loss", "Press Fit: training and validation loss appear here.", "loss");
@@ -74,6 +74,7 @@ export class Loss {
       filter: (_u, s) => s,
     };
     const faint = { stroke: () => this.colours().faint, width: 1, points: { show: false } };
+    const unseen = { ...faint, width: 0, stroke: "transparent" };
     const options: uPlot.Options = {
       ...base,
       width: this.card.body.clientWidth || 300,
@@ -84,7 +85,7 @@ export class Loss {
         y: { distr: this.log ? 3 : 1, range: () => this.range() },
       },
       axes: [x, { ...y, ...(this.log ? logAxis : {}), values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) }],
-      series: [{}, faint, faint, { stroke: () => this.colours().line, width: 2, points: { show: false } }],
+      series: [{}, faint, unseen, { stroke: () => this.colours().line, width: 2, points: { show: false } }],
       bands: [{ series: [1, 2], fill: () => this.colours().faint }],
       hooks: { draw: [(u) => this.validation(u), (u) => this.broken(u), (u) => drawChanges(u, this.store, this.colours)], setCursor: [() => this.read()] },
     };

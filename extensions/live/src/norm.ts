@@ -5,7 +5,7 @@ import { Card } from "./card";
 import { Choice } from "./choice";
 import { number, rate, tick } from "./format";
 import { Handle } from "./handle";
-import { CLIPPED, drawChanges, NORM_HIGH, NORM_LOW, NORM_MEAN } from "./loss";
+import { CLIPPED, drawChanges, NORM_HIGH, NORM_LOW, NORM_MEAN, NORM_SMOOTH } from "./loss";
 import { baseOptions, followWidth, logSplits, type PaletteOf } from "./plot";
 import type { Store } from "./store";
 
@@ -38,7 +38,7 @@ export class Norm {
     const some = rows.column(NORM_MEAN).some(Number.isFinite);
     this.card.empty = !some;
     if (!some) return;
-    const columns = [NORM_HIGH, NORM_LOW, NORM_MEAN].map((c) => rows.column(c).map(positive));
+    const columns = [NORM_HIGH, NORM_LOW, NORM_SMOOTH].map((c) => rows.column(c).map(positive));
     const data = [rows.steps(), ...columns] as uPlot.AlignedData;
     if (this.plot) this.plot.setData(data);
     else this.make(data);
@@ -62,7 +62,8 @@ export class Norm {
   private key(): void {
     const name = this.layer === null ? null : (this.store.state.layers?.[this.layer] ?? null);
     this.card.setKey([
-      { name: "total", swatch: "line" },
+      { name: "total", swatch: "faint" },
+      { name: "smooth", swatch: "line" },
       { name: "clip line", swatch: "clip" },
       ...(name === null ? [] : [{ name, swatch: "found" }]),
     ]);
@@ -72,6 +73,7 @@ export class Norm {
     const base = baseOptions(this.colours, { x: "update", y: "norm (log)" });
     const [x, y] = base.axes as [uPlot.Axis, uPlot.Axis];
     const faint = { stroke: () => this.colours().faint, width: 1, points: { show: false } };
+    const unseen = { ...faint, width: 0, stroke: "transparent" };
     const options: uPlot.Options = {
       ...base,
       width: this.card.body.clientWidth || 300,
@@ -87,7 +89,7 @@ export class Norm {
         filter: (_u, s) => s,
         values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))),
       }],
-      series: [{}, faint, faint, { stroke: () => this.colours().line, width: 1.75, points: { show: false } }],
+      series: [{}, faint, unseen, { stroke: () => this.colours().line, width: 2, points: { show: false } }],
       bands: [{ series: [1, 2], fill: () => this.colours().faint }],
       hooks: {
         draw: [(u) => this.layerLine(u), (u) => this.clipLine(u), (u) => drawChanges(u, this.store, this.colours), () => this.handle.place()],
@@ -174,6 +176,7 @@ export class Norm {
     const share = rows.at(i, CLIPPED);
     const spread = rows.width > 1 ? ` (${number(rows.at(i, NORM_LOW))} to ${number(rows.at(i, NORM_HIGH))})` : "";
     this.card.setValue("total", number(rows.at(i, NORM_MEAN)) + (hovered == null ? "" : spread));
+    this.card.setValue("smooth", number(rows.at(i, NORM_SMOOTH)));
     const clip = this.clips().filter(([step]) => step <= rows.step(i)).at(-1)?.[1] ?? NaN;
     const clipped = hovered != null && share > 0 ? (rows.width > 1 ? ` · ${Math.round(100 * share)}% clipped` : " · clipped") : "";
     this.card.setValue("clip line", (clip > 0 ? rate(clip) : "off") + clipped);

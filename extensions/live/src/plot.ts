@@ -6,7 +6,7 @@ import { steps, tick } from "./format";
 
 export type PaletteOf = () => Palette;
 export const CANVAS_FONT = '11px system-ui, -apple-system, "Segoe UI", sans-serif';
-export const HEIGHT = 236;
+export const HEIGHT = 250;
 
 export interface AxisWords {
   x: string;

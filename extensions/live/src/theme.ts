@@ -7,6 +7,7 @@ export interface Palette {
   paper: string;
   line: string;
   faint: string;
+  dots: string;
   val: string;
   found: string;
   chosen: string;
@@ -15,7 +16,7 @@ export interface Palette {
 }
 
 const NAMES: (keyof Palette)[] = [
-  "ink", "muted", "grid", "paper", "line", "faint", "val", "found", "chosen", "clip", "bad",
+  "ink", "muted", "grid", "paper", "line", "faint", "dots", "val", "found", "chosen", "clip", "bad",
 ];
 
 export function readPalette(root: HTMLElement): Palette {
