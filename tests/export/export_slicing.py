@@ -93,7 +93,7 @@ def replay(site: CallSite, given: Mapping[str, Any]) -> Outcome:
 
 def execute(sliced: Sliced) -> dict[str, Any]:
     """The namespace that the slice makes."""
-    namespace: dict[str, Any] = {"__name__": "fresh"}
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(sliced.imports + "\n" + sliced.code, "<sliced>", "exec", dont_inherit=True), namespace)
     return namespace
 

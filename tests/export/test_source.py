@@ -356,8 +356,7 @@ def test_star_imports_stay_if_they_are_needed() -> None:
 
 def test_future_annotations_come_first_and_hold_for_later_cells() -> None:
     outcome = slice_cells(
-        WB + "from __future__ import annotations".join(["", ""]),
-        "from __future__ import annotations",
+        WB,
         "from __future__ import annotations\nT = int\ndef f(x: T, y: NoSuch) -> T:\n    return x",
         "import os\nbench = wb.Workbench([f(1, 2), os.sep])",
     )

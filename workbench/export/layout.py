@@ -41,14 +41,10 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     head = source.lines[start - 1].encode()[: node.col_offset].decode() if start == node.lineno else ""
     if head.strip():
         # It shares its first line with another statement: only its own text, then.
-        lines[-1] = lines[-1][: len(lines[-1]) - len(_tail(source, node))]
+        lines[-1] = _without_tail(lines[-1], _tail(source, node))
         lines[0] = lines[0][len(head) :]
         return Block("\n".join(lines).rstrip(), definition, source.label, start, end)
-    tail = _tail(source, node)
-    if tail.lstrip().startswith(";"):
-        kept = tail.lstrip("; \t")
-        stem = lines[-1][: len(lines[-1]) - len(tail)]
-        lines[-1] = stem + ("  " + kept if kept.startswith("#") else "")
+    lines[-1] = _without_tail(lines[-1], _tail(source, node))
     above = _comments_above(source, start, node.col_offset)
     first = start - len(above)
     text = _dedent([*above, *lines], node.col_offset, _string_lines(node, first))
@@ -58,7 +54,7 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
 def cut_expression(source: Source, node: ast.expr, edits: Edits = ()) -> str:
     """The text of an expression, in brackets where it would fall apart on its own."""
     start, end = node.lineno, node.end_lineno or node.lineno
-    lines = _edited(source, start, end, edits)
+    lines = _edited(source, start, end, tuple(edit for edit in edits if _is_within(edit[0], node)))
     grown = len(lines[-1].encode()) - len(source.lines[end - 1].encode())
     lines[-1] = lines[-1].encode()[: (node.end_col_offset or 0) + grown].decode()
     lines[0] = lines[0].encode()[node.col_offset :].decode()
@@ -74,10 +70,26 @@ def cut_expression(source: Source, node: ast.expr, edits: Edits = ()) -> str:
     return text
 
 
+def _is_within(inner: ast.AST, outer: ast.expr) -> bool:
+    if not isinstance(inner, ast.expr):
+        return False
+    start, end = (outer.lineno, outer.col_offset), (outer.end_lineno or 0, outer.end_col_offset or 0)
+    own_start, own_end = (inner.lineno, inner.col_offset), (inner.end_lineno or 0, inner.end_col_offset or 0)
+    return start <= own_start and own_end <= end
+
+
 def _tail(source: Source, node: ast.stmt) -> str:
     """What follows a statement on its last line."""
     line = source.lines[(node.end_lineno or node.lineno) - 1]
     return line.encode()[node.end_col_offset or 0 :].decode()
+
+
+def _without_tail(line: str, tail: str) -> str:
+    """The line with nothing behind its statement but a comment."""
+    rest = tail.lstrip("; \t")
+    if not tail.lstrip().startswith(";") and rest.startswith("#"):
+        return line
+    return line[: len(line) - len(tail)] + ("  " + rest if rest.startswith("#") else "")
 
 
 def _edited(source: Source, start: int, end: int, edits: Edits) -> list[str]:

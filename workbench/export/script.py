@@ -13,11 +13,11 @@ from typing import Any
 
 from workbench._version import __version__
 from workbench.events import Changed
-from workbench.export import blocks
-from workbench.export.blocks import Recipe
 from workbench.export.capture import CallSite
 from workbench.export.errors import ExportError
+from workbench.export.recipe import CARRIED, Data, Recipe
 from workbench.export.source import Sliced, slice_call
+from workbench.export.text import text_of
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
@@ -36,7 +36,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
     Raises `ExportError`, and writes nothing, where something cannot be carried.
     """
     recipe = recipe_of(path, run, site, task)
-    text = blocks.script(recipe)
+    text = text_of(recipe)
     compile(text, str(path), "exec")
     path.parent.mkdir(parents=True, exist_ok=True)
     weights = None if run.folder is None else run.folder / "checkpoints" / "start.safetensors"
@@ -82,7 +82,7 @@ def _merged(run: Run, step: int) -> dict[str, float | None]:
 
 
 def _check_settings(settings: Settings) -> None:
-    missing = [name for name in settings.changed() if name not in blocks.CARRIED | NOT_NEEDED]
+    missing = [name for name in settings.changed() if name not in CARRIED | NOT_NEEDED]
     if missing:
         named = ", ".join(f"{name}={getattr(settings, name)!r}" for name in missing)
         raise ExportError(f"the script cannot carry {named} yet; fit with the default to export.")
@@ -95,9 +95,9 @@ def _of_task(task: Task, sliced: Sliced) -> dict[str, Any]:
         return {
             "train": _source(task.train, sliced, "train"),
             "val": None if task.val is None else _source(task.val, sliced, "val"),
-            "collate": sliced.arguments.get("collate_fn"),
             "batch": _batch_kind(task),
             "mean": task.loss_is_mean,
+            "loss_is_module": task.loss_is_module,
             "lightning": None,
         }
     if isinstance(task, LightningLike):
@@ -108,31 +108,31 @@ def _of_task(task: Task, sliced: Sliced) -> dict[str, Any]:
         return {
             "train": _source(task.train, sliced, "train"),
             "val": None if task.val is None else _source(task.val, sliced, "val"),
-            "collate": sliced.arguments.get("collate_fn"),
             "batch": "own",
             "mean": False,
+            "loss_is_module": False,
             "lightning": task.homes,
+            "lightning_index": task.takes_index,
         }
     raise ExportError(f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet.")
 
 
-def _source(spec: DataSpec, sliced: Sliced, name: str) -> blocks.Data:
+def _source(spec: DataSpec, sliced: Sliced, name: str) -> Data:
     """How the script gets a data set, from what the user gave for it."""
     parts = spec.parts
-    expression = sliced.arguments.get(name)
-    if expression in (None, "None"):
-        owner = sliced.arguments["train"] if name != "train" and spec.given_by == "train" else "model"
-        return blocks.Data("loader", f"{owner}.{name}_dataloader()")
-    assert expression is not None
+    if sliced.arguments.get(name, "None") == "None":
+        # From a DataModule given as train, or from the model object itself.
+        by_train = sliced.arguments.get("train", "None") != "None"
+        return Data("loader", f"{'train_data' if by_train else 'network'}.{name}_dataloader()")
     if spec.made_by_object:
-        return blocks.Data("loader", f"{expression}.{name}_dataloader()", setup=expression)
+        return Data("loader", f".{name}_dataloader()", setup=True)
     if isinstance(parts.dataset, Batches):
         if parts.dataset.one_shot:
             raise ExportError(f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset.")
-        return blocks.Data("batches", expression)
+        return Data("batches")
     if isinstance(parts.dataset, Columns):
-        return blocks.Data("dict" if isinstance(parts.dataset.columns, dict) else "arrays", expression)
-    return blocks.Data("loader" if spec.from_loader else "dataset", expression)
+        return Data("dict" if isinstance(parts.dataset.columns, dict) else "arrays")
+    return Data("loader" if spec.from_loader else "dataset")
 
 
 def _batch_kind(task: Supervised) -> str:

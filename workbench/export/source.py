@@ -84,7 +84,7 @@ def slice_call(site: CallSite) -> Sliced:
     _refuse_rebound(program)
     wanted = _uses_of({name: node for name, node in given.items() if name in CODE_ARGUMENTS}, program, source)
     slicer.want(program, wanted)
-    writer = _Writer(slicer)
+    writer = _Writer(slicer, list(given.values()))
     writer.write(program)
     writer.check(wanted)
     edits = tuple(wanted.attributes)
@@ -231,6 +231,8 @@ class _Writer:
     """Writes the kept statements of all programs as one namespace."""
 
     slicer: Slicer
+    given: list[ast.expr]
+    """The arguments of the Workbench call."""
     imports: list[Import] = field(default_factory=list)
     futures: set[str] = field(default_factory=set)
     blocks: list[Block] = field(default_factory=list)
@@ -310,20 +312,23 @@ class _Writer:
         """Whether `import a.b` adds nothing: `a.b` is not used, and something else imports `a`."""
         if item.name is not None or item.alias or "." not in item.module:
             return False
-        start = ".".join(item.module.split(".")[:2])
-        others = any(
-            other != place
-            and isinstance(node := program.statements[other].node, ast.Import)
-            and any(imported_name(alias) == item.binds and alias.asname is None for alias in node.names)
-            for other in program.kept
-        )
-        return others and start not in self._chains(program)
+        chains = self._chains(program)
+        used: list[int] = []
+        for other in sorted(program.kept):
+            node = program.statements[other].node
+            if isinstance(node, ast.Import) and (other, item.binds) in program.needed:
+                for alias in node.names:
+                    path = alias.name.split(".")
+                    if alias.asname is None and (len(path) == 1 or ".".join(path[:2]) in chains):
+                        used.append(other)
+        return bool(used) and place not in used
 
     def _chains(self, program: Program) -> set[str]:
-        nodes = [program.statements[place].node for place in program.kept]
+        """The `a.b` that kept code spells."""
+        nodes: list[ast.AST] = [program.statements[place].node for place in program.kept]
         return {
             f"{part.value.id}.{part.attr}"
-            for node in nodes
+            for node in [*nodes, *(self.given if program.name == "" else ())]
             for part in ast.walk(node)
             if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
         }

@@ -182,7 +182,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
                     if not statement.made and not isinstance(statement.node, (ast.Import, ast.ImportFrom)):
                         statement.refusal = statement.refusal or f"it stands inside `{head}` with the Workbench call"
         case ast.For() | ast.AsyncFor():
-            names = sorted(target_names(node.target))
+            names = list(target_names(node.target))
             line.loops.append(Loop(len(line.statements), node.body))
             bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a loop variable")
             _suites(line, source, [node.body, node.orelse], spot, scope, values)

@@ -84,6 +84,8 @@ class ForkServer:
 
     def last_words(self) -> str:
         """The end of what it wrote."""
+        if self._log.closed:
+            return ""
         # Read with its own offset: the file's position is shared with the server, which appends.
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")[-4000:]
 

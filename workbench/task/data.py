@@ -180,6 +180,10 @@ class DataSpec:
     def __init__(self, name: str, parts: Parts | Callable[[], Parts]) -> None:
         self.name = name
         self._given = parts
+        self.made_by_object = not isinstance(parts, Parts)
+        """Whether an object's train_dataloader() (or val_…, test_…) makes it."""
+        self.from_loader = False
+        """Whether the user gave a DataLoader."""
         self._made: Parts | None = None
 
     @classmethod
@@ -204,7 +208,9 @@ class DataSpec:
             parts = replace(parts, collate_fn=collate_fn)
         if _length(parts.dataset) == 0:
             raise TaskError(f"{name} is empty: it has 0 samples, and at least one is needed.")
-        return cls(name, parts)
+        spec = cls(name, parts)
+        spec.from_loader = isinstance(data, DataLoader)
+        return spec
 
     @property
     def parts(self) -> Parts:

@@ -83,6 +83,22 @@ class LightningLike(Task):
             found["lr"] = float(rate)
         return found
 
+    @property
+    def takes_index(self) -> bool:
+        """Whether training_step takes the number of the batch beside the batch."""
+        return _arguments(self.module.training_step) >= 2
+
+    @property
+    def homes(self) -> dict[str, str]:
+        """Where `lr` and `batch_size` live on the object, as expressions on `network`, for the exported script."""
+        found = {}
+        for setting, names in (("lr", LR_NAMES), ("batch_size", ("batch_size",))):
+            home = _attribute(self.module, names)
+            if home:
+                in_hparams = home[0] is not vars(self.module)
+                found[setting] = f"network.hparams[{home[1]!r}]" if in_hparams else f"network.{home[1]}"
+        return found
+
     @contextlib.contextmanager
     def running(self, settings: Settings) -> Iterator[None]:
         """While a job runs, `lr` and `batch_size` are the job's, and `self.log` is heard; all is put back after."""
@@ -185,8 +201,11 @@ def _step(module: Any, name: str) -> Callable[[Any, int], Any] | None:
     hook = _own(module, name)
     if hook is None:
         return None
-    count = len([p for p in inspect.signature(hook).parameters.values() if p.kind is not p.VAR_KEYWORD])
-    return hook if count >= 2 else lambda batch, _: hook(batch)
+    return hook if _arguments(hook) >= 2 else lambda batch, _: hook(batch)
+
+
+def _arguments(hook: Callable[..., Any]) -> int:
+    return len([p for p in inspect.signature(hook).parameters.values() if p.kind is not p.VAR_KEYWORD])
 
 
 def _attribute(module: Any, names: Sequence[str]) -> tuple[Any, str] | None:

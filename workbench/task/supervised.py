@@ -39,10 +39,15 @@ class Supervised(Task):
         self.model = model
         self.train, self.val, self.test = train, val, test
         self._loss = loss
-        self._mean = loss is None or _is_mean(loss)
+        self.loss_is_mean = loss is None or _is_mean(loss)
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._metrics = dict(metrics)
+
+    @property
+    def loss_is_module(self) -> bool:
+        """Whether the loss is an nn.Module, which may hold weights of its own."""
+        return isinstance(self._loss, nn.Module)
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -50,7 +55,7 @@ class Supervised(Task):
         return (self.model, *(part for part in others if isinstance(part, nn.Module)))
 
     def weight(self, batch: Any) -> float:
-        return float(sample_count(batch)) if self._mean else 1.0
+        return float(sample_count(batch)) if self.loss_is_mean else 1.0
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return self._forward(batch)[0]

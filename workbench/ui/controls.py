@@ -87,7 +87,7 @@ _WIDE = {"description_width": "158px"}
 def _common(name: str) -> dict[str, Any]:
     return {
         "description": label(name), "tooltip": tooltip(name),
-        "style": dict(_WIDE), "layout": widgets.Layout(width="100%"),
+        "style": dict(_WIDE), "layout": widgets.Layout(width="auto"),
     }  # fmt: skip
 
 
@@ -97,8 +97,9 @@ def _checkbox(name: str) -> Control:
 
 
 def _choice(name: str, options: dict[str, Any]) -> Control:
-    box = widgets.Dropdown(options=list(options.items()), **_common(name))
-    return Control(name, box, lambda: box.value, lambda value: setattr(box, "value", value))
+    box = widgets.Dropdown(options=list(options), **_common(name))
+    words = {value: word for word, value in options.items()}  # None as a value would mean that nothing is chosen
+    return Control(name, box, lambda: options[box.value], lambda value: setattr(box, "value", words[value]))
 
 
 def _number(name: str, s: Shape) -> Control:

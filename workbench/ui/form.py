@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -31,7 +32,8 @@ class Form(widgets.VBox):  # type: ignore[misc]
 
     def __init__(self, settings: Settings, edited: Edited) -> None:
         self._edited = edited
-        self._showing = False
+        self._here = threading.local()
+        """`showing` is set in the thread that brings the controls to new settings: what it moves is no wish."""
         self.controls: dict[str, Control] = {}
         sections = [self._section(names, settings) for names in grouped().values()]
         titles = [group.capitalize() for group in grouped()]
@@ -40,14 +42,14 @@ class Form(widgets.VBox):  # type: ignore[misc]
 
     def show(self, settings: Settings) -> None:
         """Bring the controls to these settings."""
-        self._showing = True
+        self._here.showing = True
         try:
             for name, control in self.controls.items():
                 value = getattr(settings, name)
                 if control.read() != value:
                     control.write(value)
         finally:
-            self._showing = False
+            self._here.showing = False
 
     def _section(self, names: list[str], settings: Settings) -> widgets.Widget:
         for name in names:
@@ -58,5 +60,5 @@ class Form(widgets.VBox):  # type: ignore[misc]
         return box.add_class("wb-form-grid")
 
     def _changed(self, name: str) -> None:
-        if not self._showing:
+        if not getattr(self._here, "showing", False):
             self._edited(name, self.controls[name].read())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -47,13 +48,16 @@ class Header(widgets.Box):  # type: ignore[misc]
         self, settings: Settings, edited: Edited, find_batch_size: Callable[[], None], find_lr: Callable[[], None]
     ) -> None:
         self._edited = edited
-        self._showing = False
+        self._here = threading.local()
+        """`showing` is set in the thread that brings the controls to new settings: what it moves is no wish."""
         self.batch_size = _bare(controls.make("batch_size", settings.batch_size), "82px")
         self.clip = _bare(controls.make("gradient_clip_val", settings.gradient_clip_val), "82px")
         self.epochs = _bare(controls.make("max_epochs", settings.max_epochs), "72px")
         self.lr = _bare(controls.make("lr", settings.lr), "96px")
+        # Not continuous: a continuous slider says every value back that is set from here, late and a little off,
+        # and would take back what was chosen meanwhile.
         self.slider = widgets.FloatLogSlider(
-            value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout=False,
+            value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
             layout=widgets.Layout(flex="1 1 120px", width="auto", min_width="90px"), tooltip=controls.tooltip("lr"),
         )  # fmt: skip
         self.use_batch_size = Found(lambda value: edited("batch_size", value), str)
@@ -69,12 +73,12 @@ class Header(widgets.Box):  # type: ignore[misc]
         self.add_class("wb-four")
         for control in (self.batch_size, self.clip, self.epochs, self.lr):
             control.widget.observe(lambda _, control=control: self._changed(control.name, control.read()), "value")
-        self.slider.observe(lambda change: self._slid(change["new"]), "value")
+        self.slider.observe(lambda change: self._changed("lr", rounded(change["new"])), "value")
         self.show(settings)
 
     def show(self, settings: Settings) -> None:
         """Bring the controls to these settings."""
-        self._showing = True
+        self._here.showing = True
         try:
             for control in (self.batch_size, self.clip, self.epochs, self.lr):
                 value = getattr(settings, control.name)
@@ -86,16 +90,11 @@ class Header(widgets.Box):  # type: ignore[misc]
             self.use_lr.settle(settings.lr)
             self.use_batch_size.settle(settings.batch_size)
         finally:
-            self._showing = False
+            self._here.showing = False
 
     def _changed(self, name: str, value: Any) -> None:
-        if not self._showing:
+        if not getattr(self._here, "showing", False):
             self._edited(name, value)
-
-    def _slid(self, value: float) -> None:
-        """The slider says its own value back when it is set, a little off the exact one: that is no wish."""
-        if on_slider(value) != on_slider(self.lr.read()):
-            self._changed("lr", two_digits(value))
 
 
 def on_slider(lr: float) -> float:
@@ -104,9 +103,10 @@ def on_slider(lr: float) -> float:
     return round(round(min(max(power, LOWEST), HIGHEST) / STEP) * STEP, 6)
 
 
-def two_digits(value: float) -> float:
-    """A rate as a person would write it: 3.2e-3, not 0.0031622776."""
-    return float(f"{value:.1e}")
+def rounded(value: float) -> float:
+    """A rate as a person would write it, at the same stop of the slider: 3.2e-3, not 0.0031622776."""
+    short = float(f"{value:.1e}")
+    return short if on_slider(short) == on_slider(value) else float(f"{value:.2e}")
 
 
 def _bare(control: controls.Control, width: str) -> controls.Control:

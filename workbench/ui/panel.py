@@ -112,7 +112,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         data, metadata = super()._repr_mimebundle_(**kwargs), {}
         if isinstance(data, tuple):
             data, metadata = data
-        data["text/plain"] = self.still.text() or f"{self._bench.summary.name}: nothing has run yet"
+        data["text/plain"] = f"Tuning Workbench · {_facts(self._bench.summary)}\n{self.still.text()}".strip()
         if still.in_notebook():
             self.still.open()
         elif (png := self.still.png()) is not None:
@@ -276,8 +276,13 @@ def _last_of_each_kind(jobs: Iterable[Any]) -> list[Any]:
     return list(last.values())
 
 
-def _title(summary: Any) -> widgets.HTML:
+def _facts(summary: Any) -> str:
     trained = "" if summary.trainable == summary.parameters else f" ({words.count(summary.trainable)} trained)"
-    facts = f"{words.count(summary.parameters)} parameters{trained} · {words.size(summary.bytes)} · {summary.device}"
-    text = f"<b>{html.escape(str(summary.name))}</b> <span>· {html.escape(facts)}</span>"
+    size = f"{words.count(summary.parameters)} parameters{trained} · {words.size(summary.bytes)}"
+    return f"{summary.name} · {size} · {summary.device}"
+
+
+def _title(summary: Any) -> widgets.HTML:
+    name, _, rest = _facts(summary).partition(" · ")
+    text = f"<b>{html.escape(name)}</b> <span>· {html.escape(rest)}</span>"
     return widgets.HTML(text).add_class("wb-title")

@@ -1,0 +1,92 @@
+"""Small models and data that the tests of the engine share."""
+
+import copy
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+import workbench as wb
+
+sgd = functools.partial(torch.optim.SGD, momentum=0.9)
+adamw = torch.optim.AdamW
+adam = torch.optim.Adam
+
+
+def plain_net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def noisy_net(seed=0):
+    """BatchNorm has buffers that a forward moves, dropout draws from the global generator."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+class HalfUsed(nn.Module):
+    """`unused` never gets a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(6, 8)
+        self.unused = nn.Linear(6, 8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def labelled(n=50, seed=1):
+    """Three classes that can be told apart, n samples of 6 numbers."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 3, (n,), generator=g)
+    x = torch.randn(n, 6, generator=g)
+    x[:, :3] += 2 * F.one_hot(y, 3)
+    return TensorDataset(x, y)
+
+
+class Augmented(Dataset):
+    """Each sample draws noise from torch, numpy and python, as augmentations do."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        import random
+
+        import numpy as np
+
+        x, y = self.data[index]
+        noise = 0.1 * torch.randn_like(x) + 0.1 * float(np.random.randn()) + 0.1 * random.gauss(0, 1)
+        return x + noise, y
+
+
+def bench(model, data, root, optimizer=sgd, **settings):
+    settings = {"accelerator": "cpu", "batch_size": 8, "lr": 0.05, **settings}
+    loss = settings.pop("loss", F.cross_entropy)
+    return wb.Workbench(model, train=data, loss=loss, optimizer=optimizer, root=root, **settings)
+
+
+def loss_of(model, batch):
+    x, y = batch
+    return F.cross_entropy(model(x), y)
+
+
+def twin_of(model):
+    return copy.deepcopy(model)
+
+
+def weights(model):
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def same_weights(a, b):
+    a, b = (x if isinstance(x, dict) else x.state_dict() for x in (a, b))
+    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)

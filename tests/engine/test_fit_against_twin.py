@@ -1,0 +1,409 @@
+"""A fit against a plain PyTorch loop, bit for bit on the CPU."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.engine.problems import (
+    Augmented,
+    HalfUsed,
+    adamw,
+    bench,
+    labelled,
+    loss_of,
+    noisy_net,
+    plain_net,
+    same_weights,
+    sgd,
+    twin_of,
+)
+from tests.reference import loop
+from tests.reference.norms import total_norm_flat
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def f32(values):
+    return np.asarray(values, dtype=np.float64).astype(np.float32)
+
+
+def layers(run):
+    """The per-layer norms of a run, rows x layers."""
+    return np.concatenate([e.array("layer_norms") for e in run.events if type(e).__name__ == "StepsDone"])
+
+
+def same(a, b):
+    return np.array_equal(f32(a), f32(b), equal_nan=True)
+
+
+def compare(net, make, tmp_path, *, accumulate=1, clip=None, by="norm", p=2.0, n=50, lr=0.05, epochs=3):
+    model, data = net(), labelled(n)
+    twin = twin_of(model)
+    given = {"norm": "norm", "value": "value"}[by]
+    b = bench(
+        model, data, tmp_path, make, lr=lr, max_epochs=epochs, accumulate_grad_batches=accumulate,
+        gradient_clip_val=clip, gradient_clip_algorithm=given, track_grad_norm=p,
+    )  # fmt: skip
+    run = b.fit().result()
+    expected = loop.fit(
+        twin, loss_of, make(twin.parameters(), lr=lr), loop.loader_of(data, 8), epochs,
+        accumulate=accumulate, clip=clip, clip_by=by, p=float(p),
+    )  # fmt: skip
+    assert run.status == "finished"
+    assert same(run.history["loss"], expected["loss"])
+    assert same(run.history["lr"], expected["lr"])
+    assert same(run.history["grad_norm"], expected["grad_norm"])
+    assert same(layers(run), expected["layers"])
+    if clip is None:
+        assert "grad_norm_clipped" not in run.history
+    else:
+        assert same(run.history["grad_norm_clipped"], expected["grad_norm_clipped"])
+    assert same_weights(model, twin)
+    return run, expected
+
+
+@pytest.mark.parametrize("accumulate", [1, 3, 4])  # 7 batches of 8, the last one of 2: every tail is uneven
+@pytest.mark.parametrize("make", [sgd, adamw], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("net", [plain_net, noisy_net], ids=["plain", "batchnorm-dropout"])
+def test_equal_to_a_plain_loop(net, make, accumulate, tmp_path):
+    run, _ = compare(net, make, tmp_path, accumulate=accumulate)
+    assert run.step == 3 * -(-7 // accumulate)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("by", "clip"), [("norm", 0.3), ("value", 0.02), ("norm", 1e6)])
+@pytest.mark.parametrize("make", [sgd, adamw], ids=["sgd", "adamw"])
+def test_clipping_is_torchs_own(make, by, clip, accumulate, tmp_path):
+    run, expected = compare(noisy_net, make, tmp_path, clip=clip, by=by, accumulate=accumulate)
+    if clip < 1:
+        assert (run.history["grad_norm_clipped"] < run.history["grad_norm"]).any()
+    if by == "norm" and clip < 1:
+        assert run.history["grad_norm_clipped"].max() <= clip
+        assert max(expected["grad_norm"]) > clip  # measured before the clipping
+
+
+@pytest.mark.parametrize("p", [1, 3, "inf"])
+def test_other_norms(p, tmp_path):
+    compare(plain_net, sgd, tmp_path, p=p)
+
+
+def test_norm_clipping_is_by_the_2_norm_whatever_is_tracked(tmp_path):
+    run, _ = compare(plain_net, sgd, tmp_path, p="inf", clip=0.3)
+    assert run.history["grad_norm_clipped"].max() == pytest.approx(0.3, rel=1e-4)
+
+
+def test_norms_agree_with_one_long_vector(tmp_path):
+    model, data = plain_net(), labelled()
+    twin = twin_of(model)
+    run = bench(model, data, tmp_path, max_steps=1).fit().result()
+    loss_of(twin, next(iter(loop.loader_of(data, 8)))).backward()
+    assert run.history["grad_norm"][0] == pytest.approx(total_norm_flat(twin), rel=1e-6)
+
+
+def test_a_parameter_without_gradient_has_no_norm(tmp_path):
+    model = HalfUsed()
+    before = model.unused.weight.detach().clone()
+    run = bench(model, labelled(), tmp_path, max_epochs=1, gradient_clip_val=0.1).fit().result()
+    names = run.events[0].layers
+    assert names == tuple(name for name, _ in model.named_parameters())
+    unused = np.array([name.startswith("unused") for name in names])
+    table = layers(run)
+    assert np.isnan(table[:, unused]).all()
+    assert np.isfinite(table[:, ~unused]).all()
+    assert np.isfinite(run.history["grad_norm"]).all()
+    assert torch.equal(before, model.unused.weight)
+
+
+def test_norms_off_leaves_training_as_it_is(tmp_path):
+    model, data = plain_net(), labelled()
+    b = bench(model, data, tmp_path, max_epochs=2, gradient_clip_val=0.2)
+    with_norms = b.fit().result()
+    trained = twin_of(model)
+    without = b.fit(track_grad_norm=None).result()
+    assert "grad_norm" not in without.history
+    assert same(with_norms.history["loss"], without.history["loss"])
+    assert same_weights(model, trained)
+
+
+def test_every_third_update_is_kept(tmp_path):
+    model, data = plain_net(), labelled()
+    b = bench(model, data, tmp_path, max_epochs=2, gradient_clip_val=0.2)
+    every = b.fit().result()
+    trained = twin_of(model)
+    third = b.fit(log_every_n_steps=3).result()
+    assert third.history["step"].tolist() == [0, 3, 6, 9, 12]
+    for name in ("loss", "grad_norm", "grad_norm_clipped", "lr"):
+        assert same(third.history[name], every.history[name][::3])
+    assert same_weights(model, trained)
+    assert third.step == every.step == 14  # updates taken, not updates kept
+
+
+def test_a_window_of_equal_batches_is_one_big_batch(tmp_path):
+    data = labelled(48)
+    small, large = plain_net(), plain_net()
+    a = bench(small, data, tmp_path / "a", batch_size=4, accumulate_grad_batches=4, max_epochs=2).fit().result()
+    b = bench(large, data, tmp_path / "b", batch_size=16, max_epochs=2).fit().result()
+    np.testing.assert_allclose(a.history["loss"], b.history["loss"], rtol=1e-5)
+    torch.testing.assert_close(small.state_dict(), large.state_dict())
+
+
+def test_the_short_window_counts_in_full(tmp_path):
+    """SEMANTICS: K=4, 6 batches of constant gradient 1 gives updates [1.0, 1.0], not [1.0, 0.5]."""
+
+    class One(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, x):
+            return self.w * torch.ones(len(x))
+
+    model = One()
+    b = bench(
+        model, (torch.zeros(12, 1), torch.zeros(12)), tmp_path, torch.optim.SGD, loss=lambda o, y: (o - 0 * y).mean(),
+        batch_size=2, accumulate_grad_batches=4, max_epochs=1, lr=1.0,
+    )  # fmt: skip
+    run = b.fit().result()
+    assert run.history["grad_norm"].tolist() == [1.0, 1.0]
+    assert model.w.item() == -2.0
+
+
+def test_in_the_order_given(tmp_path):
+    model, data = plain_net(), labelled()
+    twin = twin_of(model)
+    run = bench(model, data, tmp_path, shuffle=False, drop_last=True, max_epochs=2).fit().result()
+    loader = loop.loader_of(data, 8, shuffle=False, drop_last=True)
+    expected = loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), loader, 2)
+    assert same(run.history["loss"], expected["loss"])
+    assert run.step == 12
+    assert same_weights(model, twin)
+
+
+def test_augmentation_draws_as_in_a_plain_loop(tmp_path):
+    model, data = noisy_net(), Augmented(labelled())
+    twin = twin_of(model)
+    run = bench(model, data, tmp_path, max_epochs=2, seed=7).fit().result()
+    expected = loop.fit(
+        twin, loss_of, sgd(twin.parameters(), lr=0.05), loop.loader_of(data, 8, seed=7), 2, seed=7
+    )
+    assert same(run.history["loss"], expected["loss"])
+    assert same_weights(model, twin)
+
+
+def test_a_dataloader_of_the_users_own(tmp_path):
+    """Its batch size, order, generator and drop_last are what it says."""
+    model, data = noisy_net(), labelled()
+    twin = twin_of(model)
+    loader = loop.loader_of(data, 12, seed=99, drop_last=True)
+    b = bench(model, loop.loader_of(data, 12, seed=99, drop_last=True), tmp_path, batch_size=12, max_epochs=3)
+    run = b.fit().result()
+    expected = loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), loader, 3)
+    assert same(run.history["loss"], expected["loss"])
+    assert same_weights(model, twin)
+
+
+def test_validation_moves_nothing(tmp_path):
+    """A validation with metrics, dropout and an augmented set between epochs: the training is as without."""
+    import workbench as wb
+
+    data = labelled()
+    alone, checked = noisy_net(), noisy_net()
+    first = bench(alone, data, tmp_path / "a", max_epochs=3).fit().result()
+    b = wb.Workbench(
+        checked, train=data, val=Augmented(labelled(30, seed=5)), loss=F.cross_entropy, optimizer=sgd,
+        metrics={"accuracy": lambda output, y: (output.argmax(1) == y).float().mean()},
+        root=tmp_path / "b", accelerator="cpu", batch_size=8, lr=0.05, max_epochs=3,
+    )  # fmt: skip
+    second = b.fit().result()
+    assert same(first.history["loss"], second.history["loss"])
+    assert same_weights(alone, checked)
+    assert second.validation["step"].tolist() == [7, 14, 21]
+    assert second.validation["val_accuracy"].shape == (3,)
+
+
+def test_validation_weighs_by_samples(tmp_path):
+    import workbench as wb
+
+    model, data, val = plain_net(), labelled(), labelled(21, seed=5)
+    b = wb.Workbench(model, train=data, val=val, loss=F.cross_entropy, optimizer=sgd, root=tmp_path,
+                     accelerator="cpu", batch_size=8, lr=0.05, max_epochs=1)  # fmt: skip
+    run = b.fit().result()
+    x, y = val.tensors
+    with torch.no_grad():
+        whole = F.cross_entropy(model.eval()(x), y).item()
+    assert run.metrics["val_loss"] == pytest.approx(whole, rel=1e-6)
+    assert b.validate().result() == pytest.approx({"val_loss": whole}, rel=1e-6)
+
+
+def test_max_steps_ends_in_the_middle_of_an_epoch(tmp_path):
+    model, data = noisy_net(), labelled()
+    twin = twin_of(model)
+    run = bench(model, data, tmp_path, max_steps=10).fit().result()
+    expected = loop.fit(twin, loss_of, sgd(twin.parameters(), lr=0.05), loop.loader_of(data, 8), 5, max_steps=10)
+    assert same(run.history["loss"], expected["loss"])
+    assert run.history["epoch"].tolist() == [0] * 7 + [1] * 3
+    assert same_weights(model, twin)
+
+
+SCHEDULES = {
+    "cosine": lambda o, n: torch.optim.lr_scheduler.CosineAnnealingLR(o, n),
+    "one_cycle": lambda o, n: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.05, total_steps=n),
+    "warmup": lambda o, n: torch.optim.lr_scheduler.LambdaLR(o, lambda k: min(1.0, k / 5)),
+    "sequential": lambda o, n: torch.optim.lr_scheduler.SequentialLR(
+        o,
+        [
+            torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=5),
+            torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+        ],
+        [5],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.filterwarnings("ignore:The epoch parameter in")
+def test_schedules_step_once_per_update(name, accumulate, tmp_path):
+    import workbench as wb
+
+    model, data = plain_net(), labelled()
+    twin = twin_of(model)
+    b = wb.Workbench(model, train=data, loss=F.cross_entropy, optimizer=sgd, scheduler=SCHEDULES[name], root=tmp_path,
+                     accelerator="cpu", batch_size=8, lr=0.05, max_epochs=3, accumulate_grad_batches=accumulate)  # fmt: skip
+    run = b.fit().result()
+    optimizer = sgd(twin.parameters(), lr=0.05)
+    updates = 3 * -(-7 // accumulate)
+    expected = loop.fit(twin, loss_of, optimizer, loop.loader_of(data, 8), 3, accumulate=accumulate,
+                        scheduler=SCHEDULES[name](optimizer, updates))  # fmt: skip
+    assert same(run.history["lr"], expected["lr"])
+    assert same(run.history["loss"], expected["loss"])
+    assert same_weights(model, twin)
+
+
+def test_parameter_groups_keep_their_ratios(tmp_path):
+    def make(parameters, lr):
+        parameters = list(parameters)
+        return torch.optim.SGD([{"params": parameters[:2], "lr": lr}, {"params": parameters[2:], "lr": lr / 10}])
+
+    model, data = plain_net(), labelled()
+    twin = twin_of(model)
+    run = bench(model, data, tmp_path, make, max_epochs=2).fit(lr=0.2).result()
+    expected = loop.fit(twin, loss_of, make(twin.parameters(), lr=0.2), loop.loader_of(data, 8), 2)
+    assert same(run.history["loss"], expected["loss"])
+    assert same_weights(model, twin)
+
+
+def test_weight_decay_reaches_the_optimizer(tmp_path):
+    model, data = plain_net(), labelled()
+    twin = twin_of(model)
+    bench(model, data, tmp_path, adamw, weight_decay=0.3, max_epochs=1).fit().result()
+    loop.fit(twin, loss_of, adamw(twin.parameters(), lr=0.05, weight_decay=0.3), loop.loader_of(data, 8), 1)
+    assert same_weights(model, twin)
+
+
+def test_a_seed_is_a_run(tmp_path):
+    model, data = noisy_net(), labelled()
+    b = bench(model, data, tmp_path, max_epochs=2)
+    first, again, other = (b.fit(seed=s).result() for s in (3, 3, 4))
+    assert same(first.history["loss"], again.history["loss"])
+    assert not same(first.history["loss"], other.history["loss"])
+
+
+def test_a_frozen_layer_in_eval_mode_stays_as_the_user_left_it(tmp_path):
+    """model.train(); model[1].eval() freezes the statistics: the fit, the finder and the dry step respect it."""
+    model, data = noisy_net(), labelled()
+    model.train()
+    model[1].eval()
+    twin = twin_of(model)
+    b = bench(model, data, tmp_path, max_epochs=1)
+    assert not model[1].training
+    mean = model[1].running_mean.clone()
+    run = b.fit().result()
+    torch.manual_seed(0)
+    optimizer = sgd(twin.parameters(), lr=0.05)
+    losses = []
+    for batch in loop.loader_of(data, 8):
+        optimizer.zero_grad()
+        loss = loss_of(twin, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert same(run.history["loss"], losses)
+    assert torch.equal(model[1].running_mean, mean)
+    assert [m.training for m in model.modules()] == [m.training for m in twin.modules()]
+
+
+def test_modes_are_put_back(tmp_path):
+    model = noisy_net().eval()
+    bench(model, labelled(), tmp_path, max_epochs=1).fit().result()
+    assert not any(m.training for m in model.modules())
+
+
+def test_the_users_gradients_are_put_back(tmp_path):
+    model = plain_net()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    kept = [p.grad for p in model.parameters()]
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    b.fit().result()
+    b.find_lr(num_training=5).result()
+    assert all(p.grad is g and torch.equal(g, torch.ones_like(g)) for p, g in zip(model.parameters(), kept, strict=True))
+
+
+def test_loss_with_weights_of_its_own_moves_and_stays(tmp_path):
+    model = plain_net()
+    loss = torch.nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
+    twin = twin_of(model)
+    run = bench(model, labelled(), tmp_path, loss=loss, max_epochs=1).fit().result()
+    expected = loop.fit(twin, lambda m, b: loss(m(b[0]), b[1]), sgd(twin.parameters(), lr=0.05),
+                        loop.loader_of(labelled(), 8), 1)  # fmt: skip
+    assert same(run.history["loss"], expected["loss"])
+
+
+def test_a_summed_loss_weighs_each_batch_as_one(tmp_path):
+    """`reduction="sum"` is no mean over samples: batches of a window count alike."""
+    model, data = plain_net(), labelled()
+    twin = twin_of(model)
+    loss = functools.partial(F.cross_entropy, reduction="sum")
+    run = bench(model, data, tmp_path, loss=loss, accumulate_grad_batches=4, max_steps=2, lr=1e-3).fit().result()
+    means = []
+    optimizer = sgd(twin.parameters(), lr=1e-3)
+    for window in loop.list_windows(loop.loader_of(data, 8), 4):
+        parts = [loss(twin(x), y) / len(window) for x, y in window]
+        optimizer.zero_grad()
+        sum(parts).backward()
+        optimizer.step()
+        means.append(sum(part.item() for part in parts))
+    np.testing.assert_allclose(run.history["loss"], means, rtol=1e-5)
+
+
+def test_data_in_other_forms_is_the_same_training(tmp_path):
+    """A TensorDataset, tensors, numpy arrays and a dict of arrays: one order, one result."""
+    data = labelled()
+    x, y = data.tensors
+
+    class Named(torch.nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net(x)
+
+    forms = {"dataset": data, "tensors": (x, y), "arrays": (x.numpy(), y.numpy()), "dict": {"x": x, "labels": y}}
+    losses = []
+    for name, form in forms.items():
+        run = bench(Named(plain_net()), form, tmp_path / name, max_epochs=1).fit().result()
+        losses.append(run.history["loss"])
+    assert all(same(losses[0], other) for other in losses[1:])
+
+
+def test_the_nets_of_a_kept_run_are_float32_whatever_the_step(tmp_path):
+    """A model in double precision trains in double precision; the record holds float32."""
+    model, (x, y) = plain_net().double(), labelled().tensors
+    run = bench(model, (x.double(), y), tmp_path, max_epochs=1).fit().result()
+    assert run.history["loss"].dtype == np.float32
+    assert model[0].weight.dtype == torch.float64
