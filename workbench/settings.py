@@ -35,8 +35,9 @@ class Knob:
 def _knob(
     default: Any, help: str, group: Group, unit: str = "", *, live: bool = False, log: bool = False, **bounds: Any
 ) -> Any:
-    extra = {"knob": Knob(group, unit, live, log)}
-    return Field(default, description=help, json_schema_extra=extra, **bounds)
+    field = Field(default, description=help, **bounds)
+    field.metadata.append(Knob(group, unit, live, log))
+    return field
 
 
 def _off_when_zero(value: object) -> object:
@@ -135,11 +136,7 @@ class Settings(BaseModel):
 
 def knob(name: str) -> Knob:
     """The panel's metadata of one setting."""
-    extra = Settings.model_fields[name].json_schema_extra
-    assert isinstance(extra, dict)
-    found = extra["knob"]
-    assert isinstance(found, Knob)
-    return found
+    return next(item for item in Settings.model_fields[name].metadata if isinstance(item, Knob))
 
 
 def _refuse_unknown(values: dict[str, Any]) -> None:

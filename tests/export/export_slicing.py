@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import workbench
 from workbench.export.capture import CallSite, Piece, Spot, kind
@@ -18,7 +19,7 @@ from workbench.export.source import CODE_ARGUMENTS, Sliced, slice_call
 class Workbench:
     """Stands in for the real one: remembers its arguments and where it was made."""
 
-    made: list[Workbench] = []
+    made: ClassVar[list[Workbench]] = []
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         self.site = CallSite.capture(sys._getframe(1))
@@ -63,8 +64,7 @@ def run_cells(*cells: str) -> CallSite:
         try:
             exec(compile(cell, filename, "exec", dont_inherit=True), namespace)
         except ZeroDivisionError as error:
-            assert error.__traceback__ is not None and error.__traceback__.tb_next is not None
-            stopped = error.__traceback__.tb_next.tb_lineno
+            stopped = traceback.extract_tb(error.__traceback__)[1].lineno
         pieces.append(Piece(f"In [{number}]", cell, stopped))
     # The kernel tests check the capture; here the last call in the last cell is the one.
     calls = [n for n in ast.walk(ast.parse(cells[-1])) if isinstance(n, ast.Call) and "Workbench" in ast.unparse(n.func)]

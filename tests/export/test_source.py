@@ -431,3 +431,22 @@ def test_what_changes_a_model() -> None:
     for text in ("apply(init)", "model.head", "register_forward_hook", "fill_", "first.bias", "layer.p"):
         assert text in sliced.code
     assert "SGD" not in sliced.code
+
+
+def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:
+    pytest.importorskip("torch")
+    start = WB + "import torch, random\nfrom torch import nn\ntorch.manual_seed(0)\nrandom.seed(0)"
+    net = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear(2, 2)"
+    look = "sample = torch.randn(3)"
+    sliced = slice_cells(start, net, look, "model = Net()\nx = [random.random()]", "bench = wb.Workbench(model, train=x)").sliced
+    assert sliced.notes == (
+        "`sample = torch.randn(3)` (In [3], line 1) drew random numbers after the seed was set and is not needed, so it "
+        "is not in the script: what `model = Net()` (In [4], line 1) draws differs from the run. "
+        "Set the seed again before it.",
+    )
+    again = "torch.manual_seed(1)\nmodel = Net()"
+    assert slice_cells(start, net, look, again, "bench = wb.Workbench(model)").sliced.notes == ()
+    assert slice_cells(start, net, look, "bench = wb.Workbench([1])").sliced.notes == ()
+    own = "def fix(n):\n    torch.manual_seed(n)\nfix(2)"
+    assert slice_cells(start, net, look, own, "bench = wb.Workbench(Net())").sliced.notes == ()
+    assert "the Workbench call" in slice_cells(start, net, look, "bench = wb.Workbench(Net())").sliced.notes[0]

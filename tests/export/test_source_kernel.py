@@ -47,6 +47,7 @@ def run_notebook(*cells: str) -> tuple[list[Any], str]:
     ]
     last = "".join(out.get("text", "") for out in notebook.cells[-1].outputs)
     assert "SLICE" in last, "\n".join(texts)
+    print(last)
     return json.loads(last)[1], "\n".join(texts)
 
 

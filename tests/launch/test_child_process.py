@@ -120,21 +120,23 @@ def test_an_interrupt_reaches_nobody_and_a_killed_parent_leaves_nothing(tmp_path
         assert all_gone(pids, 2.0)
         assert not os.path.exists(temporary)
     finally:
-        os.killpg(script.pid, signal.SIGKILL)
+        os.killpg(script.pid, signal.SIGKILL)  # the sibling
 
 
-def test_a_parent_killed_while_the_server_starts(tmp_path: Path) -> None:
+def test_a_group_killed_while_the_server_starts(tmp_path: Path) -> None:
     script = start(
         tmp_path,
         """
 import time
 from workbench.launch import forked
-print(forked.server().process.pid, flush=True)
+server = forked.server()
+print(server.process.pid, server._temporary, flush=True)
 time.sleep(60)
 """,
     )
     assert script.stdout is not None
-    pid = int(script.stdout.readline())
-    script.kill()
+    pid, temporary = script.stdout.readline().split()
+    os.killpg(script.pid, signal.SIGKILL)  # as Jupyter ends a kernel
     script.wait()
-    assert all_gone([pid], 2.0)
+    assert all_gone([int(pid)], 2.0)
+    assert not os.path.exists(temporary)

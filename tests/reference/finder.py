@@ -22,10 +22,10 @@ def sweep(model, loss_of, optimizer, loader, *, low=1e-5, high=10.0, n=100, seed
         for batch in window:
             loss = loss_of(model, batch) * (len(batch[-1]) / samples)
             loss.backward()
-            mean += loss.item()
+            mean = loss.detach() + mean
         lrs.append(lr)
-        losses.append(mean)
-        if not math.isfinite(mean) or stops_at(losses, threshold) is not None:
+        losses.append(float(mean))
+        if not math.isfinite(losses[-1]) or stops_at(losses, threshold) is not None:
             break
         optimizer.step()
         optimizer.zero_grad()

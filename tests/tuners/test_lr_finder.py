@@ -57,7 +57,12 @@ def test_ended_says_how(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path)
     assert b.find_lr(num_training=5, max_lr=1e-3).result().ended == "all points done"
     assert b.find_lr(num_training=50, max_lr=1e6).result().ended.startswith("loss exploded")
-    assert b.find_lr(num_training=50, max_lr=1e30, early_stop_threshold=None).result().ended == "loss not finite"
+
+    line = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 1))
+    data = torch.randn(40, 6), torch.randn(40, 1)
+    steep = bench(line, data, tmp_path, loss=F.mse_loss).find_lr(max_lr=1e9, early_stop_threshold=None).result()
+    assert steep.ended == "loss not finite"
+    assert not np.isfinite(steep.losses[-1])
 
 
 def test_param_groups_keep_their_ratio(tmp_path):

@@ -29,7 +29,7 @@ def dry_run(task: Task, settings: Settings) -> None:
             f"take batch_size={samples} or less."
         )
     with opened(task, settings) as session, session.scratch():
-        task.model.train()
+        session.train_mode()
         batch = _peek(task.train)
         _train(session, batch)
         if task.val is not None:

@@ -27,16 +27,19 @@ AtEpoch = Mapping[int, Callable[[Session], None]]
 def fit(session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None) -> Status:
     """Train until a length is reached ("finished") or a Stop arrives ("stopped"); events go out as it runs."""
     milestones = at_epoch or {}
-    if not session.task.model.training:
-        session.task.model.train()
-    stopped = _obey(session, emit, inbox)
-    while not stopped and not _reached(session):
-        milestones.get(session.epoch, _nothing)(session)
-        stopped = _train_epoch(session, emit, inbox)
-        _flush(session, emit, wait=True)
-        if not stopped:
-            _end_epoch(session)
-            stopped = _validation_due(session) and _validate(session, emit, inbox)
+    session.train_mode()
+    try:
+        stopped = _obey(session, emit, inbox)
+        while not stopped and not _reached(session):
+            milestones.get(session.epoch, _nothing)(session)
+            stopped = _train_epoch(session, emit, inbox)
+            _flush(session, emit, wait=True)
+            if not stopped:
+                _end_epoch(session)
+                stopped = _validation_due(session) and _validate(session, emit, inbox)
+    except BaseException:
+        _keep(session, emit)
+        raise
     return "stopped" if stopped else "finished"
 
 
@@ -47,11 +50,7 @@ def _train_epoch(session: Session, emit: Emit, inbox: Inbox) -> bool:
     for window in windows(session.train_loader, session.settings.accumulate_grad_batches):
         if inbox and _obey(session, emit, inbox):
             return True
-        try:
-            update(session, window)
-        except NonFiniteError:
-            _flush(session, emit, wait=True)  # what led to it is kept
-            raise
+        update(session, window)
         if session.meter.due():
             _flush(session, emit)
         if session.step == session.settings.max_steps:
@@ -102,9 +101,17 @@ def _validate(session: Session, emit: Emit, inbox: Inbox) -> bool:
 
 
 def _flush(session: Session, emit: Emit, wait: bool = False) -> None:
-    for event in session.meter.flush(session.epoch, wait):
+    events = session.meter.flush(session.epoch, wait)
+    for event in events:
         emit(event)
+    for event in events:
         _check_landed(event)
+
+
+def _keep(session: Session, emit: Emit) -> None:
+    """An error ends the run: what led to it is kept."""
+    for event in session.meter.flush(session.epoch, wait=True):
+        emit(event)
 
 
 def _check_landed(event: Any) -> None:

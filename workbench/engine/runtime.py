@@ -17,6 +17,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from workbench.settings import Settings, SettingsError
 
 _SWAP = threading.Lock()
+_MARK = "_is_accelerate_prepared"
 _STATES = (PartialState, AcceleratorState, GradientState)
 
 
@@ -32,7 +33,7 @@ class Runtime:
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model as accelerate wants it; on one device it is the same object, on that device."""
-        with self._swapped():
+        with self._swapped(), _unmarked(model):
             prepared = self._accelerator.prepare_model(model)
         assert isinstance(prepared, torch.nn.Module)
         return prepared
@@ -48,6 +49,21 @@ class Runtime:
             finally:
                 for state, user in zip(_STATES, users, strict=True):
                     state._shared_state = user
+
+
+@contextlib.contextmanager
+def _unmarked(model: torch.nn.Module) -> Iterator[None]:
+    """Without accelerate's mark on prepared models.
+
+    A model that bears it is handed back as it is: ours by the user's Accelerator, theirs by ours.
+    """
+    theirs = vars(model).pop(_MARK, None)
+    try:
+        yield
+    finally:
+        vars(model).pop(_MARK, None)
+        if theirs is not None:
+            vars(model)[_MARK] = theirs
 
 
 def _check_device(wanted: str) -> None:

@@ -63,7 +63,7 @@ class Session:
         self.step = 0
         self.epoch = 0
         self.batch_idx = 0
-        self.base_lr = float(self.optimizer.param_groups[0].get("initial_lr", self.lr))
+        self.base_lr = settings.lr if optimization.lr is None else optimization.lr
         if self.base_lr != settings.lr:
             self.set_lr(settings.lr)
         norm = settings.track_grad_norm
@@ -92,6 +92,11 @@ class Session:
             for part in _chain(schedule.scheduler):
                 if hasattr(part, "base_lrs"):
                     part.base_lrs = [scaled(value) for value in part.base_lrs]
+
+    def train_mode(self) -> None:
+        """Training mode for all of the model, unless it is on: then a part that the user set to eval stays so."""
+        if not self.task.model.training:
+            self.task.model.train()
 
     def val_loader(self) -> Loader | None:
         """The validation loader, made once for the job."""

@@ -27,6 +27,7 @@ _BOOKKEEPING = re.compile(r"In|Out|_+|_i+|_ih|_oh|_dh|_i?\d+|__\w+__")
 _ITEMS = 1000
 _KINDS = {
     "torch.nn.modules.module.Module": "network",
+    "torch.utils.data.dataloader.DataLoader": "loader",
     "torch._C.Generator": "random",
     "numpy.random._generator.Generator": "random",
     "numpy.random.mtrand.RandomState": "random",

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from workbench.export.uses import own_level, target_names
+from workbench.export.origins import is_inlined
+from workbench.export.uses import DOT, own_level, target_names
 
 _SHOWING = {"matplotlib", "seaborn", "plotly", "IPython", "pprint", "warnings", "logging", "rich", "torchinfo"}
 _SHOWING |= {"torchsummary", "torchviz", "ipywidgets", "bokeh", "altair", "time", "gc", "workbench"}
@@ -92,7 +93,7 @@ class Context(Protocol):
         """What `name` holds, in the words of `capture.kind`."""
 
     def summary(self, name: str) -> Summary | None:
-        """What the function `name` does, if its source is at hand."""
+        """What the function `name` (or `module·name`) does, if its source is at hand."""
 
     def method(self, name: str) -> Summary | None:
         """What methods called `name` do to "self", if classes at hand have such a method."""
@@ -297,11 +298,11 @@ class _Changes(ast.NodeVisitor):
                 self._add(_roots(call.func.value))
             if name in _TAKES_IN:
                 return
-        elif isinstance(call.func, ast.Name):
-            if self._kind(call.func.id) == "network":
+        else:
+            if isinstance(call.func, ast.Name) and self._kind(call.func.id) == "network":
                 self._add({call.func.id} if self.context.lazy else set())
                 return
-            summary = None if call.func.id in self.hidden else self.context.summary(call.func.id)
+            summary = self._summary(call.func)
             if summary is not None:
                 self._add_arguments(call, summary.parameters, summary.may)
                 return
@@ -330,10 +331,9 @@ class _Changes(ast.NodeVisitor):
                 self._add(_roots(call.func.value))
         elif (in_place or name in _CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
             self._add(_roots(call.args[0]))
-        if isinstance(call.func, ast.Name):
-            summary = None if call.func.id in self.hidden else self.context.summary(call.func.id)
-            if summary is not None:
-                self._add_arguments(call, summary.parameters, summary.does)
+        summary = self._summary(call.func)
+        if summary is not None:
+            self._add_arguments(call, summary.parameters, summary.does)
         if name not in _HARMLESS:
             for value in given:
                 self._add(n for n in _roots(value) if self._kind(n) in ("random", "iterator"))
@@ -371,9 +371,13 @@ class _Changes(ast.NodeVisitor):
     def _is_module(self, name: str) -> bool:
         return name not in self.hidden and name not in self.derived and self.context.is_module(name)
 
+    def _summary(self, func: ast.expr) -> Summary | None:
+        root = _first_name(func)
+        return None if root is None or root in self.hidden or root in self.derived else _summary(func, self.context)
+
     def _path(self, func: ast.expr) -> str | None:
         root = _first_name(func)
-        return None if root is None or root in self.hidden else _dotted(func, self.context)
+        return None if root is None or root in self.hidden else path_of(func, self.context)
 
 
 def _roots(node: ast.expr) -> frozenset[str]:
@@ -408,8 +412,8 @@ def _first_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _dotted(node: ast.expr, context: Context) -> str | None:
-    """The full path of an attribute chain on an imported name: "torch.nn.init.normal_"."""
+def path_of(node: ast.expr, context: Context) -> str | None:
+    """The full path of a chain of attributes of an imported name ("torch.nn.init.normal_"), else None."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -419,7 +423,7 @@ def _dotted(node: ast.expr, context: Context) -> str | None:
 
 
 def _called_path(node: ast.AST, context: Context) -> str | None:
-    return _dotted(node.func, context) if isinstance(node, ast.Call) else None
+    return path_of(node.func, context) if isinstance(node, ast.Call) else None
 
 
 def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
@@ -438,21 +442,31 @@ def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
             inner = inner.value
         root = _first_name(inner)
         if isinstance(target, (ast.Attribute, ast.Subscript)) and root and context.is_module(root):
-            path = _dotted(inner, context)
+            path = path_of(inner, context)
             if path:
                 yield path
 
 
+def _summary(func: ast.expr, context: Context) -> Summary | None:
+    """What the callee does, if it is a function, or one of a module of the user's, whose source is at hand."""
+    match func:
+        case ast.Name():
+            return context.summary(func.id)
+        case ast.Attribute(value=ast.Name(id=root)) if context.is_module(root) and is_inlined(context.dotted(root) or root):
+            return context.summary(root + DOT + func.attr)
+        case _:
+            return None
+
+
 def _sets_state(node: ast.AST, context: Context) -> bool:
     for stored in _stored_paths(node, context):
-        if stored.partition(".")[0] not in _SHOWING and "display" not in stored:
+        if stored.partition(".")[0] not in _SHOWING and "display" not in stored and not is_inlined(stored):
             return True
     if not isinstance(node, ast.Call):
         return False
-    if isinstance(node.func, ast.Name):
-        summary = context.summary(node.func.id)
-        if summary is not None:
-            return summary.state
+    summary = _summary(node.func, context)
+    if summary is not None:
+        return summary.state
     path = _called_path(node, context)
     if path is None or path in _NOT_STATE:
         return False

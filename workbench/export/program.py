@@ -222,12 +222,27 @@ class _At:
         return held if held != "immutable" or len(self.program.binders.get(name, ())) <= 1 else None
 
     def summary(self, name: str) -> Summary | None:
+        base, _, attribute = name.partition(DOT)
+        try:
+            if attribute:
+                module = self.program.modules.get(base)
+                found = None if module is None else (self.program.slicer.module(module), attribute)
+                return None if found is None else _At(found[0], found[0].end, self.open | {name}).summary(found[1])
+            return self._own_summary(name)
+        except ExportError:  # a module without source; it is told when something of it is needed
+            return None
+
+    def _own_summary(self, name: str) -> Summary | None:
         if name in self.open:
             return None
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                return effects.summarize(node, _At(self.program, self.program.end, self.open | {name}))
+                known = self.program.slicer.summaries
+                key = (self.program.name, at)
+                if key not in known:
+                    known[key] = effects.summarize(node, _At(self.program, self.program.end, self.open | {name}))
+                return known[key]
             if isinstance(node, ast.ImportFrom):
                 found = self.program.slicer.imported(self.program, node, name)
                 return None if found is None else _At(found[0], found[0].end, self.open | {name}).summary(found[1])
@@ -269,6 +284,7 @@ class Slicer:
         self.programs: dict[str, Program] = {}
         self.inlined: set[str] = set()
         self.lazy = False
+        self.summaries: dict[tuple[str, int], Summary] = {}
         self._queue: deque[tuple[str, Program, int, int]] = deque()
         self._touched: set[tuple[str, int, int]] = set()
         self._late_found: set[tuple[str, int, str]] = set()
@@ -585,7 +601,8 @@ class Slicer:
                 if place in program.kept or place in program.repeats or definition or statement.made:
                     continue
                 names = self.changes(program, place)
-                if not any(self._holds(program, name, place) for name in names):
+                of_module = any(program.modules.get(name, "") in self.inlined for name in names)
+                if not of_module and not any(self._holds(program, name, place) for name in names):
                     continue
                 if self.tainted(program, place):
                     self._refuse_change(program, place)

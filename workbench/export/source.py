@@ -7,12 +7,13 @@ arguments of that call, by definition and use, and cuts the needed statements ou
     origins.py     which modules are the user's own, so that their code is written out
     uses.py        which names a statement reads and binds
     effects.py     what else it changes
+    draws.py       whether the random numbers are the same
     statements.py  the straight line of statements that had run
     program.py     the slice
     layout.py      text
 
 Known limits: what a statement changes cannot be known in general (`effects` says what is assumed); random
-numbers drawn by code that is not needed are not drawn by the script.
+numbers drawn by code that is not needed are not drawn by the script (`Sliced.notes` says so).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from workbench.export import effects, layout, origins
+from workbench.export import draws, effects, layout, origins
 from workbench.export.capture import CallSite, Piece, Spot
 from workbench.export.errors import ExportError
 from workbench.export.layout import Block, Import
@@ -59,6 +60,8 @@ class Sliced:
     """All names that `imports` and `code` bind at module level."""
     modules: frozenset[str]
     """The third-party packages imported, by their top-level names."""
+    notes: tuple[str, ...] = ()
+    """What a person should know: where the script draws other random numbers than the run did."""
 
 
 def slice_call(site: CallSite) -> Sliced:
@@ -97,6 +100,7 @@ def slice_call(site: CallSite) -> Sliced:
         arguments=arguments,
         names=frozenset(writer.names),
         modules=layout.third_party(writer.modules),
+        notes=draws.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS]),
     )
     _check_syntax(sliced)
     return sliced

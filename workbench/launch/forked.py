@@ -64,6 +64,8 @@ class ForkServer:
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
+                # Who ends a kernel kills its whole group: the server must live on for a moment, to clear up.
+                process_group=0,
                 env=_environment(),
             )
 

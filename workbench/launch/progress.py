@@ -16,10 +16,14 @@ _NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
 
 
 class Progress:
-    """A tqdm bar that follows a job's events; close it by leaving the `with` block."""
+    """A tqdm bar that follows a job's events; close it by leaving the `with` block.
 
-    def __init__(self, kind: str) -> None:
+    `began`: when the job got its turn, in seconds since 1970.
+    """
+
+    def __init__(self, kind: str, began: float) -> None:
         self._kind = kind
+        self._began = began
         self._bar: tqdm[Any] | None = None
         self._facts: dict[str, str] = {}
 
@@ -51,11 +55,13 @@ class Progress:
                 dynamic_ncols=True,
                 leave=True,
             )
+            # The bar may be younger than the job.
+            self._bar.start_t = self._began
         elif self._bar is None:
             return
         elif isinstance(event, StepsDone):
             self._bar.n = int(event.steps[-1]) + 1
-            # The bar may be younger than the run, and pauses do not count: its clock is the run's.
+            # Pauses do not count: its clock is the run's.
             self._bar.start_t = time.time() - event.seconds
             self._facts["epoch"] = str(event.epoch)
             self._facts["loss"] = f"{event.array('loss')[-1]:.4g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -36,6 +37,7 @@ class Job(Generic[T]):
         self._work = work
         self._finish = finish
         self._status: Status = "queued"
+        self._began: float | None = None
         self._error: BaseException | None = None
         self.ended = threading.Event()
         self._heard = threading.Condition()
@@ -106,7 +108,7 @@ class Job(Generic[T]):
     def _watch(self, timeout: float | None) -> bool:
         if not sys.stdout or self.ended.is_set():
             return self.ended.wait(timeout)
-        with Progress(self.kind) as progress:
+        with Progress(self.kind, self._began or time.time()) as progress:
             seen = 0
             waited = 0.0
             while not (over := self.ended.wait(min(0.2, max(0.0, (timeout or 1e9) - waited)))):
@@ -133,6 +135,7 @@ class Job(Generic[T]):
             self._status = event.status
         elif isinstance(event, RunStarted):
             self._status = "running"
+            self._began = time.time()
 
     def end(self, event: RunEnded, error: BaseException | None) -> None:
         """It is over, and everybody has heard."""

@@ -2,9 +2,9 @@
 
 A clean process that has torch and accelerate imported, never ran an operation, never touches a device and has
 one thread: what it forks is a fresh interpreter that is ready at once. It is the children's parent, so it
-reaps them, kills what they leave behind, and tells the caller how they ended. It ignores SIGINT (the
-interrupt of a notebook goes to the kernel's whole process group) and is gone, with all children, when its
-own parent is gone.
+reaps them, kills what they leave behind, and tells the caller how they ended. It ignores SIGINT and is in no
+group of the kernel's (an interrupt or a kill goes to the whole group), and it is gone, with all children and
+its temporary folder, when its own parent is gone.
 
 One message on CONTROL is one call. Its file descriptors: the caller's channel for the reply, a status socket,
 the pipes for stdout and stderr, and the letter's segments. On the status socket the server writes lines

@@ -78,7 +78,7 @@ class LightningLike(Task):
         """The settings that the object itself carries: its learning rate and its loader's batch size."""
         found = dict(self.train.defaults) if self.train else {}
         home = _attribute(self.module, LR_NAMES)
-        rate = home[0][home[1]] if home else _optimization(self.module).optimizer.param_groups[0]["lr"]
+        rate = home[0][home[1]] if home else _optimization(self.module).lr
         if isinstance(rate, (int, float)) and rate > 0:
             found["lr"] = float(rate)
         return found
@@ -148,6 +148,8 @@ class LightningLike(Task):
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         found = _optimization(self.module)
+        if _attribute(self.module, LR_NAMES):
+            found.lr = None  # the object has read the job's own rate, and made of it what it wants
         for group in found.optimizer.param_groups:
             if settings.weight_decay is not None and "weight_decay" in group:
                 group["weight_decay"] = settings.weight_decay
@@ -248,7 +250,9 @@ def _optimization(module: Any) -> Optimization:
     if not isinstance(optimizers[0], Optimizer):
         raise TaskError(f"{name}.configure_optimizers() returned {made!r}: an optimizer is needed.")
     listed = schedulers if isinstance(schedulers, (list, tuple)) else [schedulers]
-    return Optimization(optimizers[0], tuple(_schedule(name, s) for s in listed))
+    first = optimizers[0].param_groups[0]
+    base = first.get("max_lr", first.get("initial_lr", first["lr"]))
+    return Optimization(optimizers[0], tuple(_schedule(name, s) for s in listed), float(base))
 
 
 def _schedule(name: str, given: Any) -> Schedule:

@@ -49,6 +49,8 @@ class Optimization:
 
     optimizer: Optimizer
     schedules: tuple[Schedule, ...] = ()
+    lr: float | None = None
+    """The base rate that it was made at; None: `settings.lr`, as it was asked for."""
 
 
 class Task(abc.ABC):

@@ -28,7 +28,6 @@ from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
 from workbench.tuners.batch_sizes import ended_event, search
 from workbench.tuners.feed import cycled_windows
 
-
 ENOUGH = 0.4
 """Seconds of further updates that a trial which fits is timed over, to compare speeds."""
 MOST = 50
@@ -101,7 +100,7 @@ def measure(task: Task, settings: Settings, size: int, steps: int) -> Trial:
     with opened(task, settings) as session, session.scratch():
         idle = _begin_peak(session.device)
         feed = cycled_windows(task, settings)
-        session.task.model.train()
+        session.train_mode()
         seconds = [_timed(session, feed) for _ in range(steps)]
         _validate_once(session, size)
         peak = _peak(session.device, idle)

@@ -54,7 +54,7 @@ def _sweep(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> tu
     feed = cycled_windows(session.task, session.settings)
     smoother, rule = sweep.Smoother(), sweep.StopRule(request.early_stop_threshold)
     set_lr = _multiplier(session.optimizer)
-    session.task.model.train()
+    session.train_mode()
     points: list[CurvePoint] = []
     for index, lr in enumerate(sweep.rates(request.min_lr, request.max_lr, request.num_training, request.mode)):
         if _stop_wanted(inbox):
@@ -79,7 +79,8 @@ def _loss_of_update(session: Session, window: list[object]) -> float:
 
 def _multiplier(optimizer: Optimizer) -> Callable[[float], None]:
     """Sets the first group's rate; the others keep their ratio to it."""
-    base = [float(group["lr"]) for group in optimizer.param_groups]
+    # A schedule's warm-up may have all of them at 0 now.
+    base = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
 
     def set_lr(lr: float) -> None:
         for group, own in zip(optimizer.param_groups, base, strict=True):

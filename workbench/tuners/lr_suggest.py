@@ -213,9 +213,13 @@ def _facts(found: _Found) -> tuple[str, ...]:
     return (
         f"Landmarks: edge {found.edge:.2g}, valley {found.valley:.2g}, minimum {found.minimum:.2g} "
         f"(range {low:.2g} to {high:.2g}).",
-        f"{found.edge_at / found.lr:.2g}x {where} ({found.edge_at:.2g}).",
+        f"{_times(found.edge_at / found.lr)} {where} ({found.edge_at:.2g}).",
         f"Worth trying: {found.lr / 2:.2g} to {found.lr * 2:.2g} (half to twice).",
     )
+
+
+def _times(ratio: float) -> str:
+    return f"{float(f'{ratio:.2g}'):,.0f}x" if ratio >= 10 else f"{ratio:.2g}x"
 
 
 def _flags(found: _Found, beta: float, schedule: str) -> Iterable[str]:

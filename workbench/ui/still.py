@@ -18,6 +18,7 @@ from IPython.display import display, update_display
 from workbench.events import Event
 from workbench.runs.run import Run
 
+_BESIDE = "display:flex;flex-wrap:wrap;gap:4px 24px;align-items:flex-start"
 _ORDER = ("find_batch_size", "find_lr", "fit")
 
 
@@ -57,7 +58,8 @@ class Still:
         parts = []
         for run in self._ordered():
             data = base64.b64encode(self._png(run)).decode("ascii")
-            parts.append(f'{run._repr_html_()}<img alt="{run.kind}, {run.status}" src="data:image/png;base64,{data}">')
+            picture = f'<img alt="{run.kind}, {run.status}" src="data:image/png;base64,{data}">'
+            parts.append(f'<div style="{_BESIDE}"><div>{run._repr_html_()}</div><div>{picture}</div></div>')
         if not parts:
             return {"text/plain": "", "text/html": '<div class="wb-still"></div>'}
         return {"text/plain": self.text(), "text/html": f'<div class="wb-still">{"".join(parts)}</div>'}

@@ -82,7 +82,7 @@ export class Finder {
         { stroke: () => this.colours().dots, paths: () => null, points: { show: true, size: 4, width: 0, fill: () => this.colours().dots } },
         { stroke: () => this.colours().line, width: 2, points: { show: false } },
       ],
-      hooks: { draw: [(u) => this.marks(u)], setCursor: [(u) => this.read(u)], setSize: [() => this.arrange()] },
+      hooks: { draw: [(u) => this.marks(u)], setCursor: [(u) => this.read(u)], setSize: [() => this.soon()] },
     };
     this.plot = new uPlot(options, data, this.card.body);
     this.handle.attach(this.plot);
@@ -98,6 +98,11 @@ export class Finder {
     if (!Number.isFinite(start) || !Number.isFinite(low)) return rangeOf(raw);
     const span = Math.max(start - low, 0.1 * Math.abs(start), 1e-6);
     return [low - 0.3 * span, start + 0.6 * span];
+  }
+
+  /** uPlot forgets a new size that is set while it draws. */
+  private soon(): void {
+    queueMicrotask(() => this.arrange());
   }
 
   /** Where the names go; their rows push the plot down. Nothing happens while nothing has changed. */
@@ -133,7 +138,7 @@ export class Finder {
   }
 
   private marks(plot: uPlot): void {
-    queueMicrotask(() => this.arrange());
+    this.soon();
     const { ctx } = plot;
     const { found, paper } = this.colours();
     const scale = devicePixelRatio;

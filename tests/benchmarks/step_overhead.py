@@ -1,0 +1,90 @@
+"""What an update costs here against the same update in a raw PyTorch loop: `python -m tests.benchmarks.step_overhead`.
+
+One thread, interleaved rounds, the median of the rounds' ratios. The raw loop records nothing; the workbench
+records loss and per-layer gradient norms, writes its run folder and listens for commands. Steady state: the
+first flush of a run is left out, and of the raw loop as many updates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import workbench as wb
+from workbench.events import StepsDone
+
+PEERS = {"MLP": "accelerate 1.60, Lightning 2.2-4.3, fastai 2.9, ignite 1.19", "CNN": "1.14, 1.2-1.5, 1.3, 1.05"}
+
+
+def data() -> tuple[Tensor, Tensor]:
+    pictures, labels = load_digits(return_X_y=True)
+    return torch.tensor(pictures, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def raw(model: nn.Module, batch_size: int, steps: int) -> float:
+    """Seconds for one update of a plain loop."""
+    loader = DataLoader(TensorDataset(*data()), batch_size, shuffle=True, generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    warm, done, began = steps // 10, 0, 0.0
+    while True:
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            done += 1
+            if done == warm:
+                began = time.perf_counter()
+            if done == steps:
+                return (time.perf_counter() - began) / (steps - warm)
+
+
+def ours(model: nn.Module, batch_size: int, steps: int, root: str) -> float:
+    """Seconds for one update of a fit."""
+    bench = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=root, batch_size=batch_size)
+    job = bench.fit(max_steps=steps)
+    job.ended.wait()
+    flushes = [event for event in job.events if isinstance(event, StepsDone)]
+    first = next(f for f in flushes if f.step + f.rows >= steps // 10)
+    last = flushes[-1]
+    updates = (last.step + last.rows) - (first.step + first.rows)
+    return (last.seconds - first.seconds) / updates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=1500)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as root:
+        for name, make, batch_size in (("MLP", mlp, 32), ("CNN", cnn, 64)):
+            pairs = []
+            for _ in range(options.rounds):
+                pairs.append((raw(make(), batch_size, options.steps), ours(make(), batch_size, options.steps, root)))
+            ratio = statistics.median(b / a for a, b in pairs)
+            plain = statistics.median(a for a, _ in pairs) * 1e6
+            print(f"{name}: raw {plain:.0f} us an update, workbench {ratio:.3f}x   (peers: {PEERS[name]})")
+
+
+if __name__ == "__main__":
+    main()
