@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -84,10 +85,11 @@ class Workbench:
         self.root = Path(root)
         self._settings = Settings.make(**{**self._task.implied, **settings})
         dry_run(self._task, self._settings)
-        self._start = jobs.Start(self._task)
+        self._start = jobs.Start(self._task, self.root)
         self.summary = ModelSummary.of(self._task)
         self.jobs: list[AnyJob] = []
         self._listeners: list[Listener] = list(listeners)
+        self._failing: list[Listener] = []
         self._lock = threading.Lock()
         self._launcher = ThreadLauncher(self._hear)
         self._panel: Any = None
@@ -196,6 +198,8 @@ class Workbench:
 
     def load(self, run: Run | str, which: str = "last") -> None:
         """Give the model the weights of a run: "last", or "start" for those that it began with."""
+        if any(not job.done() for job in self.jobs):
+            raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
         path = jobs.checkpoint_of(self.root, run if isinstance(run, str) else run.id, which)
         jobs.load_weights(self._task.model, path)
         self._tell(Called(_line("load", {}, run if isinstance(run, str) else run.id, which)))
@@ -273,6 +277,7 @@ class Workbench:
         work: jobs.BenchWork,
         finish: Callable[[Job[T]], T],
     ) -> Job[T]:
+        self._launcher.check_open()
         id, folder, trouble = self._folder(kind, settings)
         work.bind(id, folder, trouble)
         job: Job[T] = Job(id, kind, settings, folder, work, finish)
@@ -293,12 +298,21 @@ class Workbench:
             return f"{kind}-{len(self.jobs)}", None, Message(text, "warning")
         return id, folder, None
 
-    def _hear(self, job: AnyJob, event: Event) -> None:
-        self._tell(event)
+    def _hear(self, job: AnyJob, event: Event) -> list[str]:
+        """Tell an event of a job; the failures of listeners that had not failed before, in words."""
+        new = [(listener, text) for listener, text in self._tell(event) if listener not in self._failing]
+        self._failing += [listener for listener, _ in new]
+        return [f"a listener failed (this is said once; it goes on hearing):\n{text}" for _, text in new]
 
-    def _tell(self, event: BenchEvent) -> None:
+    def _tell(self, event: BenchEvent) -> list[tuple[Listener, str]]:
+        """Tell all listeners; those that failed, with their tracebacks. A view's mistake must not end a run."""
+        failed = []
         for listener in tuple(self._listeners):
-            listener(event)
+            try:
+                listener(event)
+            except Exception:  # noqa: BLE001
+                failed.append((listener, traceback.format_exc()))
+        return failed
 
 
 def _run_of(job: Job[Run]) -> Run:

@@ -6,6 +6,7 @@ in as `at_epoch`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
@@ -109,9 +110,10 @@ def _flush(session: Session, emit: Emit, wait: bool = False) -> None:
 
 
 def _keep(session: Session, emit: Emit) -> None:
-    """An error ends the run: what led to it is kept."""
-    for event in session.meter.flush(session.epoch, wait=True):
-        emit(event)
+    """An error ends the run: what led to it is kept, if the device still answers."""
+    with contextlib.suppress(RuntimeError):
+        for event in session.meter.flush(session.epoch, wait=True):
+            emit(event)
 
 
 def _check_landed(event: Any) -> None:

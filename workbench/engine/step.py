@@ -29,7 +29,7 @@ def update(session: Session, window: Sequence[Any]) -> Tensor:
     gradients = [p.grad for p in session.parameters if p.grad is not None]
     total = _measure(session, gradients) if gradients and recorded and session.norm_order else None
     if session.on_cpu:
-        _check(session, batches, loss, total)
+        _check(session, batches, loss, gradients, total)
     if session.clip_val is not None and gradients:
         _clip(session, gradients, total, session.clip_val)
     if recorded:
@@ -97,9 +97,18 @@ def _clip(session: Session, gradients: Sequence[Tensor], total: Tensor | None, l
         session.meter.clipped[row].copy_(after)
 
 
-def _check(session: Session, batches: Sequence[Any], loss: Tensor, total: Tensor | None) -> None:
+def _finite(gradients: Sequence[Tensor], total: Tensor | None) -> bool:
+    if total is not None and math.isfinite(total.item()):
+        return True
+    # Not measured at this update, or a sum of powers that is too large for its type: the largest entry decides.
+    return math.isfinite(total_norm(layer_norms(gradients, math.inf), math.inf).item())
+
+
+def _check(
+    session: Session, batches: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor], total: Tensor | None
+) -> None:
     value = loss.item()
-    if math.isfinite(value) and (total is None or math.isfinite(total.item())):
+    if math.isfinite(value) and (not gradients or _finite(gradients, total)):
         return
     raise finite.NonFiniteError(
         finite.explain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +42,42 @@ class Weights:
             vars(part).update(copy.deepcopy(attributes))
 
 
-def fingerprint(task: Task) -> int:
-    """A number that changes when any weight does."""
-    total = 0
-    for tensor in _tensors(task):
+    def with_attributes(self, changed: Mapping[nn.Module, Mapping[str, Any]]) -> Weights:
+        """The same weights, with some attributes of some modules as given."""
+        attributes = tuple((part, {**own, **changed.get(part, {})}) for part, own in self.attributes)
+        return Weights(self.values, attributes)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What tells whether a task's weights or attributes were changed: checksums, and the attributes."""
+
+    parameters: int
+    buffers: int
+    attributes: Mapping[nn.Module, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, task: Task) -> Mark:
+        parameters = [p for whole in task.modules for p in whole.parameters()]
+        buffers = [b for whole in task.modules for b in whole.buffers()]
+        parts = (part for whole in task.modules for part in whole.modules())
+        # Another buffer means another model, and so another start.
+        shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
+        return cls(
+            _checksum(parameters, shapes), _checksum(buffers), {part: plain_attributes(part) for part in parts}
+        )
+
+    def set_since(self, before: Mark) -> dict[nn.Module, dict[str, Any]]:
+        """The attributes that are new or different."""
+        missing = object()
+        return {
+            part: {k: v for k, v in now.items() if before.attributes.get(part, {}).get(k, missing) != v}
+            for part, now in self.attributes.items()
+        }
+
+
+def _checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
+    for tensor in tensors:
         flat = tensor.detach().cpu().contiguous().view(-1)
         data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
         total = zlib.crc32(data, total)

@@ -50,6 +50,8 @@ _SAME_OBJECT = set(
     " permute iterrows get setdefault".split()
 )
 _WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain"}
+_WRAPPERS |= {"random_split", "Subset", "TensorDataset", "ConcatDataset", "ChainDataset", "StackDataset", "DataLoader"}
+_WRAPPERS |= {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "deque", "OrderedDict", "copy"}
 _STATE = {
     "torch.use_deterministic_algorithms",
     "torch.serialization.add_safe_globals",
@@ -73,6 +75,8 @@ class Summary:
     parameters: tuple[str, ...] = ()
     may: frozenset[str] = frozenset()
     does: frozenset[str] = frozenset()
+    returns: frozenset[str] = frozenset()
+    """The parameters whose objects, or parts of them, its result may hold."""
     state: bool = False
 
 
@@ -110,11 +114,11 @@ def directly_changed(node: ast.AST) -> frozenset[str]:
     """The names whose attributes or items a simple statement sets, or whose method it calls as a statement."""
     match node:
         case ast.Assign(targets=targets):
-            return frozenset(n for t in targets if not isinstance(t, ast.Name) for n in _roots(t))
+            return frozenset(n for t in targets if not isinstance(t, ast.Name) for n in roots(t))
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            return _roots(target) if not isinstance(target, ast.Name) else frozenset()
+            return roots(target) if not isinstance(target, ast.Name) else frozenset()
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=value))):
-            return _roots(value)
+            return roots(value)
         case _:
             return frozenset()
 
@@ -137,28 +141,48 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) ->
     """What a call of the function `node` does."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     names = [a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None]
+    own = frozenset(names)
     seen: list[frozenset[str]] = []
+    returns: frozenset[str] = frozenset()
     for conservative in (True, False):
-        reader = _Changes(context, conservative=conservative, broad=conservative, hidden=frozenset(names))
+        reader = _Changes(context, conservative=conservative, broad=conservative, hidden=own)
         for statement in node.body:
             reader.visit(statement)
-        seen.append(frozenset(reader.found) & frozenset(names))
+        seen.append(frozenset(reader.found) & own)
+        returns = frozenset(reader.returned) & own
     state = any(sets_state(statement, context) for statement in node.body)
-    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], state)
+    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns, state)
 
 
-def aliases(node: ast.stmt, name: str) -> frozenset[str]:
-    """The names whose objects, or parts of them, `name` holds after the assignment `node`."""
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            if any(name in target_names(target) for target in targets):
-                return _roots(value)
-        case ast.AnnAssign(target=ast.Name(id=target_name), value=ast.expr() as value) if target_name == name:
-            return _roots(value)
-        case ast.For(target=target, iter=value):
-            if name in target_names(target):
-                return _roots(value)
-    return frozenset()
+def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
+    """What making an instance of the class `node` does; the instance holds what it was made of."""
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            made = summarize(part, context)
+            parameters = made.parameters[1:]
+            held = frozenset(parameters) | {"*"}
+            return Summary(parameters, made.may & held, made.does & held, held, made.state)
+    fields = [part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
+    return Summary(tuple(fields), frozenset(), frozenset(), frozenset(fields) | {"*"})
+
+
+def aliases(node: ast.stmt, name: str, context: Context) -> frozenset[str]:
+    """The names whose objects, or parts of them, `name` may hold after `node`, which binds it."""
+    found: set[str] = set()
+    for part in own_level(node):
+        match part:
+            case ast.Assign(targets=targets, value=value):
+                if any(name in target_names(target) for target in targets):
+                    found |= roots(value, context)
+            case ast.AugAssign(target=ast.Name(id=bound), value=value) if bound == name:
+                found |= {name} | roots(value, context)
+            case ast.AnnAssign(target=ast.Name(id=bound), value=ast.expr() as value) if bound == name:
+                found |= roots(value, context)
+            case ast.NamedExpr(target=ast.Name(id=bound), value=value) if bound == name:
+                found |= roots(value, context)
+            case ast.For(target=target, iter=value) if name in target_names(target):
+                found |= roots(value, context)
+    return frozenset(found)
 
 
 def terminal(func: ast.expr) -> str:
@@ -179,6 +203,7 @@ class _Changes(ast.NodeVisitor):
         self.broad = broad
         self.hidden = hidden
         self.found: set[str] = set()
+        self.returned: set[str] = set()
         self.derived: dict[str, frozenset[str]] = {}
         self.depth = 0
 
@@ -196,16 +221,16 @@ class _Changes(ast.NodeVisitor):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
-        self._add(_roots(node.target))
+        self._add(self._roots(node.target))
 
     def visit_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if not isinstance(target, ast.Name):
-                self._add(_roots(target))
+                self._add(self._roots(target))
 
     def visit_For(self, node: ast.For) -> None:
         self.visit(node.iter)
-        self._add(name for name in _roots(node.iter) if self._kind(name) == "iterator")
+        self._add(name for name in self._roots(node.iter) if self._kind(name) == "iterator")
         self._derive(node.target, node.iter)
         self._suite([*node.body, *node.orelse])
 
@@ -229,7 +254,7 @@ class _Changes(ast.NodeVisitor):
 
     def _store(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Attribute, ast.Subscript)):
-            self._add(_roots(target))
+            self._add(self._roots(target))
         elif isinstance(target, (ast.Tuple, ast.List)):
             for item in target.elts:
                 self._store(item, value)
@@ -242,9 +267,14 @@ class _Changes(ast.NodeVisitor):
         if self.broad:
             roots = frozenset(part.id for part in own_level(value) if isinstance(part, ast.Name))
         else:
-            roots = _roots(value)
+            roots = self._roots(value)
         for name in target_names(target):
             self.derived[name] = self.derived.get(name, frozenset()) | (self._expand(roots) - {name})
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+            self.returned |= self._expand(self._roots(node.value))
 
     # -- definitions do nothing by themselves
 
@@ -293,9 +323,9 @@ class _Changes(ast.NodeVisitor):
             summary = self.context.method(name) if name not in _CHANGING and known is None else None
             if summary is not None:
                 if "self" in summary.may:
-                    self._add(_roots(call.func.value))
+                    self._add(self._roots(call.func.value))
             elif known is None or name in known or name.endswith("_"):
-                self._add(_roots(call.func.value))
+                self._add(self._roots(call.func.value))
             if name in _TAKES_IN:
                 return
         else:
@@ -307,7 +337,7 @@ class _Changes(ast.NodeVisitor):
                 self._add_arguments(call, summary.parameters, summary.may)
                 return
         for value in given:
-            self._add(name for name in _roots(value) if self._kind(name) not in ("immutable", "code", "module"))
+            self._add(name for name in self._roots(value) if self._kind(name) not in ("immutable", "code", "module"))
 
     def _inner_call(self, call: ast.Call) -> None:
         """Any call: what is known to change something."""
@@ -328,27 +358,24 @@ class _Changes(ast.NodeVisitor):
                 change = name in _CHANGING and kind not in ("frame", "tensor", "array", "immutable")
                 change = change or name in _OF_KIND.get(kind or "", ()) or in_place
             if change and not name.startswith("clip_grad_"):
-                self._add(_roots(call.func.value))
+                self._add(self._roots(call.func.value))
         elif (in_place or name in _CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
-            self._add(_roots(call.args[0]))
+            self._add(self._roots(call.args[0]))
         summary = self._summary(call.func)
         if summary is not None:
             self._add_arguments(call, summary.parameters, summary.does)
         if name not in _HARMLESS:
             for value in given:
-                self._add(n for n in _roots(value) if self._kind(n) in ("random", "iterator"))
+                self._add(n for n in self._roots(value) if self._kind(n) in ("random", "iterator"))
 
     def _add_arguments(self, call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> None:
-        """The arguments given for the `wanted` parameters; what goes to *args or **kwargs counts as wanted if any."""
-        for index, value in enumerate(call.args):
-            name = parameters[index] if index < len(parameters) else None
-            if name in wanted or (name is None and wanted - set(parameters)):
-                self._add(_roots(value))
-        for keyword in call.keywords:
-            if keyword.arg in wanted or (keyword.arg not in parameters and wanted - set(parameters)):
-                self._add(_roots(keyword.value))
+        for value in _arguments(call, parameters, wanted):
+            self._add(self._roots(value))
 
     # -- names
+
+    def _roots(self, node: ast.expr) -> frozenset[str]:
+        return roots(node, self.context)
 
     def _add(self, names: object) -> None:
         assert isinstance(names, (frozenset, set, Iterator))
@@ -380,29 +407,47 @@ class _Changes(ast.NodeVisitor):
         return None if root is None or root in self.hidden else path_of(func, self.context)
 
 
-def _roots(node: ast.expr) -> frozenset[str]:
+def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
     """The names whose objects, or parts of them, the value of `node` is or holds."""
     match node:
         case ast.Name():
             return frozenset({node.id})
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr() | ast.Await():
-            return _roots(node.value)
+            return roots(node.value, context)
         case ast.Tuple() | ast.List() | ast.Set():
-            return frozenset(name for item in node.elts for name in _roots(item))
+            return frozenset(name for item in node.elts for name in roots(item, context))
         case ast.Dict():
-            return frozenset(name for item in node.values for name in _roots(item))
+            return frozenset(name for item in node.values for name in roots(item, context))
         case ast.IfExp():
-            return _roots(node.body) | _roots(node.orelse)
+            return roots(node.body, context) | roots(node.orelse, context)
         case ast.BoolOp():
-            return frozenset(name for item in node.values for name in _roots(item))
+            return frozenset(name for item in node.values for name in roots(item, context))
         case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
-            return frozenset(name for part in node.generators for name in _roots(part.iter))
+            return frozenset(name for part in node.generators for name in roots(part.iter, context))
         case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _SAME_OBJECT:
-            return _roots(value)
+            return roots(value, context)
         case ast.Call(func=func, args=args) if terminal(func) in _WRAPPERS:
-            return frozenset(name for item in args for name in _roots(item))
+            return frozenset(name for item in args for name in roots(item, context))
+        case ast.BinOp():
+            return roots(node.left, context) | roots(node.right, context)
+        case ast.Call() if context is not None:
+            summary = _summary(node.func, context)
+            given = [] if summary is None else _arguments(node, summary.parameters, summary.returns)
+            return frozenset(name for item in given for name in roots(item, context))
         case _:
             return frozenset()
+
+
+def _arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> Iterator[ast.expr]:
+    """The arguments given for the `wanted` parameters; what goes to *args or **kwargs is wanted if another one is."""
+    others = bool(wanted - set(parameters))
+    for index, value in enumerate(call.args):
+        name = parameters[index] if index < len(parameters) else None
+        if name in wanted or (name is None and others):
+            yield value
+    for keyword in call.keywords:
+        if keyword.arg in wanted or (keyword.arg not in parameters and others):
+            yield keyword.value
 
 
 def _first_name(node: ast.expr) -> str | None:

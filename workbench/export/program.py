@@ -237,11 +237,13 @@ class _At:
             return None
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
-            if isinstance(node, ast.FunctionDef) and node.name == name:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 known = self.program.slicer.summaries
                 key = (self.program.name, at)
                 if key not in known:
-                    known[key] = effects.summarize(node, _At(self.program, self.program.end, self.open | {name}))
+                    inside = _At(self.program, self.program.end, self.open | {name})
+                    made = effects.summarize if isinstance(node, ast.FunctionDef) else effects.summarize_class
+                    known[key] = made(node, inside)  # type: ignore[operator]
                 return known[key]
             if isinstance(node, ast.ImportFrom):
                 found = self.program.slicer.imported(self.program, node, name)
@@ -623,7 +625,7 @@ class Slicer:
         for at in program.reaching(name, place, program.statements[place].scope):
             if (at, name) in program.needed:
                 return True
-            for root in effects.aliases(program.statements[at].node, name):
+            for root in effects.aliases(program.statements[at].node, name, _At(program, at)):
                 if self._holds(program, root, at):
                     return True
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -12,13 +12,13 @@ from typing import Any, Literal
 import torch
 
 from workbench import __version__
-from workbench.commands import Mailbox
+from workbench.commands import Mailbox, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint import load_weights as load_weights
 from workbench.engine.checkpoint import save_weights
 from workbench.engine.session import Session, opened
 from workbench.engine.validate import validate
-from workbench.engine.weights import Weights, fingerprint
+from workbench.engine.weights import Mark, Weights
 from workbench.events import Emit, Message, RunStarted, Status, Validated
 from workbench.launch.protocol import Job
 from workbench.launch.trials import trials
@@ -35,26 +35,34 @@ class Start:
     """The weights that fits of one bench start from.
 
     They are those that the model had when the bench was made, until the user changes them between two jobs.
+    Attributes (a dropout's p, say) that the user set since hold as they are.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, root: Path) -> None:
         self._task = task
+        self._root = root
         self._fresh = Weights.of(task)
-        self._left = fingerprint(task)
+        self._left = Mark.of(task)
 
-    def place(self, start: str, root: Path | None, emit: Emit) -> None:
+    def place(self, start: str, emit: Callable[[Message], None]) -> None:
         """Put the weights of `start` into the model."""
-        if fingerprint(self._task) != self._left:
+        now = Mark.of(self._task)
+        if now.parameters != self._left.parameters:
             self._fresh = Weights.of(self._task)
             emit(Message("The model's weights were changed since the last job; they are the new start."))
+        else:
+            self._fresh = self._fresh.with_attributes(now.set_since(self._left))
+            if start == "fresh" and now.buffers != self._left.buffers:
+                # A forward in training mode moves a BatchNorm's statistics: that asks for no other start.
+                emit(Message("The model's buffers were changed since the last job, its parameters not: put back."))
         if start == "fresh":
             self._fresh.put(self._task)
-        elif start != "continue" and root is not None:
-            load_weights(self._task.model, checkpoint_of(root, start, "last"))
+        elif start != "continue":
+            load_weights(self._task.model, checkpoint_of(self._root, start, "last"))
 
     def leave(self) -> None:
         """A job is over: the weights are what it made them."""
-        self._left = fingerprint(self._task)
+        self._left = Mark.of(self._task)
 
 
 class BenchWork:
@@ -63,6 +71,7 @@ class BenchWork:
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task = task
         self._settings = settings
+        self.updates = 0
         self._id = ""
         self._folder: RunFolder | None = None
         self._trouble: Message | None = None
@@ -73,10 +82,6 @@ class BenchWork:
 
     def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
         raise NotImplementedError
-
-    @property
-    def _root(self) -> Path | None:
-        return None if self._folder is None else self._folder.path.parent.parent
 
     def _begin(self, kind: str, session: Session, emit: Emit, updates: int | None, epochs: int | None) -> None:
         settings = self._settings.model_dump()
@@ -95,14 +100,17 @@ class Fit(BenchWork):
 
     def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
         early: list[Message] = []
-        self._start.place(self._where, self._root, early.append)  # type: ignore[arg-type]
+        self._start.place(self._where, early.append)
         try:
             with opened(self._task, self._settings) as session:
                 self._begin("fit", session, emit, session.updates, self._settings.epochs)
                 for message in early:
                     emit(message)
                 self._save("start", emit)
-                status = loop.fit(session, emit, inbox)
+                try:
+                    status = loop.fit(session, emit, inbox)
+                finally:
+                    self.updates = session.step
             self._save("last", emit)
         finally:
             self._start.leave()
@@ -138,7 +146,7 @@ class FindLR(BenchWork):
     @contextmanager
     def _borrowed(self, early: list[Message]) -> Iterator[None]:
         before = Weights.of(self._task)
-        self._start.place(self._where, self._root, early.append)  # type: ignore[arg-type]
+        self._start.place(self._where, early.append)
         try:
             yield
         finally:
@@ -175,9 +183,18 @@ class Evaluate(BenchWork):
             raise TaskError(f"there is no {self._stage} data: give {self._stage}= when the bench is made.")
         with opened(self._task, self._settings) as session:
             self._begin("validate" if self._stage == "val" else "test", session, emit, None, None)
-            metrics = validate(session, spec.loader(self._settings), self._stage)
+            metrics = validate(session, _until_stopped(spec.loader(self._settings), inbox), self._stage)
+            if inbox.has(Stop):
+                return "stopped"
             emit(Validated(0, 0, metrics))
         return "finished"
+
+
+def _until_stopped(batches: Iterable[Any], inbox: Mailbox) -> Iterator[Any]:
+    for batch in batches:
+        if inbox.has(Stop):
+            return
+        yield batch
 
 
 def metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from workbench.commands import Change, Mailbox, Pause, Resume, Stop
 from workbench.events import Emit, Event, RunEnded, RunStarted, Status, StatusChanged
@@ -15,7 +16,15 @@ from workbench.runs.store import RunFolder
 from workbench.settings import Settings, SettingsError, knob
 
 T = TypeVar("T")
-Work = Callable[[Emit, Mailbox], Status]
+
+
+class Work(Protocol):
+    """What a job does when it has its turn."""
+
+    updates: int
+    """How many updates it has taken."""
+
+    def __call__(self, emit: Emit, inbox: Mailbox) -> Status: ...
 
 
 class Job(Generic[T]):
@@ -40,7 +49,6 @@ class Job(Generic[T]):
         self._began: float | None = None
         self._error: BaseException | None = None
         self.ended = threading.Event()
-        self._heard = threading.Condition()
 
     @property
     def status(self) -> Status:
@@ -57,7 +65,8 @@ class Job(Generic[T]):
             return self._watch(timeout)
         except KeyboardInterrupt:
             self.stop()
-            self.ended.wait()
+            if self._status != "queued":
+                self.ended.wait()
             raise
 
     def result(self, timeout: float | None = None) -> T:
@@ -110,11 +119,10 @@ class Job(Generic[T]):
             return self.ended.wait(timeout)
         with Progress(self.kind, self._began or time.time()) as progress:
             seen = 0
-            waited = 0.0
-            while not (over := self.ended.wait(min(0.2, max(0.0, (timeout or 1e9) - waited)))):
-                waited += 0.2
+            until = math.inf if timeout is None else time.monotonic() + timeout
+            while not (over := self.ended.wait(max(0.0, min(0.2, until - time.monotonic())))):
                 seen = progress.show(self.events, seen)
-                if timeout is not None and waited >= timeout:
+                if time.monotonic() >= until:
                     break
             progress.show(self.events, seen)
         return over
@@ -122,11 +130,18 @@ class Job(Generic[T]):
     # What follows is for the launcher.
 
     def run(self, emit: Emit) -> tuple[Status, BaseException | None]:
-        """Do the work in this thread."""
+        """Do the work in this thread; one that was stopped before its turn touches nothing."""
+        if self.inbox.has(Stop):
+            return "stopped", None
         try:
             return self._work(emit, self.inbox), None
         except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
             return "failed", error
+
+    @property
+    def updates(self) -> int:
+        """How many updates the work has taken."""
+        return self._work.updates
 
     def hear(self, event: Event) -> None:
         """One more event of this job."""

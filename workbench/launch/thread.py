@@ -12,15 +12,14 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
-from workbench.events import Emit, Event, Message, RunEnded, StepsDone, Validated
+from workbench.events import Event, Message, RunEnded, StatusChanged, StepsDone, Validated
 from workbench.launch.protocol import AnyJob
 
-Listener = Callable[[Any], None]
+Tell = Callable[[AnyJob, Event], Sequence[str]]
+"""Hands an event of a job to those who listen; what went wrong there for the first time, in words."""
 SWITCH_INTERVAL = 5e-4
 """Seconds between thread switches while a job runs: a busy cell then slows training half as much."""
 
@@ -31,7 +30,7 @@ _turn = threading.Lock()
 class ThreadLauncher:
     """The queue of one bench."""
 
-    def __init__(self, tell: Callable[[AnyJob, Event], None]) -> None:
+    def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._waiting: deque[AnyJob] = deque()
         self._lock = threading.Lock()
@@ -41,12 +40,16 @@ class ThreadLauncher:
     def submit(self, job: AnyJob) -> None:
         """Put a job behind those that wait."""
         with self._lock:
-            if self._closed:
-                raise RuntimeError("this bench is closed; make a new Workbench.")
+            self.check_open()
             self._waiting.append(job)
             if self._running is None:
                 self._running = job
                 threading.Thread(target=self._run_all, name="workbench-runner", daemon=_in_kernel()).start()
+
+    def check_open(self) -> None:
+        """RuntimeError once it is closed."""
+        if self._closed:
+            raise RuntimeError("this bench is closed; make a new Workbench.")
 
     def close(self) -> None:
         """Stop what runs, drop what waits, and wait until it is over."""
@@ -72,43 +75,48 @@ class ThreadLauncher:
 class _Desk:
     """One job at work: the runner's side and the clerk's."""
 
-    def __init__(self, job: AnyJob, tell: Callable[[AnyJob, Event], None]) -> None:
+    def __init__(self, job: AnyJob, tell: Tell) -> None:
         self._job = job
         self._tell = tell
         self._post: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._writing = job.folder is not None
+        self._metrics: dict[str, float] = {}
+        self._paused = 0.0
+        self._paused_at: float | None = None
 
     def run(self) -> None:
         clerk = threading.Thread(target=self._clerk, name="workbench-clerk", daemon=_in_kernel())
         clerk.start()
         began = time.perf_counter()
-        last: dict[str, Any] = {"step": 0, "metrics": {}}
-        emit = self._noting(last)
-        status, error = self._job.run(emit)
+        status, error = self._job.run(self._emit)
+        self._end_pause()
         end = RunEnded(
             status=status,
-            step=last["step"],
-            seconds=time.perf_counter() - began,
+            step=self._job.updates,
+            seconds=time.perf_counter() - began - self._paused,
             error=None if error is None else f"{type(error).__name__}: {error}",
-            metrics=last["metrics"],
+            metrics=self._metrics,
         )
         self._post.put(end)
         self._post.put(None)
         clerk.join()
         self._job.end(end, error)
 
-    def _noting(self, last: dict[str, Any]) -> Emit:
-        """Post events, and keep the last values for the end."""
+    def _emit(self, event: Event) -> None:
+        """Post an event, and keep what the end will say."""
+        if isinstance(event, StepsDone):
+            self._metrics["loss"] = float(event.array("loss")[-1])
+        elif isinstance(event, Validated):
+            self._metrics.update(event.metrics)
+        elif isinstance(event, StatusChanged):
+            self._end_pause()
+            self._paused_at = time.perf_counter() if event.status == "paused" else None
+        self._post.put(event)
 
-        def emit(event: Event) -> None:
-            if isinstance(event, StepsDone):
-                last["step"] = int(event.steps[-1]) + 1
-                last["metrics"]["loss"] = float(event.array("loss")[-1])
-            elif isinstance(event, Validated):
-                last["metrics"].update(event.metrics)
-            self._post.put(event)
-
-        return emit
+    def _end_pause(self) -> None:
+        if self._paused_at is not None:
+            self._paused += time.perf_counter() - self._paused_at
+            self._paused_at = None
 
     def _clerk(self) -> None:
         while (event := self._post.get()) is not None:
@@ -125,11 +133,8 @@ class _Desk:
                 self._writing = False
                 text = f"the record in {self._job.folder.path} cannot be written ({error}); the run goes on without it."
                 self._handle(Message(text, "warning"))
-        try:
-            self._tell(self._job, event)
-        except Exception:  # noqa: BLE001  # a view's mistake must not end the run
-            if not isinstance(event, Message):
-                self._handle(Message(f"a listener failed:\n{traceback.format_exc()}", "error"))
+        for trouble in self._tell(self._job, event):
+            self._handle(Message(trouble, "error"))
 
 
 @contextlib.contextmanager

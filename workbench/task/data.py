@@ -6,6 +6,7 @@ finder nor a validation moves the order of the training samples, and the exporte
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -170,6 +171,15 @@ def parts_of(loader: Loader) -> Parts:
     )
 
 
+def _apart(sampler: Any, generator: torch.Generator) -> Any:
+    """A sampler that draws from `generator` instead of the one that it was given, if it was given one."""
+    if getattr(sampler, "generator", None) is None:
+        return sampler
+    own = copy.copy(sampler)
+    own.generator = generator
+    return own
+
+
 def _plain_random(sampler: Any) -> bool:
     return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
 
@@ -280,7 +290,7 @@ class DataSpec:
                 f"batch_size={size} is larger than the {self.name} data ({count} samples): "
                 f"take batch_size={count} or less."
             )
-        sampler = parts.sampler
+        sampler = _apart(parts.sampler, generator)
         if sampler is None:
             shuffled = train and settings.shuffle
             sampler = (

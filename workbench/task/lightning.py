@@ -59,6 +59,8 @@ class LightningLike(Task):
             "val": _step(module, "validation_step"),
             "test": _step(module, "test_step"),
         }
+        if self._steps["train"] is None:
+            raise TaskError(f"{type(module).__name__} defines no training_step of its own: write one.")
         self._logged: dict[str, Tensor | float] = {}
         if self._steps["val"] is None:
             self.val = None

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
 from workbench.task.data import DataSpec, sample_count
@@ -97,7 +97,15 @@ class Supervised(Task):
             raise TaskError(
                 "scheduler= needs the number of updates, and the train loader has no length: give max_steps."
             )
-        return Optimization(optimizer, (Schedule(self._scheduler(optimizer, updates)),))
+        scheduler = self._scheduler(optimizer, updates)
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise TaskError("scheduler=ReduceLROnPlateau watches a metric, which is not served yet.")
+        if not isinstance(scheduler, LRScheduler):
+            raise TaskError(
+                f"scheduler(optimizer, updates) returned a {type(scheduler).__name__}, "
+                "no torch.optim.lr_scheduler.LRScheduler."
+            )
+        return Optimization(optimizer, (Schedule(scheduler),))
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from workbench.settings import Settings
@@ -10,8 +10,8 @@ from workbench.task.protocol import Task, TaskError
 from workbench.techniques.accumulation import windows
 
 
-def cycled_windows(task: Task, settings: Settings) -> Iterator[list[Any]]:
-    """Windows of `settings.accumulate_grad_batches` training batches, without end."""
+def cycled_windows(task: Task, settings: Settings) -> Generator[list[Any]]:
+    """Windows of `settings.accumulate_grad_batches` training batches, without end; close it to end its workers."""
     spec = task.train
     if spec is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")

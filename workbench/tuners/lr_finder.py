@@ -7,9 +7,10 @@ edge. `lr_suggest` has the rules, `curve` the result.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.optim import Optimizer
@@ -51,7 +52,13 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
 
 
 def _sweep(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> tuple[list[CurvePoint], str]:
-    feed = cycled_windows(session.task, session.settings)
+    with contextlib.closing(cycled_windows(session.task, session.settings)) as feed:
+        return _points(session, request, feed, emit, inbox)
+
+
+def _points(
+    session: Session, request: LRRequest, feed: Iterator[list[object]], emit: Emit, inbox: Inbox
+) -> tuple[list[CurvePoint], str]:
     smoother, rule = sweep.Smoother(), sweep.StopRule(request.early_stop_threshold)
     set_lr = _multiplier(session.optimizer)
     session.train_mode()

@@ -21,7 +21,7 @@ class Notice(widgets.HBox):  # type: ignore[misc]
     """The last few notices, newest first. Safe to call from any thread."""
 
     def __init__(self) -> None:
-        self._lines: deque[tuple[Level, str]] = deque(maxlen=_KEPT)
+        self._lines: deque[tuple[Level, str, str]] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
         self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class("wb-notice")
         close = widgets.Button(
@@ -34,23 +34,31 @@ class Notice(widgets.HBox):  # type: ignore[misc]
     @property
     def lines(self) -> list[tuple[Level, str]]:
         """Level and text of each notice, newest first."""
-        return list(self._lines)
+        return [(level, text) for level, text, _ in self._lines]
 
-    def say(self, text: str, level: Level = "info") -> None:
-        """Show one notice; the same one twice in a row is shown once."""
+    def say(self, text: str, level: Level = "info", about: str = "") -> None:
+        """Show one notice; the same one twice in a row is shown once. `about` is for `drop`."""
         text = text.strip()[:_LONGEST]
         with self._lock:
-            if not text or (self._lines and self._lines[0] == (level, text)):
+            if not text or (self._lines and self._lines[0][:2] == (level, text)):
                 return
-            self._lines.appendleft((level, text))
+            self._lines.appendleft((level, text, about))
             self._show()
 
-    def error(self, error: BaseException, doing: str = "") -> None:
+    def error(self, error: BaseException, doing: str = "", about: str = "") -> None:
         """Show an error in plain words."""
         words = str(error).strip() or type(error).__name__
         plain = type(error).__module__.startswith("workbench")
         said = words if plain else f"{type(error).__name__}: {words}"
-        self.say(f"{doing}: {said}" if doing else said, "error")
+        self.say(f"{doing}: {said}" if doing else said, "error", about)
+
+    def drop(self, about: str) -> None:
+        """Put away what no longer holds."""
+        with self._lock:
+            kept = [line for line in self._lines if line[2] != about]
+            if len(kept) < len(self._lines):
+                self._lines = deque(kept, maxlen=_KEPT)
+                self._show()
 
     def clear(self) -> None:
         with self._lock:
@@ -60,6 +68,6 @@ class Notice(widgets.HBox):  # type: ignore[misc]
     def _show(self) -> None:
         self._text.value = "".join(
             f'<div class="{_CLASSES[level]}" role="{"alert" if level == "error" else "status"}">{html.escape(text)}</div>'
-            for level, text in self._lines
+            for level, text, _ in self._lines
         )
         shown(self, bool(self._lines))

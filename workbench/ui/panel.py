@@ -128,8 +128,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 return
             try:
                 self._bench.set(**{name: value})
+                self.notice.drop("settings")
             except SettingsError as error:
-                self.notice.error(error)
+                self.notice.error(error, about="settings")
             self._show_settings()
 
     def _find_lr(self) -> None:

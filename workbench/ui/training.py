@@ -93,7 +93,7 @@ class Training:
             np.column_stack([finite_norm, clip_share]),
             np.column_stack(smooth),
         ])  # fmt: skip
-        if len(self._starts):
+        if len(self._starts) and layers.shape[1] > int(self._starts[-1]):  # not a flush without norms
             self._heat.add(event.steps, event.every, [self._heat_rows(layers, bad)])
         self._recent.extend(zip(finite_norm.tolist(), clipped.tolist(), strict=True))
         self.loss = float(loss[-1]) if len(loss) else self.loss

@@ -1,0 +1,223 @@
+"""The live canvas: messages small enough, state bounded, and a view that opens late sees what the first one saw."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ui.fakes import LAYERS, FakeBench, FakeJob, flush, sizes, sweep, training
+from tests.ui.mirror import Mirror
+from workbench.events import Changed, Event, RunEnded, RunStarted, StatusChanged, StepsDone, Validated, pack
+from workbench.settings import Settings
+from workbench.ui.live import LiveView
+from workbench.ui.wire import LIMIT, Outbox
+
+
+class Screen:
+    """A LiveView with the wire cut: what it sends goes to mirrors."""
+
+    def __init__(self) -> None:
+        self.view = LiveView()
+        self.view.send = self._send
+        self.mirrors = [Mirror()]
+        self.sent: list[int] = []
+
+    def _send(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+        self.sent.append(len(json.dumps(content)) + sum(map(len, buffers)))
+        for mirror in self.mirrors:
+            mirror.hear(content, buffers)
+
+    def draw(self, *events: Event) -> None:
+        for event in events:
+            self.view.draw(event)
+
+    def settle(self) -> None:
+        while self.view.flush():
+            pass
+
+
+def started(layers: tuple[str, ...] = LAYERS, **settings: Any) -> RunStarted:
+    return RunStarted("r1", "fit", Settings.make(**settings).model_dump(), "cpu", layers, 1000, 5)
+
+
+def job(kind: str, **settings: Any) -> FakeJob:
+    return FakeJob("r1", kind, Settings.make(**settings), sweep)
+
+
+def test_a_view_that_opens_late_sees_what_the_first_one_saw() -> None:
+    screen = Screen()
+    for event in (*sizes(job("find_batch_size")), *sweep(job("find_lr"))):
+        screen.draw(event)
+    for i, event in enumerate(training(job("fit", gradient_clip_val=1.0), epochs=3, updates=700)):
+        screen.draw(event)
+        if i % 3 == 0:
+            screen.view.flush()
+    screen.settle()
+    first = screen.mirrors[0]
+
+    late = Mirror()
+    screen.mirrors.append(late)
+    screen.view._heard(screen.view, {"type": "ready"}, [])
+    assert late.state == first.state
+    assert {*late.tables} == {"fit", "heat", "val", "curve"}
+    for name in late.tables:
+        np.testing.assert_array_equal(late.rows(name), first.rows(name))
+        assert late.tables[name].head == first.tables[name].head
+    assert first.gaps == late.gaps == 0
+
+
+def test_a_view_that_missed_a_message_asks_and_then_has_all() -> None:
+    screen = Screen()
+    screen.draw(started(), flush(0, 50))
+    screen.settle()
+    late = Mirror()
+    screen.mirrors.append(late)
+    screen.draw(flush(50, 50))
+    screen.settle()
+    assert late.gaps > 0
+    assert "fit" not in late.tables
+    screen.view._heard(screen.view, {"type": "ready"}, [])
+    np.testing.assert_array_equal(late.rows("fit"), screen.mirrors[0].rows("fit"))
+
+
+def test_a_million_updates_stay_small() -> None:
+    screen = Screen()
+    screen.draw(started(tuple(f"layer{i}.weight" for i in range(100)), gradient_clip_val=1.0))
+    rows = 20_000
+    for step in range(0, 1_000_000, rows):
+        screen.draw(flush(step, rows, layers=100, total=1_000_000), Validated(step + rows, 0, {"val_loss": 1.0}))
+        screen.draw(Changed(step + rows, {"lr": 1e-3, "gradient_clip_val": 1.0}))
+        screen.settle()
+    fit, heat = screen.mirrors[0].rows("fit"), screen.mirrors[0].rows("heat")
+    assert 500 <= len(fit) <= 1000
+    assert 128 <= len(heat) <= 256
+    assert heat.shape[1] == len(screen.mirrors[0].state["layers"]) == 48
+    assert screen.mirrors[0].tables["fit"].head == {"origin": 0, "width": 1024}
+    assert max(screen.sent) <= LIMIT
+    assert len(screen.mirrors[0].state["changes"]) == 100
+
+    screen.sent.clear()
+    screen.view._heard(screen.view, {"type": "ready"}, [])
+    assert max(screen.sent) <= LIMIT
+    assert sum(screen.sent) < 4 * LIMIT, "all there is to see"
+
+
+def test_spikes_survive_the_merging() -> None:
+    screen = Screen()
+    screen.draw(started())
+    loss = np.ones(50_000, np.float32)
+    loss[31_337] = 99.0
+    for step in range(0, 50_000, 500):
+        columns = {"loss": pack(loss[step : step + 500]), "lr": pack(np.full(500, 1e-3))}
+        screen.draw(StepsDone(step, 1, 500, 0, 1.0, columns))
+    screen.settle()
+    fit = screen.mirrors[0].rows("fit")
+    width = screen.mirrors[0].tables["fit"].head["width"]
+    assert width > 1
+    assert fit[31_337 // width, 2] == 99.0  # LOSS_HIGH
+    assert fit[:, 0].max() == 1.0  # LOSS_LOW
+
+
+def test_what_is_not_finite_is_marked() -> None:
+    screen = Screen()
+    screen.draw(started(("a", "b")))
+    nan, inf = np.nan, np.inf
+    columns = {
+        "loss": pack([1.0, nan, 1.0, 1.0]),
+        "lr": pack([1e-3] * 4),
+        "grad_norm": pack([1.0, nan, inf, nan]),
+        "layer_norms": pack(np.array([[1.0, nan], [nan, nan], [inf, 2.0], [nan, nan]])),
+    }
+    screen.draw(StepsDone(0, 1, 4, 0, 1.0, columns))
+    screen.settle()
+    fit, heat = screen.mirrors[0].rows("fit"), screen.mirrors[0].rows("heat")
+    assert fit[:, 4].tolist() == [0, 1, 1, 0]
+    # A missing norm in a good update is no value; in a bad one it is a broken gradient; the last had no norms at all.
+    np.testing.assert_array_equal(heat, [[1, nan], [inf, inf], [inf, 2], [nan, nan]])
+
+
+def test_nothing_is_sent_when_nothing_is_new() -> None:
+    screen = Screen()
+    assert screen.view.flush() is False
+    screen.draw(started(), flush(0, 3))
+    screen.settle()
+    count = len(screen.sent)
+    assert screen.view.flush() is False
+    assert len(screen.sent) == count
+
+
+def test_only_new_rows_are_sent() -> None:
+    screen = Screen()
+    screen.draw(started(()), flush(0, 900, layers=1))
+    screen.settle()
+    screen.draw(flush(900, 5, layers=1))
+    screen.settle()
+    assert screen.sent[-1] < 1500
+
+
+def test_a_new_fit_starts_with_an_empty_plot_and_a_search_leaves_it_alone() -> None:
+    screen = Screen()
+    screen.draw(started(), flush(0, 30), RunEnded("finished", 30, 4.0), *sweep(job("find_lr")))
+    screen.settle()
+    assert len(screen.mirrors[0].rows("fit")) == 30
+    screen.draw(started())
+    screen.settle()
+    assert len(screen.mirrors[0].rows("fit")) == 0
+    assert len(screen.mirrors[0].rows("curve")) > 50
+
+
+def test_progress_in_words() -> None:
+    screen = Screen()
+    screen.draw(started(), *(flush(step, 76) for step in range(0, 304, 76)), Validated(304, 1, {"val_loss": 0.4551}))
+    screen.settle()
+    progress = screen.mirrors[0].state["progress"]
+    assert (progress["status"], progress["doing"]) == ("running", "Training")
+    assert progress["words"] == ["304/1000", "00:40 < 01:32", "7.6 updates/s", "epoch 1/5"]
+    assert [name for name, _ in progress["values"]] == ["loss", "val"]
+    assert progress["values"][1] == ["val", "0.4551"]
+    assert screen.mirrors[0].state["said"] == "Training on cpu."
+
+    screen.draw(StatusChanged("paused"))
+    screen.settle()
+    assert screen.mirrors[0].state["said"] == "Training: paused."
+    screen.draw(RunEnded("failed", 310, 41.0, "Traceback …\n  line 3\nValueError: the loss is not finite"))
+    screen.settle()
+    assert screen.mirrors[0].state["progress"]["ended"] == "ValueError: the loss is not finite"
+
+
+def test_a_queued_job_does_not_disturb_the_running_one() -> None:
+    screen = Screen()
+    screen.draw(started(), flush(0, 3), StatusChanged("queued"))
+    screen.settle()
+    assert screen.mirrors[0].state["progress"]["status"] == "running"
+
+
+def test_messages_hold_no_nan_in_json() -> None:
+    screen = Screen()
+    screen.draw(started(), Validated(3, 0, {"val_loss": float("nan")}), RunEnded("finished", 3, 1.0))
+    screen.settle()
+    json.dumps(screen.mirrors[0].state, allow_nan=False)
+
+
+def test_a_value_too_long_for_a_message_is_an_error() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        Outbox({}).put("code", "x" * LIMIT)
+
+
+def test_the_bundle_is_there_or_says_how_to_build_it() -> None:
+    view = LiveView()
+    assert "export" in view._esm
+    assert view.marker == 1e-3
+
+
+def test_fakes_are_as_the_panel_expects() -> None:
+    bench = FakeBench()
+    heard: list[Any] = []
+    stop = bench.subscribe(heard.append)
+    assert bench.find_lr().wait(10)
+    stop()
+    bench.set(lr=0.1)
+    assert isinstance(heard[-1], RunEnded)

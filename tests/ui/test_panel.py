@@ -1,0 +1,259 @@
+"""The panel, driven through its widgets as a browser does, on a bench that only pretends to train."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.ui.fakes import FakeBench
+from workbench.events import CurveEnded, Message, RunEnded, RunStarted, SettingsSet
+from workbench.settings import Settings
+from workbench.ui.header import HIGHEST, LOWEST, STEP, on_slider, rounded
+from workbench.ui.panel import Panel
+
+
+def until(true: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def visible(widget: Any) -> bool:
+    return bool(widget.layout.display != "none")
+
+
+@pytest.fixture
+def bench() -> FakeBench:
+    return FakeBench(gradient_clip_val=1.0, epochs=2, updates=40)
+
+
+@pytest.fixture
+def panel(bench: FakeBench) -> Panel:
+    return Panel(bench)
+
+
+def places(panel: Panel) -> list[float]:
+    """Where the learning rate stands: settings, number box, canvas marker; the slider at its nearest stop."""
+    assert on_slider(panel.header.slider.value) == on_slider(panel.header.lr.read())
+    return [panel._bench.settings.lr, panel.header.lr.read(), panel.canvas.marker]
+
+
+def test_slider_box_marker_and_settings_move_together(panel: Panel, bench: FakeBench) -> None:
+    panel.canvas.marker = 0.0123
+    assert places(panel) == [0.0123] * 3
+    panel.header.lr.widget.value = 4.7e-3
+    assert places(panel) == [4.7e-3] * 3
+    panel.header.slider.value = 10**-2
+    assert places(panel) == [0.01] * 3
+    bench.set(lr=0.3)
+    until(lambda: panel.canvas.marker == 0.3)
+    assert places(panel) == [0.3] * 3
+    bench.set(lr=1e-12)  # beyond the slider, which waits at its end
+    until(lambda: panel.canvas.marker == 1e-12)
+    assert places(panel) == [1e-12] * 3
+
+
+def test_a_rate_from_the_slider_is_short_and_stays_at_its_stop() -> None:
+    for i in range(round((HIGHEST - LOWEST) / STEP) + 1):
+        value = 10 ** (LOWEST + i * STEP)
+        assert on_slider(rounded(value)) == on_slider(value)
+        assert len(f"{rounded(value):.12g}".replace(".", "").strip("0").split("e")[0]) <= 3
+
+
+def test_the_clip_line_and_the_clip_box_move_together(panel: Panel, bench: FakeBench) -> None:
+    panel.canvas.clip = 2.5
+    assert (bench.settings.gradient_clip_val, panel.header.clip.read()) == (2.5, 2.5)
+    panel.header.clip.widget.value = 0
+    assert bench.settings.gradient_clip_val is None
+    assert panel.canvas.clip == 0
+
+
+def test_a_bad_value_is_explained_and_taken_back_and_a_good_one_clears_the_air(panel: Panel, bench: FakeBench) -> None:
+    panel.header.lr.widget.value = 0
+    assert bench.settings.lr == panel.header.lr.read() == 1e-3
+    [(level, text)] = panel.notice.lines
+    assert level == "error"
+    assert text.startswith("lr=0")
+    panel.header.lr.widget.value = 0.5
+    assert panel.notice.lines == []
+
+
+def test_the_form_and_the_bench_follow_each_other(panel: Panel, bench: FakeBench) -> None:
+    panel.form.controls["seed"].widget.value = 7
+    assert bench.settings.seed == 7
+    bench.set(num_workers=3, max_epochs=None)
+    until(lambda: panel.form.controls["num_workers"].read() == 3)
+    assert panel.header.epochs.widget.placeholder == "10"
+
+
+def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, bench: FakeBench) -> None:
+    panel.header.find_lr.click()
+    panel.header.find_batch_size.click()
+    until(lambda: visible(panel.header.use_lr) and visible(panel.header.use_batch_size))
+    assert (bench.settings.lr, bench.settings.batch_size) == (1e-3, 32)
+    assert panel.header.use_lr.description == "Use 4.7e-3"
+    assert panel.header.use_batch_size.description == "Use 256"
+    panel.header.use_lr.click()
+    panel.header.use_batch_size.click()
+    assert places(panel) == [4.7e-3] * 3
+    assert bench.settings.batch_size == panel.header.batch_size.read() == 256
+    assert not visible(panel.header.use_lr)
+    panel.header.lr.widget.value = 1e-2
+    assert visible(panel.header.use_lr), "still there to go back to"
+
+
+def test_no_suggestion_no_button(panel: Panel, bench: FakeBench) -> None:
+    bench.tell(RunStarted("x", "find_lr", bench.settings.model_dump(), "cpu"))
+    bench.tell(CurveEnded("no edge", (), None, ("the loss never fell",)))
+    assert panel.pump.drain()
+    assert not visible(panel.header.use_lr)
+
+
+def test_buttons_say_what_can_be_done(bench: FakeBench) -> None:
+    slow = FakeBench(speed=0.02, epochs=50)
+    panel = Panel(slow)
+    assert panel.run.stop.disabled
+    assert panel.run.pause.disabled
+    panel.run.fit.click()
+    until(lambda: not panel.run.stop.disabled and not panel.run.pause.disabled)
+    panel.run.pause.click()
+    until(lambda: panel.run.pause.description == "▶ Resume")
+    panel.run.pause.click()
+    until(lambda: panel.run.pause.description == "❚❚ Pause")
+    panel.run.stop.click()
+    until(lambda: panel.run.stop.disabled)
+    assert slow.jobs[0].status == "stopped"
+
+
+def test_a_running_fit_is_changed_by_its_own_button_only() -> None:
+    bench = FakeBench(speed=0.02, epochs=50, gradient_clip_val=1.0)
+    panel = Panel(bench)
+    assert not visible(panel.run.apply)
+    panel.run.fit.click()
+    until(lambda: not panel.run.pause.disabled)
+    panel.header.lr.widget.value = 2e-4
+    panel.header.clip.widget.value = 0
+    assert visible(panel.run.apply)
+    assert panel.run.apply.description == "Apply to the run: lr 2e-4, clip off"
+    assert bench.jobs[0].changes == {}
+    panel.run.apply.click()
+    until(lambda: not visible(panel.run.apply))
+    bench.jobs[0].stop()
+
+
+def test_errors_of_a_click_are_shown(panel: Panel, bench: FakeBench) -> None:
+    bench.trouble = RuntimeError("the bench is closed")
+    panel.run.fit.click()
+    assert panel.notice.lines == [("error", "Fit: RuntimeError: the bench is closed")]
+    panel.run.write.click()
+    until(lambda: len(panel.notice.lines) == 2)
+    assert "Export" in panel.notice.lines[0][1]
+    assert "&lt;" not in panel.notice._text.value
+
+
+def test_errors_and_messages_of_a_job_are_shown_and_escaped(panel: Panel, bench: FakeBench) -> None:
+    bench.tell(RunStarted("x", "fit", bench.settings.model_dump(), "cpu"))
+    bench.tell(Message("weights <changed>", "warning"))
+    bench.tell(RunEnded("failed", 3, 0.1, "Traceback\nValueError: no"))
+    assert panel.pump.drain()
+    assert panel.notice.lines == [("error", "Training failed. ValueError: no"), ("warning", "weights <changed>")]
+    assert "weights &lt;changed&gt;" in panel.notice._text.value
+
+
+def test_a_broken_canvas_is_said_and_does_not_stop_the_rest(
+    panel: Panel, bench: FakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel.canvas, "draw", lambda event: 1 / 0)
+    monkeypatch.setattr(panel.pump, "_flush", lambda: 1 / 0)
+    bench.set(lr=0.25)
+    assert panel.pump.drain()
+    assert any("ZeroDivisionError" in text for _, text in panel.notice.lines)
+
+
+def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
+    panel.run.export.value = True
+    panel.run.path.value = "out/mine.py"
+    panel.run.write.click()
+    until(lambda: bench.exported)
+    assert bench.exported == ["out/mine.py"]
+    until(lambda: panel.notice.lines)
+    assert panel.notice.lines == [("info", "Written: out/mine.py")]
+
+
+def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench) -> None:
+    bench.find_lr().wait(10)
+    bench.fit().wait(10)
+    until(lambda: bench.jobs[-1].over.is_set())
+    panel = Panel(bench)
+    # The bench's own thread may still be telling what the panel has read already.
+    for event in bench.jobs[-1].events:
+        panel.pump.put(event)
+    assert panel.pump.drain()
+    picture = panel.canvas._picture
+    assert len(picture._training._recent) == 80
+    assert visible(panel.header.use_lr)
+    assert panel.run.stop.disabled
+
+
+def test_one_panel_for_a_bench(bench: FakeBench) -> None:
+    assert Panel.of(bench) is Panel.of(bench)
+    assert Panel.of(FakeBench()) is not Panel.of(bench)
+
+
+def test_a_closed_panel_hears_no_more(bench: FakeBench) -> None:
+    panel = Panel.of(bench)
+    panel.close()
+    bench.set(lr=0.7)
+    assert panel.header.lr.read() == 1e-3
+    assert Panel.of(bench) is not panel
+
+
+def test_the_static_face_has_a_picture_and_a_table(panel: Panel, bench: FakeBench) -> None:
+    before, _ = panel._repr_mimebundle_()
+    assert "ResNet" in before["text/plain"]
+    assert "image/png" not in before
+    panel.run.fit.click()
+    bench.jobs[0].wait(10)
+    until(lambda: panel.run.stop.disabled and panel.still.text())
+    after, _ = panel._repr_mimebundle_()
+    assert "fit finished" in after["text/plain"]
+    assert len(after["image/png"]) > 5000
+    html = panel.still.bundle()["text/html"]
+    assert "<table" in html
+    assert "data:image/png;base64," in html
+    assert "application/vnd.jupyter.widget-view+json" in after
+
+
+def test_a_click_from_one_thread_is_not_lost_while_another_shows_settings(panel: Panel, bench: FakeBench) -> None:
+    """Settings come through the pump while a person edits; what they typed last is what holds."""
+    noise = threading.Event()
+
+    def make_noise() -> None:
+        while not noise.is_set():
+            bench.tell(SettingsSet(bench.settings.model_dump()))
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=make_noise)
+    thread.start()
+    try:
+        for seed in range(1, 60):
+            panel.form.controls["seed"].widget.value = seed
+            assert bench.settings.seed == seed
+    finally:
+        noise.set()
+        thread.join()
+    assert panel.pump.drain()
+    assert panel.form.controls["seed"].read() == 59
+
+
+def test_importing_and_making_a_panel_starts_no_thread() -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    quiet = Panel(FakeBench())
+    quiet.pump.drain()
+    assert {thread.name for thread in threading.enumerate()} - before <= {"workbench-pump"}
+    assert Settings.make() == quiet._bench.settings

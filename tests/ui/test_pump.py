@@ -1,0 +1,136 @@
+"""The pump: never more than ten messages a second, never the last one missing, no error lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+
+from tests.ui.fakes import flush
+from workbench.events import BenchEvent, Called
+from workbench.ui import pump as module
+from workbench.ui.pump import Pump
+
+
+class Ear:
+    def __init__(self) -> None:
+        self.heard: list[BenchEvent] = []
+        self.at_flush: list[tuple[float, int]] = []
+        self.failed: list[Exception] = []
+        self.more = 0
+
+    def hear(self, event: BenchEvent) -> None:
+        self.heard.append(event)
+
+    def flush(self) -> bool:
+        self.at_flush.append((time.monotonic(), len(self.heard)))
+        self.more -= 1
+        return self.more > 0
+
+    def pump(self, interval: float = 0.03) -> Pump:
+        return Pump(self.hear, self.flush, self.failed.append, interval)
+
+
+def alive(pump: Pump) -> bool:
+    return pump._thread is not None
+
+
+def test_flushes_keep_their_distance_and_the_last_event_is_flushed() -> None:
+    ear = Ear()
+    pump = ear.pump()
+
+    def many() -> None:
+        for i in range(500):
+            pump.put(Called(str(i)))
+            time.sleep(1e-4)
+
+    threads = [threading.Thread(target=many) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert pump.drain(5)
+    assert len(ear.heard) == 1500
+    assert ear.at_flush[-1][1] == 1500
+    times = [at for at, _ in ear.at_flush]
+    assert min(b - a for a, b in pairwise(times)) >= 0.03 * 0.9
+
+
+def test_each_threads_events_stay_in_order() -> None:
+    ear = Ear()
+    pump = ear.pump(0.001)
+    for i in range(300):
+        pump.put(flush(i, 1))
+    assert pump.drain(5)
+    assert [event.step for event in ear.heard] == list(range(300))  # type: ignore[union-attr]
+
+
+def test_what_does_not_fit_in_one_message_follows() -> None:
+    ear = Ear()
+    ear.more = 4
+    pump = ear.pump(0.005)
+    pump.wake()
+    assert pump.drain(5)
+    assert len(ear.at_flush) == 4
+
+
+def test_putting_never_waits_for_the_view() -> None:
+    gate = threading.Event()
+
+    def slow(_: BenchEvent) -> None:
+        gate.wait(5)
+
+    pump = Pump(slow, lambda: False, lambda _: None, 0.0)
+    start = time.monotonic()
+    for i in range(1000):
+        pump.put(Called(str(i)))
+    assert time.monotonic() - start < 1
+    assert not pump.drain(0.05)
+    gate.set()
+    assert pump.drain(5)
+
+
+def test_errors_are_shown_and_the_rest_goes_on() -> None:
+    ear = Ear()
+
+    def hear(event: BenchEvent) -> None:
+        ear.hear(event)
+        if event == Called("bad"):
+            raise ValueError("cannot draw this")
+
+    pump = Pump(hear, ear.flush, ear.failed.append, 0.001)
+    for code in ("good", "bad", "good too"):
+        pump.put(Called(code))
+    assert pump.drain(5)
+    assert len(ear.heard) == 3
+    assert [str(error) for error in ear.failed] == ["cannot draw this"]
+    assert ear.at_flush
+
+
+def test_an_error_that_cannot_be_shown_is_kept() -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("nobody to tell")
+
+    pump = Pump(fail, lambda: False, fail, 0.001)
+    pump.put(Called("x"))
+    assert pump.drain(5)
+    assert len(pump.errors) == 2
+
+
+def test_the_thread_ends_when_idle_and_comes_back() -> None:
+    ear = Ear()
+    pump = ear.pump(0.001)
+    assert not alive(pump), "making one starts nothing"
+    old, module._IDLE = module._IDLE, 0.05
+    try:
+        pump.put(Called("one"))
+        assert pump.drain(5)
+        end = time.monotonic() + 5
+        while alive(pump) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert not alive(pump)
+        pump.put(Called("two"))
+        assert pump.drain(5)
+        assert len(ear.heard) == 2
+    finally:
+        module._IDLE = old
