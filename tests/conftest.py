@@ -9,6 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import workbench
+
 SOAK = os.environ.get("WORKBENCH_SOAK", "") not in ("", "0")
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=50)
@@ -44,6 +46,17 @@ def one_thread() -> Iterator[None]:
     yield
     torch.set_rng_state(state)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def public_names() -> Iterator[None]:
+    """A stand-in that a test puts in the place of `workbench.Workbench` does not outlive the test."""
+    handed_out = vars(workbench)
+    before = {name: handed_out[name] for name in workbench.__all__ if name in handed_out}
+    yield
+    for name in workbench.__all__:
+        handed_out.pop(name, None)
+    handed_out.update(before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -88,6 +88,7 @@ class Workbench:
         self._start = jobs.Start(self._task, self.root)
         self.summary = ModelSummary.of(self._task)
         self.jobs: list[AnyJob] = []
+        self._starts: list[str] = []
         self._listeners: list[Listener] = list(listeners)
         self._failing: list[Listener] = []
         self._lock = threading.Lock()
@@ -127,7 +128,7 @@ class Workbench:
         chosen = self._settings.replace(**settings)
         work = jobs.Fit(self._task, chosen, self._start, self._checked_start(start))
         called = {**({} if start == "fresh" else {"start": start}), **settings}
-        return self._submit("fit", chosen, called, work, _run_of)
+        return self._submit("fit", chosen, called, work, _run_of, start)
 
     def find_lr(
         self,
@@ -149,7 +150,7 @@ class Workbench:
         chosen = self._settings.replace(**settings)
         work = jobs.FindLR(self._task, chosen, self._start, self._checked_start(start), request)
         called = {**_differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
-        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events))
+        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), start)
 
     def find_batch_size(
         self,
@@ -276,23 +277,29 @@ class Workbench:
         called: Mapping[str, Any],
         work: jobs.BenchWork,
         finish: Callable[[Job[T]], T],
+        start: str = "fresh",
     ) -> Job[T]:
         self._launcher.check_open()
-        id, folder, trouble = self._folder(kind, settings)
+        with self._lock:
+            needed = {start for job, start in zip(self.jobs, self._starts, strict=True) if not job.done()} | {start}
+        id, folder, trouble = self._folder(kind, settings, needed)
         work.bind(id, folder, trouble)
         job: Job[T] = Job(id, kind, settings, folder, work, finish)
         with self._lock:
             self.jobs.append(job)
+            self._starts.append(start)
         self._tell(Called(_line(kind, called)))
         self._launcher.submit(job)
         return job
 
-    def _folder(self, kind: str, settings: Settings) -> tuple[str, RunFolder | None, Message | None]:
+    def _folder(
+        self, kind: str, settings: Settings, needed: set[str]
+    ) -> tuple[str, RunFolder | None, Message | None]:
         header = jobs.header(kind, settings, self.summary)
         try:
             id = new_id(self.root, kind)
             folder = RunFolder.create(self.root, id, header)
-            prune(self.root, settings.keep_runs)
+            prune(self.root, settings.keep_runs, needed)
         except OSError as error:
             text = f"no record is kept: {self.root} cannot be written ({error}). The job runs all the same."
             return f"{kind}-{len(self.jobs)}", None, Message(text, "warning")

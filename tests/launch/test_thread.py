@@ -279,7 +279,7 @@ def test_a_change_holds_from_exactly_its_update(at, tmp_path):
     model, data = noisy_net(), labelled()
     twin = twin_of(model)
     b = bench(model, data, tmp_path, adam, loss=gate, max_epochs=3, gradient_clip_val=0.5)
-    job, go = change_at(b, gate, at, lr=0.002, gradient_clip_val=0.1)
+    job, _ = change_at(b, gate, at, lr=0.002, gradient_clip_val=0.1)
     run = job.result()
     held_from = at + 1
     assert of(job, Changed) == [
@@ -398,7 +398,7 @@ def test_a_failed_job_raises_its_error_and_keeps_its_history(tmp_path):
     job = b.fit()
     with pytest.raises(ZeroDivisionError, match="the user's own code") as caught:
         job.result()
-    assert "loss(output, y)" in "".join(str(entry) for entry in caught.traceback)  # leads to the user's line
+    assert "raise ZeroDivisionError" in str(caught.traceback[-1])  # leads to the user's line
     assert job.status == "failed"
     assert isinstance(job.exception(), ZeroDivisionError)
     kept = Run.open(job.folder.path)
@@ -467,28 +467,20 @@ def test_a_listener_that_raises_is_told_once_and_the_run_goes_on(tmp_path):
     assert b.fit().result().status == "finished"
 
 
-def test_a_listener_that_is_slow_does_not_slow_the_updates(tmp_path):
-    gate = Gate()
-    hold = threading.Event()
-    b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=3, listeners=[lambda e: hold.wait(20)])
+def test_a_listener_that_is_slow_does_not_hold_up_the_updates(tmp_path):
+    gate, hold = Gate(), threading.Event()
+
+    def slow(event):
+        if isinstance(event, RunStarted):
+            assert hold.wait(30)
+
+    b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=3, listeners=[slow])
+    job = b.fit()
+    wait_for(lambda: gate.calls == 1 + 21)  # all of them, and nobody has heard of the first yet
+    assert not of(job, StepsDone)
+    assert not job.done()
     hold.set()
-    hold.clear()
-    done = threading.Event()
-
-    def fit():
-        b.fit().wait()
-        done.set()
-
-    hold.set()  # Called is told in the caller's thread
-    job = b.fit(max_steps=1)
-    job.result()
-    hold.clear()
-    threading.Timer(1.0, hold.set).start()
-    worker = threading.Thread(target=fit)
-    worker.start()
-    worker.join(30)
-    assert done.is_set()
-    assert gate.calls == 1 + 1 + 21
+    assert job.result().step == 21
 
 
 def test_listeners_hear_off_the_training_thread_and_can_stop_to(tmp_path):

@@ -107,6 +107,16 @@ def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, be
     assert visible(panel.header.use_lr), "still there to go back to"
 
 
+def test_what_the_button_says_is_what_it_sets(panel: Panel, bench: FakeBench) -> None:
+    bench.tell(RunStarted("x", "find_lr", bench.settings.model_dump(), "cpu"))
+    bench.tell(CurveEnded("edge", (), 0.006160316, ()))
+    assert panel.pump.drain()
+    assert panel.header.use_lr.description == "Use 6.16e-3"
+    panel.header.use_lr.click()
+    assert places(panel) == [6.16e-3] * 3
+    assert not visible(panel.header.use_lr)
+
+
 def test_no_suggestion_no_button(panel: Panel, bench: FakeBench) -> None:
     bench.tell(RunStarted("x", "find_lr", bench.settings.model_dump(), "cpu"))
     bench.tell(CurveEnded("no edge", (), None, ("the loss never fell",)))

@@ -7,12 +7,13 @@ objects it is given, unless it is known not to; a call inside an expression, onl
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from workbench.export.origins import is_inlined
-from workbench.export.uses import DOT, own_level, target_names
+from workbench.export.uses import DOT, local_names, own_level, target_names
 
 _SHOWING = {"matplotlib", "seaborn", "plotly", "IPython", "pprint", "warnings", "logging", "rich", "torchinfo"}
 _SHOWING |= {"torchsummary", "torchviz", "ipywidgets", "bokeh", "altair", "time", "gc", "workbench"}
@@ -25,6 +26,12 @@ _HARMLESS = set(
     " named_children state_dict mean std var median size dim numel value_counts nunique unique isna isnull backward"
     " zero_grad allclose equal assert_close debug warning error exception startswith endswith join split".split()
 )
+_PURE = re.compile(
+    r"numpy\.(?!random\.|put|place|copyto|fill_diagonal|\w+\.at$).*[^_]"
+    r"|torch\.(\w*[^_]|nn\.functional\.\w*[^_]|linalg\.\w+|fft\.\w+)"
+    r"|(scipy|pandas|math|statistics|collections|sklearn\.metrics|torchmetrics)\..*"
+)
+"""Functions of libraries that leave their arguments as they are."""
 _TAKES_IN = {"append", "extend", "add", "insert", "update", "setdefault"}
 """Methods that change their object and leave their arguments as they are."""
 _IN_A_LOOP = {"train", "eval"}
@@ -34,7 +41,7 @@ _CHANGING = set(
     " register_forward_pre_hook register_full_backward_hook register_state_dict_pre_hook shuffle partial_fit"
     " fit_transform fit_resample setflags resize freeze unfreeze".split()
 )
-_CHANGING_FIRST = {"setattr", "delattr", "next", "shuffle", "heappush", "heappop", "heapify", "insort"}
+_CHANGING_FIRST = {"setattr", "delattr", "shuffle", "heappush", "heappop", "heapify", "insort"}
 _OF_KIND = {
     "tensor": {"backward"},
     "array": {"sort", "fill", "resize", "put", "partition", "itemset", "setflags", "setfield"},
@@ -44,6 +51,7 @@ _OF_KIND = {
     "module": set[str](),
 }
 _LIBRARY = {*_OF_KIND, "random", "iterator", "estimator", "list", "dict", "set", "tuple"}
+_UNCHANGED = ("immutable", "code", "module")
 _SAME_OBJECT = set(
     "parameters named_parameters modules named_modules children named_children buffers named_buffers get_submodule"
     " get_parameter values items keys view reshape detach numpy squeeze unsqueeze flatten ravel expand transpose"
@@ -69,6 +77,15 @@ _NOT_STATE = {"torch.set_printoptions", "torch.cuda.set_device"}
 
 
 @dataclass(frozen=True)
+class Outside:
+    """The same of the global names that a function uses: `name`, or `module·name` in another module."""
+
+    may: frozenset[str] = frozenset()
+    does: frozenset[str] = frozenset()
+    returns: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Summary:
     """What calling a function does: the parameters it may change, those it surely changes, process state."""
 
@@ -78,6 +95,9 @@ class Summary:
     returns: frozenset[str] = frozenset()
     """The parameters whose objects, or parts of them, its result may hold."""
     state: bool = False
+    outside: Outside = Outside()
+
+
 
 
 class Context(Protocol):
@@ -142,16 +162,20 @@ def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) ->
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     names = [a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None]
     own = frozenset(names)
+    local = frozenset(local_names(node))
     seen: list[frozenset[str]] = []
+    outside: list[frozenset[str]] = []
     returns: frozenset[str] = frozenset()
     for conservative in (True, False):
         reader = _Changes(context, conservative=conservative, broad=conservative, hidden=own)
         for statement in node.body:
             reader.visit(statement)
         seen.append(frozenset(reader.found) & own)
-        returns = frozenset(reader.returned) & own
+        outside.append(frozenset(n for n in reader.found - local if context.kind(n) not in _UNCHANGED))
+        returns = frozenset(reader.returned)
     state = any(sets_state(statement, context) for statement in node.body)
-    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns, state)
+    beyond = Outside(outside[0], outside[1], returns - local)
+    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond)
 
 
 def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
@@ -161,7 +185,7 @@ def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
             made = summarize(part, context)
             parameters = made.parameters[1:]
             held = frozenset(parameters) | {"*"}
-            return Summary(parameters, made.may & held, made.does & held, held, made.state)
+            return Summary(parameters, made.may & held, made.does & held, held, made.state, made.outside)
     fields = [part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
     return Summary(tuple(fields), frozenset(), frozenset(), frozenset(fields) | {"*"})
 
@@ -312,6 +336,8 @@ class _Changes(ast.NodeVisitor):
         path = self._path(call.func)
         if name in _HARMLESS or (path or "").partition(".")[0] in _SHOWING:
             return
+        if path is not None and _PURE.fullmatch(path) and not _has_true(call, "inplace"):
+            return
         if self.depth and name in _IN_A_LOOP:
             return
         if name.startswith("clip_grad_"):
@@ -335,9 +361,10 @@ class _Changes(ast.NodeVisitor):
             summary = self._summary(call.func)
             if summary is not None:
                 self._add_arguments(call, summary.parameters, summary.may)
+                self._add(summary.outside.may)
                 return
         for value in given:
-            self._add(name for name in self._roots(value) if self._kind(name) not in ("immutable", "code", "module"))
+            self._add(name for name in self._roots(value) if self._kind(name) not in _UNCHANGED)
 
     def _inner_call(self, call: ast.Call) -> None:
         """Any call: what is known to change something."""
@@ -359,11 +386,16 @@ class _Changes(ast.NodeVisitor):
                 change = change or name in _OF_KIND.get(kind or "", ()) or in_place
             if change and not name.startswith("clip_grad_"):
                 self._add(self._roots(call.func.value))
+        elif name == "next" and call.args:
+            # A fresh iterator moves on by itself; what it goes over stays as it is.
+            moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
+            self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
         elif (in_place or name in _CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
             self._add(self._roots(call.args[0]))
         summary = self._summary(call.func)
         if summary is not None:
             self._add_arguments(call, summary.parameters, summary.does)
+            self._add(summary.outside.does)
         if name not in _HARMLESS:
             for value in given:
                 self._add(n for n in self._roots(value) if self._kind(n) in ("random", "iterator"))
@@ -424,16 +456,21 @@ def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
             return frozenset(name for item in node.values for name in roots(item, context))
         case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
             return frozenset(name for part in node.generators for name in roots(part.iter, context))
+        case ast.Call(func=ast.Lambda(body=value)):
+            return roots(value, context)
         case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _SAME_OBJECT:
             return roots(value, context)
         case ast.Call(func=func, args=args) if terminal(func) in _WRAPPERS:
             return frozenset(name for item in args for name in roots(item, context))
-        case ast.BinOp():
-            return roots(node.left, context) | roots(node.right, context)
+        case ast.BinOp() if context is not None:
+            held = roots(node.left, context) | roots(node.right, context)
+            return frozenset(name for name in held if context.kind(name) in ("list", "tuple"))
         case ast.Call() if context is not None:
             summary = _summary(node.func, context)
-            given = [] if summary is None else _arguments(node, summary.parameters, summary.returns)
-            return frozenset(name for item in given for name in roots(item, context))
+            if summary is None:
+                return frozenset()
+            given = _arguments(node, summary.parameters, summary.returns)
+            return summary.outside.returns | frozenset(name for item in given for name in roots(item, context))
         case _:
             return frozenset()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -227,7 +228,7 @@ class _At:
             if attribute:
                 module = self.program.modules.get(base)
                 found = None if module is None else (self.program.slicer.module(module), attribute)
-                return None if found is None else _At(found[0], found[0].end, self.open | {name}).summary(found[1])
+                return None if found is None else self._from_elsewhere(found[0], found[1], name)
             return self._own_summary(name)
         except ExportError:  # a module without source; it is told when something of it is needed
             return None
@@ -242,14 +243,29 @@ class _At:
                 key = (self.program.name, at)
                 if key not in known:
                     inside = _At(self.program, self.program.end, self.open | {name})
-                    made = effects.summarize if isinstance(node, ast.FunctionDef) else effects.summarize_class
-                    known[key] = made(node, inside)  # type: ignore[operator]
+                    if isinstance(node, ast.ClassDef):
+                        known[key] = effects.summarize_class(node, inside)
+                    else:
+                        known[key] = effects.summarize(node, inside)
                 return known[key]
             if isinstance(node, ast.ImportFrom):
                 found = self.program.slicer.imported(self.program, node, name)
-                return None if found is None else _At(found[0], found[0].end, self.open | {name}).summary(found[1])
+                return None if found is None else self._from_elsewhere(found[0], found[1], name)
             break
         return None
+
+    def _from_elsewhere(self, program: Program, name: str, called: str) -> Summary | None:
+        """The summary of a function of another module, with that module's names spelt as such."""
+        found = _At(program, program.end, self.open | {called}).summary(name)
+        if found is None:
+            return None
+
+        def spell(names: frozenset[str]) -> frozenset[str]:
+            return frozenset(n if DOT in n else program.name + DOT + n for n in names)
+
+        outside = found.outside
+        spelled = effects.Outside(spell(outside.may), spell(outside.does), spell(outside.returns))
+        return dataclasses.replace(found, outside=spelled)
 
     def method(self, name: str) -> Summary | None:
         if f".{name}" in self.open:
@@ -622,6 +638,10 @@ class Slicer:
 
     def _holds(self, program: Program, name: str, place: int) -> bool:
         """Whether what `name` holds at `place` is, or is a part of, something needed."""
+        module, dot, inner = name.partition(DOT)
+        if dot:
+            other = self.programs.get(module)
+            return other is not None and any(needed == inner for _, needed in other.needed)
         for at in program.reaching(name, place, program.statements[place].scope):
             if (at, name) in program.needed:
                 return True

@@ -307,13 +307,13 @@ class _Spell(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._within(node, _locals(node))
+        return self._within(node, local_names(node))
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._within(node, _locals(node))
+        return self._within(node, local_names(node))
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return self._within(node, _locals(node))
+        return self._within(node, local_names(node))
 
     def _within(self, node: ast.AST, hidden: set[str]) -> ast.AST:
         outer = self.modules
@@ -323,7 +323,7 @@ class _Spell(ast.NodeTransformer):
         return result
 
 
-def _locals(node: Function) -> set[str]:
+def local_names(node: Function) -> set[str]:
     """Names that are local to a function."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     names = {a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None}

@@ -14,7 +14,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -171,10 +171,10 @@ def check_id(id: str) -> str:
     return id
 
 
-def prune(root: Path, keep: int) -> list[str]:
+def prune(root: Path, keep: int, spare: Collection[str] = ()) -> list[str]:
     """Delete the oldest runs until `keep` are left; the ids that went, oldest first.
 
-    Only runs that are over go: their record ends with RunEnded, or their writer is dead (`alive.is_alive`).
+    `spare`: ids that stay, such as those that a job will start from. Only runs that are over go: their record ends with RunEnded, or their writer is dead (`alive.is_alive`).
     Where that cannot be known a run counts as running. Folders without a readable `run.json`, links, and
     everything outside `<root>/runs` are never touched; a `runs` that is itself a link is left alone.
     """
@@ -190,7 +190,7 @@ def prune(root: Path, keep: int) -> list[str]:
     for run in runs:
         if len(runs) - len(gone) <= keep:
             break
-        if run.over and _retire(run.path):
+        if run.over and run.id not in spare and _retire(run.path):
             gone.append(run.id)
     return gone
 

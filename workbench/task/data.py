@@ -171,12 +171,13 @@ def parts_of(loader: Loader) -> Parts:
     )
 
 
-def _apart(sampler: Any, generator: torch.Generator) -> Any:
-    """A sampler that draws from `generator` instead of the one that it was given, if it was given one."""
-    if getattr(sampler, "generator", None) is None:
+def _apart(sampler: Any) -> Any:
+    """A sampler that leaves the user's generator where it is, if it draws from one."""
+    if not isinstance(getattr(sampler, "generator", None), torch.Generator):
         return sampler
     own = copy.copy(sampler)
-    own.generator = generator
+    own.generator = torch.Generator()
+    own.generator.set_state(sampler.generator.get_state())
     return own
 
 
@@ -290,7 +291,7 @@ class DataSpec:
                 f"batch_size={size} is larger than the {self.name} data ({count} samples): "
                 f"take batch_size={count} or less."
             )
-        sampler = _apart(parts.sampler, generator)
+        sampler = _apart(parts.sampler)
         if sampler is None:
             shuffled = train and settings.shuffle
             sampler = (

@@ -19,7 +19,10 @@ LOWEST, HIGHEST, STEP = -7, 1, 0.02
 
 
 class Found(widgets.Button):  # type: ignore[misc]
-    """'Use 3.2e-3': what a search found, applied only by this click. Hidden while there is nothing to apply."""
+    """'Use 3.2e-3': what a search found, applied only by this click. Hidden while there is nothing to apply.
+
+    What is applied is what the button says, to the digit.
+    """
 
     def __init__(self, use: Callable[[Any], None], text: Callable[[Any], str]) -> None:
         super().__init__(layout=widgets.Layout(width="auto", display="none"))
@@ -30,8 +33,9 @@ class Found(widgets.Button):  # type: ignore[misc]
 
     def offer(self, value: Any, current: Any, why: str = "") -> None:
         """Offer `value`, unless there is none or it is already in use."""
-        self._value = value
+        self._value = None
         if value is not None:
+            self._value = type(value)(self._text(value))
             self.description, self.tooltip = f"Use {self._text(value)}", why
         self.settle(current)
 

@@ -70,6 +70,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         known = _OPEN.get(id(bench))
         return known if known is not None else cls(bench)
 
+    _closed = True  # until it is made: ipywidgets closes what goes, however far it came
+
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._lock = threading.RLock()
@@ -96,9 +98,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.canvas.wake = self.pump.wake
         self._catch_up()
         _OPEN[id(bench)] = self
+        self._closed = False
 
     def close(self) -> None:
         """Stop listening, and take the widgets away. The bench and its jobs go on."""
+        if self._closed:
+            return
+        self._closed = True
         if _OPEN.get(id(self._bench)) is self:
             del _OPEN[id(self._bench)]
         self._unsubscribe()

@@ -85,7 +85,7 @@ class Training:
         bad = ~np.isfinite(loss) | (measured & ~np.isfinite(norm))
         clipped = _column(event, "grad_norm_clipped") < norm * (1 - 1e-4)
         finite_loss, finite_norm = np.where(np.isfinite(loss), loss, np.nan), np.where(bad, np.nan, norm)
-        smooth = [self._smooth_loss.add(loss), _learning_rate(event), self._smooth_norm.add(finite_norm)]
+        smooth = [self._smooth_loss.add(loss), _learning_rate(event), _norm_trend(self._smooth_norm, finite_norm)]
         clip_share = np.where(np.isfinite(finite_norm), clipped.astype(float), np.nan)
         self._fit.add(event.steps, event.every, [
             np.column_stack([finite_loss, finite_norm]),
@@ -135,6 +135,11 @@ class Training:
         del self._changes[:-MARKS], self._clips[:-MARKS]
         self._outbox.put("changes", [*self._changes])
         self._outbox.put("clips", [*self._clips])
+
+
+def _norm_trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Smoothed as it is drawn, on a logarithmic scale: a mean of the norms would lie along their spikes."""
+    return np.exp(smoother.add(np.log(np.where(norm > 0, norm, np.nan))))
 
 
 def _column(event: StepsDone, name: str) -> NDArray[np.float64]:

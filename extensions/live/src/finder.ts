@@ -94,10 +94,10 @@ export class Finder {
     const raw = rows.column(LOSS);
     const smoothed = rows.column(SMOOTHED).filter(Number.isFinite);
     const start = quantile(raw.slice(0, 10), 0.5);
-    const low = smoothed.length ? Math.min(...smoothed) : start;
+    const low = Math.min(start, ...smoothed, quantile(raw, 0.02));
     if (!Number.isFinite(start) || !Number.isFinite(low)) return rangeOf(raw);
     const span = Math.max(start - low, 0.1 * Math.abs(start), 1e-6);
-    return [low - 0.3 * span, start + 0.6 * span];
+    return [low - 0.15 * span, start + 0.5 * span];
   }
 
   /** uPlot forgets a new size that is set while it draws. */
@@ -143,7 +143,7 @@ export class Finder {
     const { found, paper } = this.colours();
     const scale = devicePixelRatio;
     ctx.save();
-    for (const flag of this.placed) {
+    for (const flag of [...this.placed].reverse()) { // the recommended one last, over the others
       const x = plot.valToPos(flag.x, "x", true);
       const y = Math.max(plot.valToPos(this.smoothedAt(flag.x), "y", true), plot.bbox.top);
       ctx.strokeStyle = found;

@@ -1,0 +1,103 @@
+"""The quickstart as a person uses it: find, drag, fit, and Stop while another cell is busy."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, expect
+
+from .lab import Lab
+
+pytestmark = pytest.mark.browser
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+# A cell that computes in pure Python for as long as a person would wait for Stop.
+BUSY = """import time
+busy_from, count = time.time(), 0
+while time.time() < busy_from + 6:
+    count += 1
+busy_until = time.time()"""
+ENDED = "ended_at = []; bench.subscribe(lambda e: ended_at.append(__import__('time').time()) if type(e).__name__ == 'RunEnded' else None)"
+BENCH, BUSY_CELL = 1, 2
+
+
+@pytest.fixture
+def panel(lab: Lab) -> Locator:
+    """The panel of the quickstart's bench, in a notebook that ends with a busy cell."""
+    sources = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    lab.viewport(1300, 1250)
+    lab.open_notebook([sources[0], sources[1], BUSY], name="quickstart-panel.ipynb")
+    lab.run_cell(0)
+    lab.run_cell(BENCH)
+    lab.execute(ENDED)
+    lab.scroll_to(BENCH)
+    found = lab.output(BENCH).locator(".wb-panel")
+    expect(found).to_be_visible()
+    return found
+
+
+def lr_box(panel: Locator) -> Locator:
+    return panel.locator(".wb-step-lr input[type=number]")
+
+
+def lr_of(lab: Lab) -> float:
+    return float(lab.execute("print(bench.settings.lr)"))
+
+
+def test_find_then_drag_the_slider(lab: Lab, panel: Locator) -> None:
+    panel.locator(".wb-step-lr button", has_text="Find").click()
+    lab.until("print(bench.job and bench.job.status)", "finished", timeout=60)
+    use = panel.locator(".wb-step-lr button.wb-use")
+    expect(use).to_be_visible()
+    assert lr_of(lab) == 1e-3  # found values are never applied by themselves
+    use.click()
+    suggestion = float(lab.execute("print(bench.job.result().suggestion)").splitlines()[-1])
+    lab.until("print(bench.settings.lr)", lambda text: float(text) == pytest.approx(suggestion, rel=0.01))
+    expect(panel.locator(".wb-code")).to_contain_text("bench.set(lr=")
+
+    lab.drag(panel.locator(".wb-step-lr .noUi-handle"), dx=60)
+    moved = float(lab.until("print(bench.settings.lr)", lambda text: float(text) > 1.5 * suggestion, timeout=10))
+    assert float(lr_box(panel).input_value()) == pytest.approx(moved, rel=1e-3)
+    grip = panel.locator(".wb-handle-x .wb-grip")
+    assert float(grip.get_attribute("aria-valuenow") or "nan") == pytest.approx(moved, rel=1e-2)
+    lab.screenshot("quickstart-lr-finder", panel)
+
+    # The other way: the marker on the curve moves slider, box and setting.
+    lab.drag(grip, dx=-40)
+    back = float(lab.until("print(bench.settings.lr)", lambda text: float(text) < 0.9 * moved, timeout=10))
+    expect(lr_box(panel)).to_have_value(re.compile(r"\d"))
+    assert float(lr_box(panel).input_value()) == pytest.approx(back, rel=1e-3)
+    assert lab.complaints == []
+
+
+def test_stop_while_a_cell_is_busy(lab: Lab, panel: Locator) -> None:
+    lab.execute("bench.set(max_epochs=5000, batch_size=64)")
+    panel.get_by_role("button", name="Fit with these").click()
+    lab.until("print(bench.job is not None and len(bench.job.events) > 12)", "True", timeout=30)
+    before = json.loads(lab.execute("import json; print(json.dumps(bench.job.events[-1].step))"))
+    time.sleep(1)
+    lab.screenshot("quickstart-fit", panel)
+
+    stop = panel.get_by_role("button", name="Stop")
+    lab.run_cell(BUSY_CELL, wait=False)
+    time.sleep(2)  # well within the busy cell
+    lab.scroll_to(BENCH)
+    clicked = time.time()
+    stop.click()
+    expect(panel).to_contain_text("stopped", timeout=5000)
+    seen = time.time()
+    lab.screenshot("quickstart-stopped-while-busy", panel)
+    lab.wait_idle(30)
+    ended, busy_until = json.loads(lab.execute("print(json.dumps([ended_at[-1], busy_until]))"))
+    assert ended < busy_until, "the run went on until the cell was done"
+    assert seen < busy_until, "the panel said so only when the cell was done"
+    assert ended - clicked < 1.0
+    lab.execute("run = bench.job.result()")
+    assert lab.execute("print(run.status)") == "stopped"
+    assert int(lab.execute("print(len(run.history['loss']))")) >= before > 0
+    assert lab.complaints == []

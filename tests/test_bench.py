@@ -1,0 +1,356 @@
+"""The bench as a whole: the record, starts, weights, settings, what it says of itself."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import workbench as wb
+from tests.engine.problems import (
+    adam,
+    bench,
+    labelled,
+    noisy_net,
+    plain_net,
+    same_weights,
+    sgd,
+    weights,
+)
+from workbench.events import Called, Message, SettingsSet
+from workbench.runs.run import Run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def messages(job):
+    return [e.text for e in job.events if isinstance(e, Message)]
+
+
+# -- the record
+
+
+def test_a_run_read_back_is_the_run(tmp_path):
+    b = wb.Workbench(
+        noisy_net(), train=labelled(), val=labelled(20, seed=3), loss=F.cross_entropy, optimizer=adam,
+        metrics={"accuracy": lambda output, y: (output.argmax(1) == y).float().mean()}, root=tmp_path,
+        accelerator="cpu", batch_size=8, max_epochs=2, gradient_clip_val=0.5, track_grad_norm="inf",
+    )  # fmt: skip
+    job = b.fit()
+    run = job.result()
+    back = Run.open(job.folder.path)
+    assert back == run
+    assert back.settings == run.settings == job.settings
+    for name, column in run.history.items():
+        assert np.array_equal(column, back.history[name])
+    assert run.metrics == back.metrics
+    assert set(run.metrics) == {"loss", "val_loss", "val_accuracy"}
+    assert [r.id for r in b.runs] == [run.id] == ["0001-fit"]
+    assert wb.Run.open(tmp_path / "runs" / run.id) == run
+
+
+def test_evaluations_and_searches_are_recorded_and_are_no_fits(tmp_path):
+    b = wb.Workbench(plain_net(), train=labelled(), val=labelled(20, 3), test=labelled(20, 4), loss=F.cross_entropy,
+                     root=tmp_path, accelerator="cpu", batch_size=8, max_epochs=1)  # fmt: skip
+    b.fit().result()
+    b.find_lr(num_training=3).result()
+    validated, tested = b.validate().result(), b.test().result()
+    assert set(validated) == {"val_loss"}
+    assert set(tested) == {"test_loss"}
+    assert [r.kind for r in b.runs] == ["fit"]
+    kinds = [Run.open(path).kind for path in sorted((tmp_path / "runs").iterdir())]
+    assert kinds == ["fit", "find_lr", "validate", "test"]
+
+
+def test_old_runs_go_and_the_one_in_use_stays(tmp_path):
+    b = bench(plain_net(), labelled(), tmp_path, max_steps=1, keep_runs=2)
+    for _ in range(4):
+        b.fit().result()
+    assert [r.id for r in b.runs] == ["0003-fit", "0004-fit"]
+
+
+def test_a_start_is_not_pruned_before_its_run(tmp_path):
+    b = bench(plain_net(), labelled(), tmp_path, max_steps=1, keep_runs=1)
+    first = b.fit().result()
+    assert b.fit(start=first.id).result().status == "finished"
+
+
+@pytest.mark.parametrize("kind", ["file", "below-a-file"])
+def test_a_root_that_cannot_be_written(kind, tmp_path):
+    """The run works, and says that nothing is recorded. (A mode of 0o500 would not stop root, who runs this in CI.)"""
+    (tmp_path / "file").write_text("mine")
+    root = tmp_path / "file" / ("below" if kind == "below-a-file" else "")
+    b = bench(plain_net(), labelled(), root, max_epochs=1)
+    job = b.fit()
+    run = job.result()
+    assert run.status == "finished"
+    assert run.step == 7
+    assert any("no record is kept" in text and str(root) in text for text in messages(job))
+    assert b.find_lr(num_training=3).result().ended == "all points done"
+    assert len({j.id for j in b.jobs}) == 2
+    assert (tmp_path / "file").read_text() == "mine"
+    with pytest.raises(OSError):
+        b.fit(start="0001-fit")
+
+
+def test_a_record_that_fails_in_the_middle(tmp_path, monkeypatch):
+    from workbench.runs.store import RunFolder
+
+    def full(self, event):
+        raise OSError(28, "No space left on device")
+
+    b = bench(plain_net(), labelled(), tmp_path, max_epochs=1)
+    monkeypatch.setattr(RunFolder, "append", full)
+    job = b.fit()
+    assert job.result().step == 7
+    assert sum("cannot be written" in text for text in messages(job)) == 1
+
+
+# -- starts
+
+
+def test_fresh_is_from_where_the_bench_was_made(tmp_path):
+    model = noisy_net()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    first = b.fit().result()
+    trained = weights(model)
+    second = b.fit().result()
+    assert np.array_equal(first.history["loss"], second.history["loss"])
+    assert same_weights(model, trained)
+    assert messages(b.jobs[-1]) == []
+
+
+def test_continue_is_from_where_the_model_is(tmp_path):
+    model, twin = plain_net(), plain_net()
+    b = bench(model, labelled(), tmp_path, torch.optim.SGD, max_epochs=1, shuffle=False)
+    b.fit().result()
+    b.fit(start="continue").result()
+    bench(twin, labelled(), tmp_path / "b", torch.optim.SGD, max_epochs=2, shuffle=False).fit().result()
+    assert same_weights(model, twin)  # SGD keeps no state, and there is no dropout
+
+
+def test_a_run_is_a_start_and_can_be_loaded(tmp_path):
+    model = noisy_net()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    before = weights(model)
+    first = b.fit().result()
+    trained = weights(model)
+    on = b.fit(start="continue").result()
+    b.fit(max_steps=2).result()
+    assert np.array_equal(b.fit(start=first.id).result().history["loss"], on.history["loss"])
+    b.load(first.id)
+    assert same_weights(model, trained)
+    b.load(first, "start")
+    assert same_weights(model, before)
+    with pytest.raises(FileNotFoundError, match="no 'best' weights; it has: last, start"):
+        b.load(first, "best")
+
+
+def test_a_start_that_is_not_there(tmp_path):
+    b = bench(plain_net(), labelled(), tmp_path, max_steps=1)
+    b.fit().result()
+    for call in (b.fit, b.find_lr):
+        with pytest.raises(FileNotFoundError, match=r"no run 'nonsense'.*there are: 0001-fit"):
+            call(start="nonsense")
+    b.find_lr(num_training=3).result()
+    with pytest.raises(FileNotFoundError, match=r"'0002-find_lr' has no 'last' weights; it has: none"):
+        b.fit(start="0002-find_lr")
+    assert len(b.jobs) == 2
+
+
+def test_weights_that_the_user_changed_are_the_new_start(tmp_path):
+    model = plain_net()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    b.fit().result()
+    with torch.no_grad():
+        model[0].weight.zero_()
+    changed = weights(model)
+    job = b.fit()
+    first = job.result()
+    assert sum("changed since the last job" in text for text in messages(job)) == 1
+    twin = plain_net()
+    twin.load_state_dict(changed)
+    expected = bench(twin, labelled(), tmp_path / "b", max_epochs=1).fit().result()
+    assert np.array_equal(first.history["loss"], expected.history["loss"])
+    again = b.fit()
+    assert np.array_equal(again.result().history["loss"], first.history["loss"])
+    assert messages(again) == []
+
+
+def test_a_layer_that_the_user_replaced_is_the_new_start(tmp_path):
+    model = plain_net()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    b.fit().result()
+    model[2] = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+    job = b.fit()
+    assert job.result().status == "finished"
+    assert any("changed since" in text for text in messages(job))
+    assert any(name.startswith("2.0") for name in job.events[0].layers)
+    assert b.find_lr(num_training=3).result().ended == "all points done"
+
+
+def test_a_forward_in_training_mode_asks_for_no_other_start(tmp_path):
+    """model(x) in a cell moves BatchNorm's statistics; the next fit must not go on from the trained weights."""
+    model = noisy_net()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    first = b.fit().result()
+    trained = weights(model)
+    model(torch.randn(5, 6))
+    assert not same_weights(model, trained)
+    job = b.fit()
+    assert np.array_equal(job.result().history["loss"], first.history["loss"])
+    assert same_weights(model, trained)
+    assert any("buffers were changed" in text for text in messages(job))
+
+
+def test_an_attribute_that_the_user_set_holds(tmp_path):
+    model = noisy_net()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    first = b.fit().result()
+    model[3].p = 0.0
+    second = b.fit().result()
+    assert model[3].p == 0.0
+    assert second.history["loss"][0] != first.history["loss"][0]
+    twin = noisy_net()
+    twin[3].p = 0.0
+    expected = bench(twin, labelled(), tmp_path / "b", max_epochs=1).fit().result()
+    assert np.array_equal(second.history["loss"], expected.history["loss"])  # and from the fresh weights
+
+
+def test_load_waits_for_no_running_job(tmp_path):
+    b = bench(plain_net(), labelled(), tmp_path, max_steps=2)
+    first = b.fit().result()
+    job = b.fit(max_steps=10**7)
+    with pytest.raises(RuntimeError, match="a job runs"):
+        b.load(first)
+    job.stop()
+    job.wait()
+    b.load(first)
+
+
+def test_tied_weights_are_trained_saved_and_loaded(tmp_path):
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.inner, self.outer = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+            self.outer.weight = self.inner.weight
+            self.head = torch.nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.head(self.outer(torch.tanh(self.inner(x))))
+
+    model = Tied()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    run = b.fit().result()
+    assert model.outer.weight is model.inner.weight
+    trained = weights(model)
+    b.fit(max_steps=1).result()
+    b.load(run)
+    assert same_weights(model, trained)
+    assert model.outer.weight is model.inner.weight
+
+
+def test_the_users_objects_stay_the_same_objects(tmp_path):
+    model = plain_net()
+    parameters = list(model.parameters())
+    mine = torch.optim.Adam(parameters, lr=1e-3)
+    model(torch.ones(1, 6)).sum().backward()
+    mine.step()
+    before = copy.deepcopy(mine.state_dict())
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    b.fit().result()
+    b.find_lr(num_training=3).result()
+    assert all(a is c for a, c in zip(model.parameters(), parameters, strict=True))
+    after = mine.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert all(torch.equal(after["state"][i][k], v) for i, s in before["state"].items() for k, v in s.items())
+
+
+# -- settings and what is said
+
+
+def test_set_replaces_and_tells(tmp_path):
+    heard = []
+    b = bench(plain_net(), labelled(), tmp_path, max_steps=1)
+    b.subscribe(heard.append)
+    before = b.settings
+    assert b.set(lr=0.003) is b.settings
+    assert before.lr == 0.05
+    with pytest.raises(wb.SettingsError, match="unknown setting 'larning_rate'"):
+        b.set(larning_rate=1)
+    assert b.settings.lr == 0.003
+    assert [type(e) for e in heard] == [Called, SettingsSet]
+    assert heard[0].code == "bench.set(lr=0.003)"
+    b.fit(max_epochs=1, start="fresh").result()
+    b.find_lr(num_training=5).result()
+    codes = [e.code for e in heard if isinstance(e, Called)]
+    assert codes[1:] == ["bench.fit(max_epochs=1)", "bench.find_lr(num_training=5)"]
+
+
+def test_the_lines_told_can_be_run(tmp_path):
+    heard = []
+    b = bench(plain_net(), labelled(), tmp_path, max_steps=2, listeners=[heard.append])
+    b.fit(lr=1 / 3, gradient_clip_val=None).result()
+    (line,) = [e.code for e in heard if isinstance(e, Called)]
+    job = eval(line, {"bench": b})
+    job.result()
+    assert job.settings == b.jobs[0].settings
+
+
+def test_a_bench_describes_itself(tmp_path):
+    b = bench(plain_net(), labelled(), tmp_path, max_steps=1)
+    assert "Sequential" in repr(b)
+    assert "163 params" in repr(b)
+    assert "lr=0.05" in repr(b)
+    run = b.fit().result()
+    assert "0001-fit" in repr(run)
+    assert b.job is b.jobs[0]
+
+
+def test_settings_that_the_loader_brings(tmp_path):
+    loader = torch.utils.data.DataLoader(labelled(), batch_size=5, shuffle=False, drop_last=True)
+    b = wb.Workbench(plain_net(), train=loader, loss=F.cross_entropy, optimizer=sgd, root=tmp_path, accelerator="cpu",
+                     max_epochs=1)  # fmt: skip
+    assert (b.settings.batch_size, b.settings.shuffle, b.settings.drop_last) == (5, False, True)
+    assert b.fit().result().step == 10
+    assert b.fit(batch_size=25).result().step == 2
+
+
+def test_nothing_is_written_before_a_job(tmp_path):
+    bench(plain_net(), labelled(), tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+
+
+def test_max_steps_zero_trains_nothing(tmp_path):
+    model = plain_net()
+    before = weights(model)
+    run = bench(model, labelled(), tmp_path).fit(max_steps=0).result()
+    assert (run.status, run.step) == ("finished", 0)
+    assert len(run.history["loss"]) == 0
+    assert same_weights(model, before)
+
+
+def test_validation_can_be_stopped(tmp_path):
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 10**6
+
+        def __getitem__(self, index):
+            return torch.zeros(6), 0
+
+    b = wb.Workbench(plain_net(), train=labelled(), val=Slow(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu",
+                     batch_size=8, max_steps=2)  # fmt: skip
+    job = b.validate()
+    while job.status == "queued":
+        pass
+    job.stop()
+    assert job.wait(timeout=5)
+    assert job.status == "stopped"
+    fit = b.fit()  # and the check at the end of a fit
+    while len(fit.events) < 2:
+        pass
+    fit.stop()
+    assert fit.wait(timeout=5)
+    assert fit.result().step == 2
