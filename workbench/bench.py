@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -93,7 +93,6 @@ class Workbench:
         self._failing: list[Listener] = []
         self._lock = threading.Lock()
         self._launcher = ThreadLauncher(self._hear)
-        self._panel: Any = None
 
     # -- settings
 
@@ -261,7 +260,7 @@ class Workbench:
     def _repr_mimebundle_(self, **_: Any) -> Any:
         from workbench.ui.panel import Panel
 
-        return Panel(self)._repr_mimebundle_()
+        return Panel.of(self)._repr_mimebundle_()
 
     # -- inside
 
@@ -293,7 +292,7 @@ class Workbench:
         return job
 
     def _folder(
-        self, kind: str, settings: Settings, needed: set[str]
+        self, kind: str, settings: Settings, needed: Collection[str]
     ) -> tuple[str, RunFolder | None, Message | None]:
         header = jobs.header(kind, settings, self.summary)
         try:

@@ -81,3 +81,7 @@ def _show(options: argparse.Namespace) -> int:
     if run.error:
         print(f"  {run.error}")
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -101,3 +101,40 @@ def test_stop_while_a_cell_is_busy(lab: Lab, panel: Locator) -> None:
     assert lab.execute("print(run.status)") == "stopped"
     assert int(lab.execute("print(len(run.history['loss']))")) >= before > 0
     assert lab.complaints == []
+
+
+def test_four_clicks(lab: Lab, panel: Locator) -> None:
+    """Find, use, find, use, fit: what the README's picture shows; then the page is loaded again."""
+    lab.execute("bench.set(max_epochs=12)")
+    panel.locator(".wb-step").first.get_by_role("button", name="Find").click()
+    lab.until("print(bench.job and bench.job.status)", "finished", timeout=90)
+    panel.locator(".wb-step").first.locator("button.wb-use").click()
+    tried = lab.execute("print([t.size for t in bench.job.result().trials if t.ok])")
+    lab.until("print(bench.settings.batch_size)", lambda size: int(size) in json.loads(tried))
+    lab.execute("bench.set(batch_size=64)")  # of 1437 digits: enough updates in an epoch
+    panel.locator(".wb-step-lr button", has_text="Find").click()
+    lab.until("print(bench.job.kind, bench.job.status)", "find_lr finished", timeout=60)
+    panel.locator(".wb-step-lr button.wb-use").click()
+    lab.until("print(bench.settings.lr)", lambda lr: float(lr) != 1e-3)
+    panel.get_by_role("button", name="Fit with these").click()
+    lab.until("print(bench.job.kind, bench.job.status)", "fit finished", timeout=90)
+    expect(panel).to_contain_text("finished")
+    expect(panel.locator(".wb-code")).to_contain_text("bench.fit(")
+    accuracy = float(lab.execute("print(bench.job.result().metrics['val_accuracy'])").splitlines()[-1])
+    assert accuracy >= 0.95
+    lab.page.mouse.move(0, 0)
+    time.sleep(1)  # the canvas draws at most ten times a second
+    lab.screenshot("panel", panel)
+    lab.theme("dark")
+    time.sleep(1)
+    lab.screenshot("panel-dark", panel)
+    lab.theme("light")
+
+    lab.save()
+    lab.reload()
+    lab.scroll_to(BENCH)
+    again = lab.output(BENCH).locator(".wb-panel")
+    expect(again).to_contain_text("finished", timeout=30_000)
+    expect(again).to_contain_text("landmarks")
+    lab.screenshot("panel-after-reload", again)
+    assert lab.complaints == []

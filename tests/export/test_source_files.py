@@ -292,3 +292,26 @@ def test_classes_of_the_workbench_are_written_out(home: Path) -> None:
     assert "class Mine(Task):" in sliced.code
     assert "class Scores:" in sliced.code
     assert "workbench" not in sliced.imports
+
+
+def test_a_call_in_an_imported_module(home: Path) -> None:
+    (home / "wbt_exp.py").write_text(
+        "import workbench as wb\nfrom wbt_base import base\nN = 1\ndef make(n):\n    model = [base(n), N]\n"
+        "    return wb.Workbench(model)\nN = 2\n"
+    )
+    (home / "wbt_base.py").write_text("def base(n):\n    return [n]\n")
+    outcome = replay_file(home / "main.py", "from wbt_exp import make\nN = 9\nbench = make(4)\n")
+    assert outcome.sliced.code == (
+        "def base(n):\n    return [n]\n\n\nN = 2\n\nn = 4\n\nmodel = [base(n), N]\n"
+    )
+
+
+def test_changes_to_an_own_module_are_kept_or_refused(home: Path) -> None:
+    (home / "wbt_reg.py").write_text(
+        "KNOWN = {}\ndef register(name, value):\n    KNOWN[name] = value\ndef get(name):\n    return KNOWN[name]\n"
+    )
+    start = "import workbench as wb\nfrom wbt_reg import get, register\nregister('a', [1])\n"
+    outcome = replay_file(home / "main.py", start + "bench = wb.Workbench(get('a'))\n")
+    assert "register('a', [1])\n" in outcome.sliced.code
+    message = refused(home / "b.py", start + "import wbt_reg\nwbt_reg.KNOWN = {'a': 2}\nbench = wb.Workbench([get('a')])\n")
+    assert "`wbt_reg` is used as a whole by `wbt_reg.KNOWN = {'a': 2}` (b.py, line 5)" in message

@@ -24,7 +24,7 @@ def until(true: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 def visible(widget: Any) -> bool:
-    return bool(widget.layout.display != "none")
+    return bool(widget.layout.display != "none" and widget.layout.visibility != "hidden")
 
 
 @pytest.fixture

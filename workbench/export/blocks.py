@@ -2,286 +2,385 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
 from textwrap import dedent, indent
 
 from workbench.export.recipe import Data, Recipe
-from workbench.settings import Settings
-from workbench.task.data import KeyedBatches, SeededBatches
+
+_WIDTH = 100
 
 
 def changes(r: Recipe) -> str:
     """What was changed while the run went on."""
     if not r.changes:
         return ""
-    rows = "".join(f"    {step}: {dict(values)!r},\n" for step, values in sorted(r.changes.items()))
-    return f"# What was changed while it ran, and from which update on.\nCHANGES = {{\n{rows}}}"
+    rows: dict[int, list[str]] = {}
+    for step, values in r.changes:
+        rows.setdefault(step, []).extend(f'("{name}", {_number(value)})' for name, value in values.items())
+    text = "".join(f"    {step}: [{', '.join(pairs)}],\n" for step, pairs in rows.items())
+    return f"# What was changed by hand while it ran, and before which update.\nCHANGES = {{\n{text}}}"
 
 
-def seeding(r: Recipe) -> str:
-    """Random numbers: seeded once, and kept where validation must not move them."""
-    text = dedent("""\
-        def seed_everything(seed):
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            torch.manual_seed(seed)
-        """)
-    if r.val is not None:
-        text += dedent("""
-
-            def random_state():
-                return random.getstate(), np.random.get_state(), torch.get_rng_state()
+def _number(value: float | None) -> str:
+    return 'float("inf")' if value is None else repr(value)
 
 
-            def set_random_state(state):
-                random.setstate(state[0])
-                np.random.set_state(state[1])
-                torch.set_rng_state(state[2])""")
-    return text
+# ---- data -------------------------------------------------------------------------------------------------------
+
+
+def datasets(r: Recipe) -> str:
+    """Classes for what is given in other forms than a Dataset."""
+    parts = []
+    if any(data.columns for data in r.loaders):
+        parts.append(
+            dedent('''\
+            class Columns(Dataset):
+                """A dict of arrays: sample i is row i of each."""
+
+                def __init__(self, columns):
+                    self.columns = {name: torch.as_tensor(column) for name, column in columns.items()}
+
+                def __len__(self):
+                    return len(next(iter(self.columns.values())))
+
+                def __getitem__(self, index):
+                    return {name: column[index] for name, column in self.columns.items()}''')
+        )
+    if any(data.kind == "batches" and not data.iterable and ".dataset" not in data.dataset for data in r.loaders):
+        parts.append(
+            dedent('''\
+            class Batches(IterableDataset):
+                """Ready batches, read again in each epoch."""
+
+                def __init__(self, batches):
+                    self.batches = batches
+
+                def __iter__(self):
+                    return iter(self.batches)''')
+        )
+    return "\n\n\n".join(parts)
 
 
 def workers(r: Recipe) -> str:
-    """With loader workers each batch is seeded by its number: the classes are the workbench's own."""
-    if not r.settings.num_workers:
+    """With loader workers each batch has a seed of its own, as in `task.data`."""
+    samples = [data for data in r.loaders if data.kind == "samples"]
+    if not r.settings.num_workers or not samples:
         return ""
-    text = "\n\n".join(inspect.getsource(cls) for cls in (SeededBatches, KeyedBatches))
-    for annotated, bare in (
-        ("Dataset[Any]", "torch.utils.data.Dataset"), ("Sampler[tuple[int, list[int]]]", "torch.utils.data.Sampler"),
-        (": tuple[int, list[int]]", ""), (" -> Iterator[tuple[int, list[int]]]", ""), (": Iterable[list[int]]", ""),
-        ("  # type: ignore[arg-type]", ""), (" -> Any", ""), (" -> None", ""), (" -> int", ""), (": int", ""),
-        ("dataset: torch.utils.data.Dataset", "dataset"),
-    ):  # fmt: skip
-        text = text.replace(annotated, bare)
-    return text
-
-
-def loaders(r: Recipe) -> str:
-    """The one function that makes loaders."""
-    s = r.settings
-    pin = "torch.cuda.is_available()" if s.pin_memory is None else repr(s.pin_memory)
-    common = f"generator=generator, collate_fn=collate_fn, pin_memory={pin},"
-    given, used = "", ""
-    if any(data is not None and data.kind == "loader" for data in (r.train, r.val)):
-        given = ", given=None"
-        used = (
-            "    if given is not None and given.generator is not None:\n"
-            "        generator.set_state(given.generator.get_state())\n"
+    fetch = "return [self.dataset[index] for index in indices]"
+    if any(data.whole for data in samples):
+        fetch = (
+            'if hasattr(self.dataset, "__getitems__"):\n'
+            "            return self.dataset.__getitems__(indices)\n        " + fetch
         )
-    if s.num_workers:
-        made = dedent(f"""\
-            sampler_of = torch.utils.data.RandomSampler if shuffle else torch.utils.data.SequentialSampler
-            sampler = sampler_of(dataset, generator=generator) if shuffle else sampler_of(dataset)
-            batches = torch.utils.data.BatchSampler(sampler, config.batch_size, drop_last)
-            return DataLoader(
-                SeededBatches(dataset),
-                batch_sampler=KeyedBatches(batches, config.seed),
-                num_workers=config.num_workers,
-                persistent_workers={s.persistent_workers},
-                {common}
-            )""")
+    return dedent('''\
+        class SeededDataset(Dataset):
+            """Each batch is made with random numbers of its own, whichever worker makes it."""
+
+            def __init__(self, dataset):
+                self.dataset = dataset
+
+            def __getitems__(self, keyed):
+                seed, indices = keyed
+                torch.manual_seed(seed)
+                random.seed(seed)
+                np.random.seed(seed)
+                @@
+
+
+        class SeededBatches:
+            """Batches of indices, each with a seed that follows from the epoch and its number."""
+
+            def __init__(self, batches, seed, accelerator):
+                self.batches, self.seed, self.epoch = batches, seed, 0
+                self.first, self.stride = accelerator.process_index, accelerator.num_processes
+
+            def __len__(self):
+                return len(self.batches)
+
+            def __iter__(self):
+                epoch, self.epoch = self.epoch, self.epoch + 1
+                for number, indices in enumerate(self.batches):
+                    entropy = [self.seed, epoch, self.first + number * self.stride]
+                    yield int(np.random.SeedSequence(entropy).generate_state(1)[0]), indices''').replace("@@", fetch)
+
+
+def make_loader(r: Recipe) -> str:
+    """The one function that makes loaders of samples."""
+    samples = [data for data in r.loaders if data.kind == "samples"]
+    if not samples:
+        return ""
+    options = [name for name in ("batches", "sampler", "generator", "collate_fn", "worker_init_fn") if _differs(samples, name)]
+    lines = []
+    seeded = "torch.Generator().manual_seed(config.seed)"
+    if "generator" in options:
+        if not all(data.generator for data in samples):
+            lines += ["if generator is None:", f"    generator = {seeded}"]
     else:
-        made = dedent(f"""\
-            return DataLoader(
-                dataset,
-                batch_size=config.batch_size,
-                shuffle=shuffle,
-                drop_last=drop_last,
-                {common}
-            )""")
-    return (
-        f"def make_loader(dataset, config, *, shuffle=False, drop_last=False, collate_fn=None{given}):\n"
-        '    """A loader with a generator of its own: nothing else moves the order of its samples."""\n'
-        "    generator = torch.Generator().manual_seed(config.seed)\n" + used + indent(made, "    ")
+        lines.append(f"generator = {seeded}")
+    lines += _batches(r, samples, options)
+    if r.settings.num_workers:
+        lines += [
+            "if config.num_workers:",
+            "    dataset, batches = SeededDataset(dataset), SeededBatches(batches, config.seed, accelerator)",
+        ]
+    made = ["dataset", "batch_sampler=batches", "generator=generator", *common(r)]
+    if "collate_fn" in options or any(data.collate for data in samples):
+        made.append(f"collate_fn={'collate_fn' if 'collate_fn' in options else 'collate'}")
+    if "worker_init_fn" in options:
+        made.append("worker_init_fn=worker_init_fn")
+    both = ", train=False" if r.val in samples and r.train in samples else ""
+    signature = "".join(f", {name}=None" for name in options)
+    return "\n".join(
+        [
+            f"def make_loader(dataset, config, accelerator{both}{signature}):",
+            '    """A loader with a generator of its own: nothing else moves the order of its samples."""',
+            *("    " + line for line in [*lines, *call("return ", "DataLoader", made, 4)]),
+        ]
     )
 
 
-_DATASETS = {
-    "dataset": "{0}",
-    "loader": "{0}.dataset",
-    "arrays": "TensorDataset(*(torch.as_tensor(column) for column in {0}))",
-    "dict": "[dict(zip({0}, row)) for row in zip(*(torch.as_tensor(column) for column in {0}.values()))]",
-}
+def _batches(r: Recipe, samples: list[Data], options: list[str]) -> list[str]:
+    """The lines that make the batches of indices, and deal them out where there are several processes."""
+    trains, validates = r.train in samples, r.val in samples
+    plain, mixed = "SequentialSampler(dataset)", trains and validates
+    sampler, last = plain, "False"
+    if trains and r.settings.shuffle:
+        sampler = "RandomSampler(dataset, generator=generator)" + (f" if train else {plain}" if mixed else "")
+    if trains and r.settings.drop_last:
+        last = "train" if mixed else "True"
+    lines = [f"sampler = {sampler}"]
+    if "sampler" in options:
+        lines = ["if sampler is None:", f"    sampler = {sampler}"] if not all(d.sampler for d in samples) else []
+    lines.append(f"batches = BatchSampler(sampler, config.batch_size, drop_last={last})")
+    if "batches" in options:
+        lines = [] if all(d.batch_sampler for d in samples) else ["if batches is None:", *_indented(lines)]
+    even = "train" if mixed else str(trains)
+    shard = ["batches", "accelerator.num_processes", "accelerator.process_index", f"even_batches={even}"]
+    return [*lines, "if accelerator.num_processes > 1:", *_indented(call("batches = ", "BatchSamplerShard", shard, 8))]
 
 
-def make_loader(r: Recipe, data: Data, name: str, given: str, train: bool) -> Iterator[str]:
-    """The lines that make one loader, of what `given` names."""
-    if data.setup:
-        yield from setup_lines(given)
+def _differs(samples: list[Data], option: str) -> bool:
+    """Whether an option must be given for each loader."""
+    if option == "collate_fn":
+        return any(data.collate not in (None, "collate") for data in samples) or (
+            len({data.collate for data in samples}) > 1
+        )
+    return any(_options(data).get(option) for data in samples)
+
+
+def _options(data: Data) -> dict[str, str | None]:
+    return {
+        "batches": data.batch_sampler,
+        "sampler": None if data.batch_sampler else data.sampler,
+        "generator": data.generator,
+        "collate_fn": data.collate,
+        "worker_init_fn": data.worker_init,
+    }
+
+
+def common(r: Recipe) -> list[str]:
+    """Options that all loaders have."""
+    s = r.settings
+    found = []
+    if s.num_workers:
+        found.append("num_workers=config.num_workers")
+        if s.persistent_workers:
+            found.append("persistent_workers=config.num_workers > 0")
+    if s.pin_memory is None and s.accelerator != "cpu":
+        found.append("pin_memory=torch.cuda.is_available()")
+    elif s.pin_memory:
+        found.append("pin_memory=True")
+    return found
+
+
+def loader(r: Recipe, data: Data, name: str) -> list[str]:
+    """The lines that make one loader."""
+    options = {option: value for option, value in _options(data).items() if value}
+    if data.kind == "samples":
+        samples = [other for other in r.loaders if other.kind == "samples"]
+        dataset = f"Columns({data.dataset})" if data.columns else data.dataset
+        train = ["train=True"] if data is r.train and r.val in samples else []
+        given = [f"{option}={value}" for option, value in options.items() if _differs(samples, option)]
+        made = call(f"{name} = ", "make_loader", [dataset, "config", "accelerator", *train, *given], 4)
+        return [*data.before, *made]
+    wrapped = data.iterable or data.dataset.endswith(".dataset")
+    arguments = [data.dataset if wrapped else f"Batches({data.dataset})"]
     if data.kind == "batches":
-        yield f"{name} = {given}"
-        return
-    options = [f"shuffle={r.settings.shuffle}", f"drop_last={r.settings.drop_last}"] if train else []
-    collate = "collate_fn" if r.given("collate_fn") else None
-    if data.kind == "loader":
-        if data.call:
-            yield f"given_loader = {given + data.call if data.call.startswith('.') else data.call}"
-            given = "given_loader"
-        options.append(f"given={given}")
-        collate = collate or f"{given}.collate_fn"
-    if collate:
-        options.append(f"collate_fn={collate}")
-    arguments = ", ".join([_DATASETS[data.kind].format(given), "config", *options])
-    yield f"{name} = make_loader({arguments})"
-
-
-def setup_lines(owner: str) -> list[str]:
-    """What an object's loaders count on."""
+        arguments.append("batch_size=None")
+    else:
+        arguments.append("batch_size=config.batch_size")
+        if data is r.train and r.settings.drop_last:
+            arguments.append("drop_last=True")
+    arguments.append(f"generator={data.generator or 'torch.Generator().manual_seed(config.seed)'}")
+    arguments += [*common(r), *(f"{o}={options[o]}" for o in ("collate_fn", "worker_init_fn") if o in options)]
     return [
-        "for hook, arguments in (('prepare_data', ()), ('setup', ('fit',))):",
-        f"    getattr({owner}, hook, lambda *_: None)(*arguments)",
+        *data.before,
+        *call(f"{name} = ", "DataLoader", arguments, 4),
+        "if accelerator.num_processes > 1:",
+        f"    {name} = accelerator.prepare({name})",
     ]
 
 
+# ---- the loss ---------------------------------------------------------------------------------------------------
+
+
 def forward(r: Recipe) -> str:
-    """How a batch becomes a loss; an object with hooks of its own does that itself."""
-    if r.lightning is not None:
-        return ""
+    """How a batch becomes a loss."""
+    if r.hooks is not None:
+        return dedent('''\
+            class TrainingStep(torch.nn.Module):
+                """`training_step` as a forward pass, so that DistributedDataParallel can wrap it."""
+
+                def __init__(self, network):
+                    super().__init__()
+                    self.network = network
+
+                def forward(self, *batch):
+                    loss = self.network.training_step(*batch)
+                    return loss["loss"] if isinstance(loss, dict) else loss''')
+    lines = _without_loss(r) if r.given("loss") is None else _with_loss(r)
+    doc = "The loss of a batch, the output, and the target." if r.measures else "The loss of a batch."
+    return "\n".join(["def forward(model, batch):", f'    """{doc}"""', *_indented(lines)])
+
+
+def _with_loss(r: Recipe) -> list[str]:
     key = r.batch.removeprefix("dict:")
-    if r.given("loss") is None:
-        call = {"tuple": "model(*batch)", "single": "model(batch)"}.get(r.batch, "model(**batch)")
-        target = "batch[-1]" if r.batch == "tuple" else f"batch[{key!r}]" if key and r.batch != "single" else "None"
-        body = f"output = model_output\nreturn output.loss, output, {target}".replace("model_output", call)
-    elif r.batch.startswith("dict"):
-        body = (
-            f"inputs = {{name: value for name, value in batch.items() if name != {key!r}}}\n"
-            f"target, output = batch[{key!r}], model(**inputs)\n"
-            "return loss_function(output, target), output, target"
-        )
+    if r.batch == "pair":
+        lines, output = ["inputs, target = batch"], "model(inputs)"
+    elif r.batch == "tuple":
+        lines, output = ["*inputs, target = batch"], "model(*inputs)"
     else:
-        body = "*inputs, target = batch\noutput = model(*inputs)\nreturn loss_function(output, target), output, target"
-    return (
-        'def forward(model, batch):\n    """The loss of a batch, with the output and the target."""\n'
-        + indent(body, "    ")
-    )
+        lines = [
+            f'inputs = {{name: value for name, value in batch.items() if name != "{key}"}}',
+            f'target = batch["{key}"]',
+        ]
+        output = "model(**inputs)"
+    if not r.measures:
+        return [*lines, f"return loss_function({output}, target)"]
+    return [*lines, f"output = {output}", "return loss_function(output, target), output, target"]
+
+
+def _without_loss(r: Recipe) -> list[str]:
+    key = r.batch.removeprefix("dict:")
+    by_name = r.batch.startswith("dict:")
+    arguments = "**batch" if by_name else "batch" if r.batch == "single" else "*batch"
+    lines = [f"output = model({arguments})", 'loss = output["loss"] if isinstance(output, dict) else output.loss']
+    if not r.measures:
+        return [*lines, "return loss"]
+    target = "batch[-1]" if r.batch == "tuple" else f'batch["{key}"]' if by_name and key else "None"
+    return [*lines, f"return loss, output, {target}"]
 
 
 def set_lr(r: Recipe) -> str:
     """A new base rate, for live changes and for objects that make their own optimizer."""
-    if not (r.lightning is not None or r.changed("lr")):
+    if not (r.changed("lr") or (r.hooks is not None and r.hooks.made_lr is not None)):
         return ""
+    if not r.scheduled:
+        return dedent('''\
+            def set_lr(optimizer, old, new):
+                """A new learning rate; the ratios of parameter groups stay."""
+                for group in optimizer.param_groups:
+                    group["lr"] = new if group["lr"] == old else group["lr"] * (new / old)''')
     return dedent('''\
-        def set_lr(optimizer, schedulers, old, lr):
+        def set_lr(optimizer, schedulers, old, new):
             """A new base rate; schedules and the ratios of parameter groups multiply it."""
 
-            def scaled(value):
-                return lr if value == old else value * (lr / old)
+            def scaled(rate):
+                return new if rate == old else rate * (new / old)
 
             for group in optimizer.param_groups:
                 for key in ("lr", "initial_lr", "max_lr", "min_lr"):
                     if key in group:
                         group[key] = scaled(group[key])
             for scheduler in schedulers:
-                for part in (scheduler, *getattr(scheduler, "_schedulers", ())):
-                    if hasattr(part, "base_lrs"):
-                        part.base_lrs = [scaled(value) for value in part.base_lrs]
-            return lr''')
-
-
-def configured(r: Recipe) -> str:
-    """What `configure_optimizers()` returned, in any of its forms."""
-    if r.lightning is None:
-        return ""
-    return dedent('''\
-        def configured(made):
-            """The optimizer and its (scheduler, interval, frequency), from what configure_optimizers() returned."""
-            schedulers = []
-            if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, (list, tuple)) for part in made):
-                (made,), schedulers = made
-            elif isinstance(made, (list, tuple)):
-                (made,) = made
-            if isinstance(made, dict):
-                made, schedulers = made["optimizer"], made.get("lr_scheduler", [])
-            if not isinstance(schedulers, (list, tuple)):
-                schedulers = [schedulers]
-            entries = [entry if isinstance(entry, dict) else {"scheduler": entry} for entry in schedulers]
-            return made, [(e["scheduler"], e.get("interval", "epoch"), e.get("frequency", 1)) for e in entries]''')
+                schedulers = [*schedulers, *getattr(scheduler, "_schedulers", ())]
+            for scheduler in schedulers:
+                if hasattr(scheduler, "base_lrs"):
+                    scheduler.base_lrs = [scaled(rate) for rate in scheduler.base_lrs]''')
 
 
 def validate(r: Recipe) -> str:
     """Validation, weighted by samples."""
     if r.val is None:
         return ""
-    if r.lightning is not None:
-        signature = "model, loader, accelerator, logged"
-        score = dedent("""\
-            logged.clear()
-            result = model.validation_step(batch, number)
-            scores = dict(logged)
-            loss = result.get("loss", result.get("val_loss")) if isinstance(result, dict) else result
-            if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-                scores.setdefault("val_loss", loss)""")
+    modules = "for part in model.modules()"
+    if r.loss_is_module:
+        modules = "for module in (model, loss_function) for part in module.modules()"
+    lines = [
+        f"modes = {{part: part.training {modules}}}",
+        "model.eval()",
+        *(["loss_function.eval()"] if r.loss_is_module else []),
+        "sums, samples = {}, 0",
+        "with random_numbers_kept():",
+        *_indented(_scores(r, r.val)),
+        "for part, training in modes.items():",
+        "    part.training = training",
+        "shares = gather_object([(sums, samples)])  # one from each process",
+        "samples = sum(samples for _, samples in shares)",
+        "return {name: sum(sums.get(name, 0.0) for sums, _ in shares) / samples for name in shares[0][0]}",
+    ]
+    logged = ", logged" if r.hooks is not None else ""
+    kept = dedent('''\
+        @contextlib.contextmanager
+        def random_numbers_kept():
+            """What is drawn inside is not missed outside."""
+            state, numpy_state = random.getstate(), np.random.get_state()
+            with torch.random.fork_rng(range(torch.cuda.device_count())):
+                yield
+            random.setstate(state)
+            np.random.set_state(numpy_state)''')
+    head = f'@torch.no_grad()\ndef validate(model, loader, device{logged}):\n    """Each metric\'s mean over the samples."""\n'
+    return f"{kept}\n\n\n{head}" + indent("\n".join(lines), "    ")
+
+
+def _scores(r: Recipe, data: Data) -> list[str]:
+    """The metrics of one batch, added up."""
+    moved = "batch = send_to_device(batch, device, non_blocking=True)"
+    if r.hooks is None:
+        lines = ["for batch in loader:", f"    {moved}"]
+        if r.measures:
+            lines += [
+                "    loss, output, target = forward(model, batch)",
+                '    scores = {f"val_{name}": metric(output, target) for name, metric in metrics.items()}',
+                '    scores = {"val_loss": loss, **scores}',
+            ]
+        else:
+            lines.append('    scores = {"val_loss": forward(model, batch)}')
     else:
-        signature = "model, loader, accelerator"
-        score = "loss, output, target = forward(model, batch)\nscores = {'val_loss': loss}"
-        if r.given("metrics"):
-            score += "\nfor name, metric in metrics.items():\n    scores[f'val_{name}'] = metric(output, target)"
-    text = dedent(f'''\
-        @torch.no_grad()
-        def validate({signature}):
-            """Each metric's mean over the samples; training modes and random states are as before."""
-            modes, state = [(part, part.training) for part in model.modules()], random_state()
-            model.eval()
-            sums, samples = {{}}, 0
-            for number, batch in enumerate(loader):
-                batch = to_device(batch, accelerator.device)
-        @@
-                count = samples_in(batch)
-                samples += count
-                for name, value in scores.items():
-                    sums[name] = sums.get(name, 0.0) + float(value) * count
-            for part, training in modes:
-                part.training = training
-            set_random_state(state)
-            if accelerator.num_processes > 1:
-                both = torch.tensor([*sums.values(), samples], device=accelerator.device)
-                *totals, samples = accelerator.reduce(both).tolist()
-                sums = dict(zip(sums, totals))
-            return {{name: value / samples for name, value in sums.items()}}''')
-    return text.replace("@@", indent(score, " " * 8))
+        head = "for number, batch in enumerate(loader):" if r.hooks.val_index else "for batch in loader:"
+        lines = [
+            head,
+            f"    {moved}",
+            "    logged.clear()",
+            f"    loss = model.validation_step(batch{', number' if r.hooks.val_index else ''})",
+            "    if isinstance(loss, dict):",
+            '        loss = loss.get("loss", loss.get("val_loss"))',
+            "    scores = dict(logged)",
+            "    if isinstance(loss, torch.Tensor) and loss.numel() == 1:",
+            '        scores.setdefault("val_loss", loss)',
+        ]
+    return [
+        *lines,
+        f"    count = {data.count}",
+        "    samples += count",
+        "    for name, value in scores.items():",
+        "        mean = torch.as_tensor(value).float().mean().item()",
+        "        sums[name] = sums.get(name, 0.0) + mean * count",
+    ]
 
 
-def helpers(r: Recipe) -> str:
-    """Small functions on batches."""
-    text = dedent("""\
-        def to_device(batch, device):
-            if isinstance(batch, torch.Tensor):
-                return batch.to(device, non_blocking=True)
-            if isinstance(batch, dict):
-                return {name: to_device(value, device) for name, value in batch.items()}
-            if isinstance(batch, (tuple, list)):
-                return [to_device(value, device) for value in batch]
-            return batch""")
-    accumulates = r.settings.accumulate_grad_batches > 1
-    if r.val is not None or (accumulates and r.mean):
-        text += "\n\n\n" + dedent('''\
-            def samples_in(batch):
-                """The length of a batch's first tensor."""
-                if isinstance(batch, torch.Tensor):
-                    return len(batch) if batch.ndim else 1
-                values = batch.values() if isinstance(batch, dict) else batch
-                kinds = (torch.Tensor, dict, list, tuple)
-                return next((samples_in(value) for value in values if isinstance(value, kinds)), 1)''')
-    if accumulates:
-        text += "\n\n\n" + dedent('''\
-            def windows(batches, size):
-                """The batches in windows of `size`, the last one as long as what is left."""
-                window = []
-                for batch in batches:
-                    window.append(batch)
-                    if len(window) == size:
-                        yield window
-                        window = []
-                if window:
-                    yield window''')
-    return text
+# ---- text -------------------------------------------------------------------------------------------------------
 
 
-def running(s: Settings) -> str:
-    """The condition under which the run goes on."""
-    conditions = []
-    if s.epochs is not None:
-        conditions.append("epoch < config.max_epochs")
-    if s.max_steps is not None:
-        conditions.append("step < config.max_steps")
-    return " and ".join(conditions)
+def call(start: str, function: str, arguments: list[str], column: int) -> list[str]:
+    """A call in one line, or in several where it is long."""
+    line = f"{start}{function}({', '.join(arguments)})"
+    if column + len(line) <= _WIDTH:
+        return [line]
+    inner = f"    {', '.join(arguments)}"
+    if column + len(inner) <= _WIDTH:
+        return [f"{start}{function}(", inner, ")"]
+    return [f"{start}{function}(", *(f"    {argument}," for argument in arguments), ")"]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return ["    " + line for line in lines]

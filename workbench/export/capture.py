@@ -140,10 +140,15 @@ def _top_level(frame: FrameType) -> FrameType | None:
     """The frame of the module's top level below `frame`; None when the module has run to its end."""
     walk: FrameType | None = frame
     while walk is not None:
-        if walk.f_globals is frame.f_globals and walk.f_code.co_name == "<module>":
+        if walk.f_globals is frame.f_globals and _is_top_level(walk):
             return walk
         walk = walk.f_back
     return None
+
+
+def _is_top_level(frame: FrameType) -> bool:
+    # Some versions of IPython 8 name the code of a cell "<cell line: 3>".
+    return frame.f_code.co_name == "<module>" or frame.f_code.co_name.startswith("<cell line")
 
 
 def _spot(frame: FrameType, piece: int) -> Spot:
@@ -188,7 +193,7 @@ def _place(pieces: list[Piece], history: list[str], frame: FrameType) -> Spot:
         if history[last].startswith("get_ipython().run_cell_magic("):
             return _spot(frame, last)
         outer = frame.f_back
-        while outer is not None and not (outer.f_globals is frame.f_globals and outer.f_code.co_name == "<module>"):
+        while outer is not None and not (outer.f_globals is frame.f_globals and _is_top_level(outer)):
             outer = outer.f_back
         return Spot(last, outer.f_lineno if outer is not None else 1)
     text = "".join(linecache.getlines(filename)).rstrip("\n")
@@ -228,7 +233,7 @@ def _stops(shell: Any, history: list[str]) -> dict[int, int]:
     names = getattr(shell.compile, "_filename_map", {})
     while last is not None:
         number = names.get(last.tb_frame.f_code.co_filename)
-        if number is not None and number < len(history) and last.tb_frame.f_code.co_name == "<module>":
+        if number is not None and number < len(history) and _is_top_level(last.tb_frame):
             if history.count(history[number - 1]) == 1:
                 found[number] = last.tb_lineno
             break

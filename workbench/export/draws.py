@@ -62,10 +62,10 @@ def notes(program: Program, call: list[ast.expr]) -> tuple[str, ...]:
 
 def draws(node: ast.AST, program: Program, place: int) -> frozenset[str]:
     """The global sources of random numbers that `node` evidently draws from when it runs."""
-    return frozenset(_draws(node, program, place, frozenset()))
+    return frozenset(_draws(node, program, place, set()))
 
 
-def _draws(node: ast.AST, program: Program, place: int, seen: frozenset[tuple[str, int]]) -> Iterator[str]:
+def _draws(node: ast.AST, program: Program, place: int, seen: set[tuple[str, int]]) -> Iterator[str]:
     context = at_place(program, place)
     for part in own_level(node):
         if isinstance(part, ast.For) and isinstance(part.iter, ast.Name) and context.kind(part.iter.id) == "loader":
@@ -89,25 +89,25 @@ def _draws(node: ast.AST, program: Program, place: int, seen: frozenset[tuple[st
             yield from _drawn_by(part.func.id, program, place, seen)
 
 
-def _drawn_by(name: str, program: Program, place: int, seen: frozenset[tuple[str, int]]) -> Iterator[str]:
+def _drawn_by(name: str, program: Program, place: int, seen: set[tuple[str, int]]) -> Iterator[str]:
     """What a call of the function or class `name` draws from."""
     for at in program.reaching(name, place):
         node = program.statements[at].node
         if (program.name, at) in seen:
             continue
-        inside = seen | {(program.name, at)}
+        seen.add((program.name, at))
         if isinstance(node, ast.ImportFrom):
             found = program.slicer.imported(program, node, name)
             if found is not None:
-                yield from _drawn_by(found[1], found[0], found[0].end, inside)
+                yield from _drawn_by(found[1], found[0], found[0].end, seen)
         elif isinstance(node, ast.FunctionDef):
             for statement in node.body:
-                yield from _draws(statement, program, program.end, inside)
+                yield from _draws(statement, program, program.end, seen)
         elif isinstance(node, ast.ClassDef):
             for method in node.body:
                 if isinstance(method, ast.FunctionDef) and method.name in ("__init__", "__post_init__", "__new__"):
                     for statement in method.body:
-                        yield from _draws(statement, program, program.end, inside)
+                        yield from _draws(statement, program, program.end, seen)
 
 
 def _seeds(node: ast.AST, program: Program, place: int) -> frozenset[str]:

@@ -128,17 +128,25 @@ class Program:
 
     @cached_property
     def _bound_by_calls(self) -> dict[int, frozenset[str]]:
-        """Globals that functions called by a statement bind."""
-        writers: dict[str, frozenset[str]] = {}
+        """Globals that functions called by a statement bind, themselves or through others."""
+        functions: dict[str, Uses] = {}
         found: dict[int, frozenset[str]] = {}
         for place, own in enumerate(self.uses):
-            called = frozenset(name for user in own.eager for name in writers.get(user, ()))
-            if called:
-                found[place] = called
-            if isinstance(self.statements[place].node, ast.FunctionDef):
-                written = own.written_late | {name for user in own.late for name in writers.get(user, ())}
-                for name in own.binds:
-                    writers[name] = frozenset(written)
+            written: set[str] = set()
+            called: set[str] = set()
+            left = [name for name in own.eager if name in functions]
+            while left:
+                name = left.pop()
+                if name not in called:
+                    called.add(name)
+                    written |= functions[name].written_late
+                    left += [late for late in functions[name].late if late in functions]
+            if written:
+                found[place] = frozenset(written)
+            for name in own.definite:
+                functions.pop(name, None)
+            if isinstance(self.statements[place].node, (ast.FunctionDef, ast.ClassDef)):
+                functions |= dict.fromkeys(own.binds, own)
         return found
 
     def reaching(self, name: str, place: int, scope: int = 1) -> list[int]:
@@ -228,13 +236,14 @@ class _At:
             if attribute:
                 module = self.program.modules.get(base)
                 found = None if module is None else (self.program.slicer.module(module), attribute)
-                return None if found is None else self._from_elsewhere(found[0], found[1], name)
+                return None if found is None else self._from_elsewhere(found[0], found[1])
             return self._own_summary(name)
         except ExportError:  # a module without source; it is told when something of it is needed
             return None
 
     def _own_summary(self, name: str) -> Summary | None:
-        if name in self.open:
+        opened = f"{self.program.name}:{name}"
+        if opened in self.open:
             return None
         for at in self.program.reaching(name, self.place):
             node = self.program.statements[at].node
@@ -242,7 +251,7 @@ class _At:
                 known = self.program.slicer.summaries
                 key = (self.program.name, at)
                 if key not in known:
-                    inside = _At(self.program, self.program.end, self.open | {name})
+                    inside = _At(self.program, self.program.end, self.open | {opened})
                     if isinstance(node, ast.ClassDef):
                         known[key] = effects.summarize_class(node, inside)
                     else:
@@ -250,13 +259,14 @@ class _At:
                 return known[key]
             if isinstance(node, ast.ImportFrom):
                 found = self.program.slicer.imported(self.program, node, name)
-                return None if found is None else self._from_elsewhere(found[0], found[1], name)
+                if found is not None:
+                    return _At(self.program, self.place, self.open | {opened})._from_elsewhere(found[0], found[1])
             break
         return None
 
-    def _from_elsewhere(self, program: Program, name: str, called: str) -> Summary | None:
+    def _from_elsewhere(self, program: Program, name: str) -> Summary | None:
         """The summary of a function of another module, with that module's names spelt as such."""
-        found = _At(program, program.end, self.open | {called}).summary(name)
+        found = _At(program, program.end, self.open).summary(name)
         if found is None:
             return None
 
@@ -637,17 +647,21 @@ class Slicer:
         return self._changed[key]
 
     def _holds(self, program: Program, name: str, place: int) -> bool:
-        """Whether what `name` holds at `place` is, or is a part of, something needed."""
+        """Whether what `name` holds at `place` is, or may share a part with, something needed."""
         module, dot, inner = name.partition(DOT)
         if dot:
             other = self.programs.get(module)
             return other is not None and any(needed == inner for _, needed in other.needed)
-        for at in program.reaching(name, place, program.statements[place].scope):
-            if (at, name) in program.needed:
-                return True
-            for root in effects.aliases(program.statements[at].node, name, _At(program, at)):
-                if self._holds(program, root, at):
+        seen: set[tuple[str, int]] = set()
+        left = [(name, place)]
+        while left:
+            name, place = left.pop()
+            for at in program.reaching(name, place, program.statements[place].scope):
+                if (at, name) in program.needed:
                     return True
+                if (name, at) not in seen:
+                    seen.add((name, at))
+                    left += [(root, at) for root in effects.aliases(program.statements[at].node, name, _At(program, at))]
         return False
 
     def _refuse_change(self, program: Program, place: int) -> None:
@@ -678,7 +692,7 @@ class Slicer:
             return any(alias.name.partition(".")[0] == "workbench" for alias in node.names)
         if isinstance(node, ast.ImportFrom):
             return any(self._is_face(program, place, imported_name(alias), "") for alias in node.names)
-        return any(self._reads_face(program, name, place, frozenset()) for name in program.uses[place].eager)
+        return any(self._reads_face(program, name, place, set()) for name in program.uses[place].eager)
 
     def _is_face(self, program: Program, at: int, base: str, attribute: str) -> bool:
         """Whether `base` (or its `attribute`), bound at `at`, is a part of the workbench that no script has."""
@@ -690,7 +704,7 @@ class Slicer:
             return attribute in _FACE
         return self.tainted(program, at)
 
-    def _reads_face(self, program: Program, name: str, place: int, seen: frozenset[tuple[str, int]]) -> bool:
+    def _reads_face(self, program: Program, name: str, place: int, seen: set[tuple[str, int]]) -> bool:
         """Whether reading `name` at `place`, or calling what it holds, uses the workbench."""
         base, _, attribute = name.partition(DOT)
         for at in program.reaching(base, place):
@@ -699,8 +713,8 @@ class Slicer:
             if self._is_face(program, at, base, attribute):
                 return True
             if isinstance(program.statements[at].node, ast.FunctionDef):
-                inside = seen | {(program.name, at)}
-                if any(self._reads_face(program, late, program.end, inside) for late in program.uses[at].late):
+                seen.add((program.name, at))
+                if any(self._reads_face(program, late, program.end, seen) for late in program.uses[at].late):
                     return True
         return False
 

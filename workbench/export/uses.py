@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 DOT = "·"
-_COMPREHENSIONS = {"listcomp", "setcomp", "dictcomp"}
+_AT_ONCE = "__at_once__"
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -92,11 +92,14 @@ def _read_top(table: symtable.SymbolTable, found: _Found, hide: str) -> None:
 def _read_inner(table: symtable.SymbolTable, found: _Found, late: bool) -> None:
     kind = str(table.get_type())
     is_class = kind == "class"
-    comprehension = table.get_name() in _COMPREHENSIONS
-    deferred = table.get_name() == "genexpr"
-    later = late or not (is_class or comprehension or kind == "type parameters")
+    generator = table.get_name() == "genexpr"
+    comprehension = generator and _AT_ONCE in table.get_identifiers()
+    deferred = generator and not comprehension
+    later = late or not (is_class or comprehension or kind.startswith("type parameter"))
     for symbol in table.get_symbols():
         name = symbol.get_name()
+        if name == _AT_ONCE:
+            continue
         if symbol.is_global():
             if symbol.is_referenced():
                 (found.late if later else found.eager).add(name)
@@ -294,7 +297,10 @@ def field_annotations(node: ast.AST) -> set[str]:
 
 
 class _Spell(ast.NodeTransformer):
-    """Spells `module.name` as one name, wherever `module` is not a local name."""
+    """Spells `module.name` as one name, wherever `module` is not a local name.
+
+    Comprehensions become marked generators: from Python 3.12 on, symtable mixes their names with those around them.
+    """
 
     def __init__(self, modules: frozenset[str]) -> None:
         self.modules = modules
@@ -314,6 +320,20 @@ class _Spell(ast.NodeTransformer):
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return self._within(node, local_names(node))
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        return self._generator(node, node.elt)
+
+    def visit_SetComp(self, node: ast.SetComp) -> ast.AST:
+        return self._generator(node, node.elt)
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
+        return self._generator(node, ast.Tuple([node.key, node.value], ast.Load()))
+
+    def _generator(self, node: ast.ListComp | ast.SetComp | ast.DictComp, element: ast.expr) -> ast.AST:
+        node.generators[0].ifs.insert(0, ast.Name(_AT_ONCE, ast.Load()))
+        made = ast.copy_location(ast.GeneratorExp(element, node.generators), node)
+        return self.generic_visit(ast.fix_missing_locations(made))
 
     def _within(self, node: ast.AST, hidden: set[str]) -> ast.AST:
         outer = self.modules

@@ -25,7 +25,7 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task, TaskError
 from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
-from workbench.tuners.batch_sizes import ModelDoesNotFit, ended_event, search
+from workbench.tuners.batch_sizes import ModelDoesNotFit, check, ended_event, search
 from workbench.tuners.feed import cycled_windows
 
 ENOUGH = 0.4
@@ -47,6 +47,7 @@ class BatchSizeRequest:
     max_memory: int | None = None
 
     def __post_init__(self) -> None:
+        check(self.mode, self.init_val, self.max_trials, self.max_val, None, self.headroom)
         if not isinstance(self.steps_per_trial, int) or self.steps_per_trial < 1:
             raise SettingsError(f"steps_per_trial={self.steps_per_trial!r}: at least 1 update is needed; 3 is usual.")
         if self.max_memory is not None and self.max_memory <= 0:

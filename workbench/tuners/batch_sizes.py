@@ -106,7 +106,7 @@ def search(
 
     Without a failure memory is not the limit, so no headroom is taken.
     """
-    _check(mode, init_val, max_trials, max_val, cap, headroom)
+    check(mode, init_val, max_trials, max_val, cap, headroom)
     limit = min((v for v in (max_val, cap) if v is not None), default=None)
     hunt = _Hunt(trial, max_trials, stop)
     ended = _power(hunt, int(init_val), limit, "max_val" if limit == max_val else "length of the data set")
@@ -249,9 +249,10 @@ def _less(size: int, headroom: float) -> int:
     return max(1, math.floor(size * (1 - headroom) + 1e-9))
 
 
-def _check(
+def check(
     mode: str, init_val: int, max_trials: int, max_val: int | None, cap: int | None, headroom: float
 ) -> None:
+    """Refuse what a search cannot be asked for."""
     if mode not in MODES:
         raise SettingsError(f"mode={mode!r}: give 'power' (doubling) or 'binsearch' (to the exact maximum).")
     counts = {"init_val": init_val, "max_trials": max_trials, "max_val": max_val}

@@ -42,7 +42,8 @@ class Found(widgets.Button):  # type: ignore[misc]
     def settle(self, current: Any) -> None:
         """`current` is in use now."""
         same = self._value is not None and current is not None and math.isclose(self._value, current, rel_tol=1e-3)
-        shown(self, self._value is not None and not same)
+        shown(self, self._value is not None)
+        self.layout.visibility = "hidden" if same else None  # keeps its place, so that the slider stays under the hand
 
 
 class Header(widgets.Box):  # type: ignore[misc]

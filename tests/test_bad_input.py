@@ -1,0 +1,446 @@
+"""What people get wrong: each error names what was given and says what to do."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+
+import workbench as wb
+from tests.engine.problems import bench, labelled, plain_net, same_weights, sgd, weights
+from workbench.events import StepsDone
+from workbench.instruments.finite import NonFiniteError
+from workbench.runs.run import Run
+from workbench.settings import SettingsError
+from workbench.task.protocol import TaskError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+X, Y = labelled().tensors
+
+
+def make(tmp_path, model=None, data=(X, Y), **more):
+    more = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", "batch_size": 8, **more}
+    return wb.Workbench(plain_net() if model is None else model, train=data, **more)
+
+
+def refused(kind, *words):
+    """An error of this kind that says all these words."""
+    return pytest.raises(kind, match="(?s)" + "".join(f"(?=.*{re.escape(word)})" for word in words))
+
+
+# -- data
+
+
+@pytest.mark.parametrize(
+    "data", [(torch.zeros(0, 6), torch.zeros(0)), torch.utils.data.TensorDataset(torch.zeros(0, 6)), [], {}, iter([])],
+    ids=["arrays", "dataset", "list", "dict", "iterator"],
+)  # fmt: skip
+def test_no_data_in_it(data, tmp_path):
+    with refused(TaskError, "train is empty"):
+        make(tmp_path, data=data)
+
+
+def test_no_data_at_all(tmp_path):
+    with refused(TaskError, "no training data: give train=", "DataLoader", "arrays (x, y)"):
+        make(tmp_path, data=None)
+
+
+@pytest.mark.parametrize("data", [5, "train.csv", object()], ids=["number", "path", "object"])
+def test_what_is_no_data(data, tmp_path):
+    with refused(TaskError, f"train={type(data).__name__} is no data", "give a Dataset"):
+        make(tmp_path, data=data)
+
+
+def test_a_batch_larger_than_the_data(tmp_path):
+    with refused(TaskError, "batch_size=64 is larger than the train data (50 samples)", "take batch_size=50 or less"):
+        make(tmp_path, batch_size=64)
+    b = make(tmp_path)
+    with refused(TaskError, "batch_size=51", "50 samples"):
+        b.fit(batch_size=51).result()
+    with refused(TaskError, "batch_size=51", "50 samples"):
+        b.find_lr(batch_size=51).result()
+
+
+def test_arrays_of_different_length(tmp_path):
+    with refused(TaskError, "arrays of train differ in length: [50, 49]"):
+        make(tmp_path, data=(X, Y[:49]))
+    with refused(TaskError, "arrays of val differ in length: [50, 3]"):
+        make(tmp_path, val={"x": X, "y": Y[:3]})
+
+
+def test_a_single_number(tmp_path):
+    with refused(TaskError, "single number", "first dimension"):
+        make(tmp_path, data=(np.float32(3.0).reshape(()), Y))
+
+
+def test_float64_from_numpy(tmp_path):
+    with refused(TaskError, "float64", "numpy makes float64; convert with x.astype('float32')"):
+        make(tmp_path, data=(X.numpy().astype("float64"), Y.numpy()))
+
+
+def test_a_label_out_of_range(tmp_path):
+    with refused(TaskError, "Target", "out of bounds", "class label is not below the number of the model's outputs"):
+        make(tmp_path, data=(X, Y + 7))
+
+
+def test_labels_of_the_wrong_type(tmp_path):
+    with refused(TaskError, "batch of train", "1: (2,) float32"):
+        make(tmp_path, data=(X, Y.float()))
+
+
+def test_inputs_of_the_wrong_shape(tmp_path):
+    with refused(TaskError, "0: (2, 5) float32", "shape that the model expects"):
+        make(tmp_path, data=(X[:, :5], Y))
+
+
+def test_broadcasting_of_output_and_target(tmp_path):
+    with refused(TaskError, "broadcast against each other", "squeeze(-1)", "1: (2,)"):
+        make(tmp_path, nn.Linear(6, 1), (X, X[:, 0]), loss=F.mse_loss)
+    make(tmp_path, nn.Linear(6, 1), (X, X[:, :1]), loss=F.mse_loss)
+
+
+def test_nan_in_the_first_samples(tmp_path):
+    x = X.clone()
+    x[1, 2] = float("nan")
+    with refused(TaskError, "the loss of the first 2 samples is nan", "NaN or infinite values in element 0", "clean it"):
+        make(tmp_path, data=(x, Y))
+
+
+def test_a_loss_that_is_not_finite_on_finite_data(tmp_path):
+    with refused(TaskError, "the loss of the first 2 samples is", "The data is finite: look for log(0)"):
+        make(tmp_path, loss=lambda output, y: F.cross_entropy(output, y) + torch.log(torch.zeros(())))
+
+
+@pytest.mark.parametrize("every", [1, 50])
+@pytest.mark.parametrize("p", [2.0, None])
+def test_nan_later_on(every, p, tmp_path):
+    x = X.clone()
+    x[33] = float("inf")
+    model = plain_net()
+    b = bench(model, (x, Y), tmp_path, shuffle=False, max_epochs=1, track_grad_norm=p, log_every_n_steps=every)
+    job = b.fit()
+    with refused(NonFiniteError, "update 4", "the batch itself holds NaN or infinite values: batch[0]", "(6 of 48",
+                 "Clean the data", "was not taken"):  # fmt: skip
+        job.result()
+    assert job.status == "failed"
+    run = Run.open(job.folder.path)
+    assert (run.status, run.step) == ("failed", 4)
+    kept = [int(s) for e in job.events if isinstance(e, StepsDone) for s in e.steps]
+    assert kept == run.history["step"].tolist() == ([0, 1, 2, 3] if every == 1 else [0])
+    twin = plain_net()
+    bench(twin, (x[:32], Y[:32]), tmp_path / "b", shuffle=False, max_epochs=1).fit().result()
+    assert same_weights(model, twin)
+    with refused(NonFiniteError, "update 1", "batch 0 of the window"):
+        b.fit(accumulate_grad_batches=4).result()
+
+
+def diverging(limit):
+    """Gradients that are not finite while the loss is."""
+
+    class Sqrt(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * limit
+
+    return Sqrt.apply
+
+
+@pytest.mark.parametrize("p", [2.0, None])
+@pytest.mark.parametrize("every", [1, 50])
+def test_a_gradient_that_is_not_finite_while_the_loss_is(p, every, tmp_path):
+    calls = itertools.count()
+    infinite = diverging(float("inf"))
+
+    def loss(output, y):
+        found = F.cross_entropy(output, y)
+        return infinite(found) if next(calls) == 4 else found  # the dry step's one, then updates 0..2
+
+    model = plain_net()
+    b = bench(model, labelled(), tmp_path, loss=loss, max_epochs=1, track_grad_norm=p, log_every_n_steps=every)
+    with refused(NonFiniteError, "gradient is not finite at update 3", "'0.weight'", "was not taken"):
+        b.fit().result()
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_gradients_that_are_large_but_finite_are_no_error(tmp_path):
+    """Their 2-norm is infinite in float32; each entry is a number, and the step can be taken."""
+    large = diverging(1e30)
+    b = bench(plain_net(), labelled(), tmp_path, lambda params, lr: torch.optim.SGD(params, lr=1e-35),
+              loss=lambda output, y: large(F.cross_entropy(output, y)), max_steps=3)  # fmt: skip
+    run = b.fit().result()
+    assert run.status == "finished"
+    assert np.isinf(run.history["grad_norm"]).all()
+
+
+# -- loaders that are unusual
+
+
+class Stream(IterableDataset):
+    """No length."""
+
+    def __iter__(self):
+        yield from zip(X, Y, strict=True)
+
+
+def test_data_without_a_length(tmp_path):
+    b = make(tmp_path, data=Stream(), optimizer=sgd)
+    assert b.fit(max_steps=10).result().step == 10
+    assert b.fit(max_epochs=2).result().step == 14
+    assert b.fit(max_epochs=1, accumulate_grad_batches=3).result().step == 3
+    assert b.find_lr(num_training=9).result().ended == "all points done"
+    assert b.jobs[0].events[0].updates == 10
+    assert b.jobs[1].events[0].updates is None
+
+
+def test_a_scheduler_needs_to_know_how_long(tmp_path):
+    def cosine(optimizer, updates):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
+
+    with refused(TaskError, "scheduler= needs the number of updates", "no length", "give max_steps"):
+        make(tmp_path, data=Stream(), scheduler=cosine)
+    b = make(tmp_path, data=Stream(), scheduler=cosine, max_steps=5)
+    assert b.fit().result().history["lr"][-1] < b.settings.lr
+
+
+def test_an_iterator_that_can_be_read_once(tmp_path):
+    """The dry step gives its batch back, and a second epoch is a clear error."""
+    model = plain_net()
+    b = make(tmp_path, model, data=((X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)), optimizer=sgd)
+    run = b.fit(max_epochs=1).result()
+    assert run.step == 5
+    twin = plain_net()
+    ready = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)]
+    other = make(tmp_path / "b", twin, data=ready, optimizer=sgd).fit(max_epochs=1).result()
+    assert np.array_equal(run.history["loss"], other.history["loss"])
+    again = make(tmp_path, data=iter(ready), max_epochs=2).fit()
+    with refused(TaskError, "no batch in epoch 1", "read only once", "give a Dataset or a DataLoader"):
+        again.result()
+    assert sum(e.rows for e in again.events if isinstance(e, StepsDone)) == 5
+    with refused(TaskError, "read only once", "would use it up", "give a Dataset"):
+        make(tmp_path, data=iter(ready)).find_lr().result()
+
+
+def test_drop_last_leaves_nothing(tmp_path):
+    loader = torch.utils.data.DataLoader(labelled(10), batch_size=16, drop_last=True)
+    with refused(TaskError, "batch_size=16", "10 samples"):
+        wb.Workbench(plain_net(), train=loader, loss=F.cross_entropy, root=tmp_path, accelerator="cpu")
+
+
+def test_a_sample_that_cannot_be_read(tmp_path):
+    class Broken(Dataset):
+        def __len__(self):
+            return 10
+
+        def __getitem__(self, index):
+            raise OSError("no such image: 0.png")
+
+    with refused(TaskError, "reading 2 samples of train failed with OSError: no such image: 0.png"):
+        make(tmp_path, data=Broken())
+
+
+# -- model, loss, optimizer
+
+
+def test_a_class_and_no_instance(tmp_path):
+    with refused(TaskError, "model=Linear is a class: give an instance, Linear(…)"):
+        make(tmp_path, nn.Linear)
+
+
+def test_what_is_no_model(tmp_path):
+    with refused(TaskError, "is no nn.Module", "training_step and configure_optimizers"):
+        make(tmp_path, lambda x: x)
+
+
+def test_nothing_to_train(tmp_path):
+    frozen = plain_net().requires_grad_(False)
+    for model in (frozen, nn.Sequential(nn.Flatten())):
+        with refused(TaskError, "no trainable parameters"):
+            make(tmp_path, model)
+
+
+def test_a_loss_of_the_wrong_shape(tmp_path):
+    with refused(TaskError, "the loss has shape (2,) for a batch of 2", "must be one number", ".mean()", "reduction"):
+        make(tmp_path, loss=nn.CrossEntropyLoss(reduction="none"))
+
+
+def test_a_loss_that_depends_on_nothing(tmp_path):
+    with refused(TaskError, "does not depend on any trainable parameter", "detach()", ".item()"):
+        make(tmp_path, loss=lambda output, y: F.cross_entropy(output.detach(), y))
+    with refused(TaskError, "the loss is 0.5, no tensor"):
+        make(tmp_path, loss=lambda output, y: 0.5)
+
+
+def test_no_loss_anywhere(tmp_path):
+    with refused(TaskError, "no loss= was given", "has no .loss", "torch.nn.functional.cross_entropy"):
+        make(tmp_path, loss=None, data=X)
+
+
+def test_a_loss_that_cannot_be_called(tmp_path):
+    with refused(TaskError, "loss='mse' cannot be called", "give a function of (output, target)"):
+        make(tmp_path, loss="mse")
+
+
+def test_a_loss_without_a_target(tmp_path):
+    with refused(TaskError, "a batch is a Tensor", "(x, y)"):
+        make(tmp_path, data=X)
+    with refused(TaskError, "a batch is 1 element(s)", "(x, y)"):
+        make(tmp_path, data=(X,))
+    with refused(TaskError, "dict with ['a', 'b']", "name it one of", "'labels'"):
+        make(tmp_path, data={"a": X, "b": Y})
+
+
+def test_a_model_that_is_called_wrongly(tmp_path):
+    with refused(TaskError, "TypeError", "positional argument", "called with all but the last element"):
+        make(tmp_path, data=(X, X, Y))
+
+
+def test_an_optimizer_that_is_already_made(tmp_path):
+    model = plain_net()
+    with refused(TaskError, "optimizer=Adam(…) is an optimizer that is already made", "optimizer=torch.optim.Adam",
+                 "functools.partial"):  # fmt: skip
+        make(tmp_path, model, optimizer=torch.optim.Adam(model.parameters()))
+    with refused(TaskError, "optimizer='adam' cannot be called", "torch.optim.AdamW"):
+        make(tmp_path, optimizer="adam")
+    with refused(TaskError, "returned a dict, no torch.optim.Optimizer"):
+        make(tmp_path, optimizer=lambda params, lr: {})
+
+
+def test_weight_decay_where_there_is_none(tmp_path):
+    with refused(TaskError, "weight_decay=0.1", "Rprop takes no weight_decay", "leave the setting at None"):
+        make(tmp_path, optimizer=torch.optim.Rprop, weight_decay=0.1)
+    b = make(tmp_path, optimizer=torch.optim.Rprop)
+    with refused(TaskError, "weight_decay=0.1", "Rprop"):
+        b.fit(weight_decay=0.1).result()
+    assert b.fit(max_steps=1).result().status == "finished"
+
+
+def test_lbfgs_is_refused_by_name(tmp_path):
+    with refused(TaskError, "optimizer=LBFGS", "not served"):
+        make(tmp_path, optimizer=torch.optim.LBFGS)
+
+
+def test_schedulers_that_are_none(tmp_path):
+    with refused(TaskError, "ReduceLROnPlateau", "not served"):
+        make(tmp_path, scheduler=lambda o, n: torch.optim.lr_scheduler.ReduceLROnPlateau(o))
+    with refused(TaskError, "scheduler(optimizer, updates) returned a NoneType"):
+        make(tmp_path, scheduler=lambda o, n: None)
+
+
+def test_gradients_that_are_sparse(tmp_path):
+    """Named when the bench is made, not in the middle of the first update."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(5, 4, sparse=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.table(x).mean(1))
+
+    with refused(TaskError, "'table.weight'", "sparse", "sparse=False"):
+        make(tmp_path, Words(), (torch.randint(0, 5, (50, 3)), Y), optimizer=torch.optim.SGD)
+
+
+def test_batch_normalisation_of_one_sample(tmp_path):
+    """17 = 2 x 8 + 1: the last batch has one sample; the error comes from torch, and what was trained is kept."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    job = make(tmp_path, model, (X[:17], Y[:17]), max_epochs=1).fit()
+    with refused(ValueError, "more than 1 value per channel"):
+        job.result()
+    assert sum(e.rows for e in job.events if isinstance(e, StepsDone)) == 2
+
+
+# -- settings and calls
+
+
+def test_a_setting_that_does_not_exist(tmp_path):
+    with refused(SettingsError, "unknown setting 'learning_rate'", "Did you mean 'lr'"):
+        make(tmp_path, learning_rate=0.1)
+    b = make(tmp_path)
+    for wrong, right in (("epochs", "max_epochs"), ("batchsize", "batch_size"), ("clip", "gradient_clip_val")):
+        for call in (b.set, b.fit, b.find_lr, b.find_batch_size, b.validate):
+            with refused(SettingsError, f"unknown setting '{wrong}'", f"Did you mean '{right}'"):
+                call(**{wrong: 1})
+    assert b.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"lr": 0}, ["lr=0", "greater than 0"]),
+        ({"lr": "fast"}, ["lr='fast'", "number"]),
+        ({"lr": float("nan")}, ["lr=nan"]),
+        ({"batch_size": 0}, ["batch_size=0", "at least 1", "greater than or equal to 1"][::2]),
+        ({"batch_size": 2.5}, ["batch_size=2.5", "integer"]),
+        ({"gradient_clip_val": -1}, ["gradient_clip_val=-1", "greater than or equal to 0", "None and 0: off"]),
+        ({"gradient_clip_algorithm": "magic"}, ["gradient_clip_algorithm='magic'", "'norm' or 'value'"]),
+        ({"accumulate_grad_batches": 0}, ["accumulate_grad_batches=0"]),
+        ({"accelerator": "tpu"}, ["accelerator='tpu'", "'cpu'"]),
+        ({"max_steps": -1}, ["max_steps=-1"]),
+        ({"track_grad_norm": 0}, ["track_grad_norm=0"]),
+        ({"track_grad_norm": -2}, ["track_grad_norm=-2"]),
+    ],
+)
+def test_a_value_that_a_setting_cannot_take(wrong, words, tmp_path):
+    with refused(SettingsError, *words):
+        make(tmp_path, **wrong)
+    b = make(tmp_path)
+    with refused(SettingsError, *words):
+        b.set(**wrong)
+    assert b.settings == make(tmp_path).settings
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("wanted", ["cuda", "gpu"])
+def test_no_gpu_here(wanted, tmp_path):
+    if wanted == "gpu" and torch.backends.mps.is_available():
+        pytest.skip("mps is a gpu")
+    with refused(SettingsError, f"accelerator={wanted!r}", "no such device", "'auto' or 'cpu'"):
+        make(tmp_path, accelerator=wanted)
+    b = make(tmp_path)
+    with refused(SettingsError, f"accelerator={wanted!r}"):
+        b.fit(accelerator=wanted).result()
+    assert b.fit(max_steps=1).result().status == "finished"
+
+
+def test_a_start_that_cannot_be(tmp_path):
+    b = make(tmp_path)
+    with refused(FileNotFoundError, "there is no run 'nonsense'", "there are: none"):
+        b.fit(start="nonsense")
+    for wrong in ("../../etc", "", "Fresh start"):
+        with refused(ValueError, repr(wrong), "run's id"):
+            b.fit(start=wrong)
+
+
+def test_no_validation_data(tmp_path):
+    b = make(tmp_path)
+    with refused(TaskError, "no val data: give val="):
+        b.validate().result()
+    with refused(TaskError, "no test data: give test="):
+        b.test().result()
+
+
+def test_validation_that_cannot_be_scored(tmp_path):
+    with refused(TaskError, "the model or a metric failed on a batch of val", "ZeroDivisionError"):
+        make(tmp_path, val=labelled(), metrics={"broken": lambda output, y: 1 / 0})
+    with refused(TaskError, "failed on a batch of val", "0: (2, 5)"):
+        make(tmp_path, val=(X[:, :5], Y))
+
+
+def test_a_mistake_leaves_the_model_as_it_was(tmp_path):
+    model = plain_net()
+    before = weights(model)
+    with pytest.raises(TaskError):
+        make(tmp_path, model, data=(X, Y + 7))
+    assert same_weights(model, before)
+    assert all(p.grad is None for p in model.parameters())
+    assert not list(tmp_path.iterdir())

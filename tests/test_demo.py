@@ -1,0 +1,48 @@
+"""`workbench demo`, as a person runs it: what it finds, what it leaves, and what it says last."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_demo(tmp_path: Path) -> None:
+    output = tmp_path / "with space" / "demo"
+    command = [sys.executable, "-m", "workbench.cli", "demo", "--output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found["losses_equal"] is True
+    assert found["updates_compared"] == 12 * -(-1437 // found["batch_size"])
+    assert found["val_accuracy"] >= 0.95
+    assert 1e-4 < found["lr"] < 1e-1
+    assert Path(found["script"]) == output / "train.py"
+    for name in ("lr_curve", "batch_size", "run"):
+        assert (output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "updates/s" in done.stdout
+
+
+def test_runs_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+    from torch import nn
+
+    import workbench as wb
+    from workbench.cli import main
+
+    data = (torch.randn(16, 4), torch.randn(16, 1))
+    bench = wb.Workbench(nn.Linear(4, 1), train=data, loss=nn.functional.mse_loss, root=tmp_path, batch_size=4)
+    run = bench.fit(max_steps=3).result()
+    capsys.readouterr()
+
+    assert main(["runs", "list", "--root", str(tmp_path)]) == 0
+    assert run.id in capsys.readouterr().out
+    assert main(["runs", "show", run.id, "--csv", "--root", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("step,")
+    assert len(lines) == 4
+    assert main(["runs", "show", "nonsense", "--root", str(tmp_path)]) == 2
+    assert "nonsense" in capsys.readouterr().err

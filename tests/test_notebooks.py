@@ -1,0 +1,39 @@
+"""The notebooks run to the end with no screen, and are committed without outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs_and_leaves_pictures(path: Path, tmp_path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    kinds = [set(output.get("data", ())) for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in kind for kind in kinds)
+    nbformat.validate(notebook)
+
+
+def test_the_quickstart_leaves_a_script(tmp_path: Path) -> None:
+    notebook = nbformat.read(FOLDER / "quickstart.ipynb", as_version=4)
+    quick = [cell for cell in notebook.cells if "find_" not in cell.source]  # the searches run above
+    notebook.cells = quick
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    text = (tmp_path / "train.py").read_text()
+    assert "class DigitNet" in text
+    assert "import workbench" not in text
+    assert (tmp_path / "train.start.safetensors").exists()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_is_committed_without_outputs(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None

@@ -1,0 +1,76 @@
+"""Names in an exported script: the user's stay as they are, and where ours are the same, ours give way."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Mapping
+
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def replaced(text: str, names: Mapping[str, str]) -> str:
+    """`text` with some of its names written otherwise; attributes, keywords and strings are left alone."""
+    if not names:
+        return text
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    lines = text.splitlines(keepends=True)
+    depth, found = 0, []
+    for number, token in enumerate(tokens):
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+        if token.type != tokenize.NAME or token.string not in names:
+            continue
+        is_keyword = depth > 0 and tokens[number + 1].string == "=" and tokens[number - 1].string in ("(", ",")
+        if not is_keyword and tokens[number - 1].string != ".":
+            found.append(token)
+    for token in reversed(found):
+        row, start, end = token.start[0] - 1, token.start[1], token.end[1]
+        lines[row] = lines[row][:start] + names[token.string] + lines[row][end:]
+    return "".join(lines)
+
+
+def read(tree: ast.AST) -> set[str]:
+    """All names that are read or bound anywhere."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """The names that the top level binds."""
+    found = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def fits(name: str, expression: str, tree: ast.Module) -> bool:
+    """Whether `expression` can be written for `name` wherever the functions of `tree` read it.
+
+    It must be a name, or attributes of one, that means the same inside of them.
+    """
+    if not _DOTTED.fullmatch(expression):
+        return False
+    root = expression.partition(".")[0]
+    return all(root not in _local(node) for node in tree.body if name in read(node))
+
+
+def _local(function: ast.stmt) -> set[str]:
+    """The names that a function (or a class's methods) binds."""
+    parts = list(ast.walk(function))
+    bound = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return bound | {part.arg for part in parts if isinstance(part, ast.arg)}
+
+
+def binding(name: str, expression: str) -> str:
+    """A statement that gives `expression` a name: a function where it is a lambda."""
+    text = expression.strip()
+    node = ast.parse(text, mode="eval").body
+    if not isinstance(node, ast.Lambda):
+        return f"{name} = {text}"
+    body = ast.get_source_segment(text, node.body) or ast.unparse(node.body)
+    if "\n" in body:
+        body = f"(\n        {body}\n    )"
+    return f"def {name}({ast.unparse(node.args)}):\n    return {body}"
