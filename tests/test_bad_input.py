@@ -75,7 +75,7 @@ def test_arrays_of_different_length(tmp_path):
 
 def test_a_single_number(tmp_path):
     with refused(TaskError, "single number", "first dimension"):
-        make(tmp_path, data=(np.float32(3.0).reshape(()), Y))
+        make(tmp_path, data=(np.array(3.0, dtype="float32"), Y))
 
 
 def test_float64_from_numpy(tmp_path):

@@ -45,7 +45,11 @@ def _off_when_zero(value: object) -> object:
 
 
 def _norm_order(value: object) -> object:
-    return "inf" if value == float("inf") else value
+    if value == float("inf"):
+        return "inf"
+    if isinstance(value, int | float) and value <= 0:
+        raise ValueError("a norm's order should be greater than 0")
+    return value
 
 
 class Settings(BaseModel):

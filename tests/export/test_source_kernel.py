@@ -31,7 +31,7 @@ SHOW = "import json\nprint(json.dumps(['SLICE', export_slicing.tell(benches)]))"
 TELL = (
     "def tell(benches):\n    from workbench.export.source import slice_call, ExportError\n    found = []\n"
     "    for bench in benches:\n        try:\n            s = slice_call(bench.site)\n"
-    "            found.append([s.imports, s.code, s.arguments, sorted(s.names), sorted(s.modules)])\n"
+    "            found.append([s.imports, s.code, s.arguments, sorted(s.names), sorted(s.modules), s.notes])\n"
     "        except ExportError as error:\n            found.append(str(error))\n    return found\nexport_slicing.tell = tell"
 )
 
@@ -47,7 +47,6 @@ def run_notebook(*cells: str) -> tuple[list[Any], str]:
     ]
     last = "".join(out.get("text", "") for out in notebook.cells[-1].outputs)
     assert "SLICE" in last, "\n".join(texts)
-    print(last)
     return json.loads(last)[1], "\n".join(texts)
 
 
@@ -69,7 +68,7 @@ def test_a_notebook(tmp_path: Path) -> None:
         "benches = [bench]\nprint('SUM', h(model), float(x.sum()))",
         "GAIN = 3.0\nclass Net: pass\nx = None",
     )
-    imports, code, arguments, names, modules = told[0]
+    imports, code, arguments, names, modules, notes = told[0]
     assert imports == "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
     assert code == (
         "HIDDEN = 8  # units\n\ntorch.manual_seed(0)\n\n\n"
@@ -81,12 +80,13 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert arguments == {"model": "model", "train": "train_set", "loss": "F.cross_entropy", "lr": "1e-2"}
     assert set(names) == {"torch", "F", "nn", "HIDDEN", "activate", "Net", "x", "y", "train_set", "GAIN", "model"}
     assert modules == ["torch"]
+    assert len(notes) == 1, "the data was drawn twice, and the script draws it once"
+    assert notes[0].startswith("`x = torch.randn(32, 4)` (In [7], line 1) drew random numbers after the seed was set")
     script = tmp_path / "again.py"
-    script.write_text(f"{imports}\n{code}\n{STATE}\nprint('SUM', h(model), float(x.sum()))\nmodel(x)\n")
+    script.write_text(f"{imports}\n{code}\nprint(model(x).shape)\n")
     again = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
-    expected = next(line for line in printed.splitlines() if line.startswith("SUM"))
-    # The notebook drew the data twice (its cell ran twice), the script once: the last draw differs.
-    assert again.split()[0] == expected.split()[0]
+    assert again == "torch.Size([32, 2])\n"
+    assert "ZeroDivisionError" in printed
 
 
 def test_the_same_values_in_a_fresh_process(tmp_path: Path) -> None:

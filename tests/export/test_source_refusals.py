@@ -71,6 +71,10 @@ REFUSALS = {
         ["get_ipython = lambda: [1]", "del get_ipython\nexec('files = 1')", "wb.Workbench([files])"],
         ["`files`"],
     ),
+    "the command line": (
+        ["class Parser:\n    def parse_args(self): return 1\nargs = Parser().parse_args()", "wb.Workbench([args])"],
+        ["`args = Parser().parse_args()` (In [2], line 3) reads the command line", "Write the values"],
+    ),
     "an output of the notebook": (["exec('_ = 1')", "model = [_]", "wb.Workbench(model)"], ["`_`", "only a notebook has it"]),
     "an import inside a function": (
         ["def f():\n    from workbench.settings import Settings\n    return Settings", "wb.Workbench([f])"],

@@ -68,13 +68,13 @@ def test_memory_that_runs_out_is_a_failed_trial_and_no_dead_process(tmp_path):
     assert found.largest == max(t.size for t in passed) < failed[0].size
     assert found.ended == f"{failed[0].size} did not fit"
     assert 0 < max(t.peak_bytes for t in passed) <= 300 * MB
-    peaks = [t.peak_bytes for t in sorted(passed, key=lambda t: t.size)]
-    assert peaks == sorted(peaks)
+    peaks = {t.size: t.peak_bytes for t in passed}
+    assert peaks[found.largest] == max(peaks.values())
     assert b.fit(batch_size=found.largest, max_steps=1).result().status == "finished"
 
 
 def test_binsearch_finds_the_exact_maximum_and_steps_back(tmp_path):
-    b = bench(Wide(8), labelled(512), tmp_path, torch.optim.SGD)
+    b = bench(Wide(16), labelled(512), tmp_path, torch.optim.SGD)
     found = b.find_batch_size(mode="binsearch", init_val=2, max_memory=300 * MB, headroom=0.2, steps_per_trial=1).result()
     tried = {t.size: t.ok for t in found.trials}
     assert tried[found.largest]
@@ -103,7 +103,7 @@ def test_data_that_makes_its_own_batches_is_refused_by_name(tmp_path):
             yield from ([0, 1], [2, 3])
 
     loader = torch.utils.data.DataLoader(data, batch_sampler=PairsSampler())
-    with pytest.raises(TaskError, match="batch_sampler of its own \\(PairsSampler\\). Give the Dataset instead"):
+    with pytest.raises(TaskError, match=r"batch_sampler of its own \(PairsSampler\)\. Give the Dataset instead"):
         bench(plain_net(), loader, tmp_path).find_batch_size().result()
     ready = [(data.tensors[0][:4], data.tensors[1][:4])]
     with pytest.raises(TaskError, match="yields ready batches"):

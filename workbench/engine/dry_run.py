@@ -68,6 +68,11 @@ def _train(session: Session, batch: Any) -> None:
             f"the loss of the first {SAMPLES} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
         )
     _explained("backward", batch, "train", lambda: loss.backward())  # type: ignore[no-untyped-call]
+    for name, parameter in zip(session.names, session.parameters, strict=True):
+        if parameter.grad is not None and parameter.grad.layout != torch.strided:
+            raise TaskError(
+                f"the gradient of {name!r} is sparse, which is not served yet: make the layer with sparse=False."
+            )
 
 
 def _explained(what: str, batch: Any, name: str, call: Any) -> Any:

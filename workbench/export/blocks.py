@@ -230,12 +230,12 @@ def forward(r: Recipe) -> str:
             class TrainingStep(torch.nn.Module):
                 """`training_step` as a forward pass, so that DistributedDataParallel can wrap it."""
 
-                def __init__(self, network):
+                def __init__(self, module):
                     super().__init__()
-                    self.network = network
+                    self.module = module
 
                 def forward(self, *batch):
-                    loss = self.network.training_step(*batch)
+                    loss = self.module.training_step(*batch)
                     return loss["loss"] if isinstance(loss, dict) else loss''')
     lines = _without_loss(r) if r.given("loss") is None else _with_loss(r)
     doc = "The loss of a batch, the output, and the target." if r.measures else "The loss of a batch."
@@ -291,9 +291,8 @@ def set_lr(r: Recipe) -> str:
                 for key in ("lr", "initial_lr", "max_lr", "min_lr"):
                     if key in group:
                         group[key] = scaled(group[key])
-            for scheduler in schedulers:
-                schedulers = [*schedulers, *getattr(scheduler, "_schedulers", ())]
-            for scheduler in schedulers:
+            for scheduler in schedulers:  # it grows: a chain of schedulers holds others
+                schedulers += getattr(scheduler, "_schedulers", ())
                 if hasattr(scheduler, "base_lrs"):
                     scheduler.base_lrs = [scaled(rate) for rate in scheduler.base_lrs]''')
 

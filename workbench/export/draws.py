@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from workbench.export import effects
-from workbench.export.program import Program, at_place
+from workbench.export.program import At, Program
 from workbench.export.uses import own_level
 
 _FAMILIES = ("torch", "numpy", "random")
@@ -66,7 +66,7 @@ def draws(node: ast.AST, program: Program, place: int) -> frozenset[str]:
 
 
 def _draws(node: ast.AST, program: Program, place: int, seen: set[tuple[str, int]]) -> Iterator[str]:
-    context = at_place(program, place)
+    context = At(program, place)
     for part in own_level(node):
         if isinstance(part, ast.For) and isinstance(part.iter, ast.Name) and context.kind(part.iter.id) == "loader":
             yield "torch"
@@ -111,7 +111,7 @@ def _drawn_by(name: str, program: Program, place: int, seen: set[tuple[str, int]
 
 
 def _seeds(node: ast.AST, program: Program, place: int) -> frozenset[str]:
-    context = at_place(program, place)
+    context = At(program, place)
     if not effects.sets_state(node, context):
         return frozenset()
     paths = [effects.path_of(part.func, context) or "" for part in own_level(node) if isinstance(part, ast.Call)]

@@ -24,7 +24,7 @@ from workbench.export.source import Sliced, slice_call
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.data import Batches, Columns, DataSpec, batches_in
+from workbench.task.data import Batches, Columns, DataSpec, Parts, batches_in
 from workbench.task.lightning import LightningLike, has_loader
 from workbench.task.protocol import Task
 from workbench.task.supervised import TARGETS, Supervised
@@ -180,18 +180,19 @@ def _data(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Setti
         raise ExportError(f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset.")
     stream = isinstance(dataset, IterableDataset)
     kind = "batches" if parts.ready else "stream" if stream else "samples"
-    columns = isinstance(dataset, Columns)
+    columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
     by_collate = sliced.arguments.get("collate_fn", "None") != "None" and not before
-    whole = hasattr(dataset, "__getitems__") and not columns and type(dataset) is not TensorDataset
+    whole = hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
         before=before,
         kind=kind,  # type: ignore[arg-type]
-        columns=columns and isinstance(dataset.columns, dict),
+        arrays=isinstance(columns, tuple),
+        columns=isinstance(columns, dict),
         iterable=stream and not isinstance(dataset, Batches),
         sampler=None if parts.sampler is None else f"{base}.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
-        generator=None if parts.generator is None else _generator(base, parts.defaults),
+        generator=None if parts.generator is None else _generator(base, parts),
         collate=None if parts.collate_fn is None else "collate" if by_collate else f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
         whole=whole and kind == "samples",
@@ -224,9 +225,11 @@ def _maker(spec: DataSpec) -> Any:
     return maker
 
 
-def _generator(base: str, defaults: Mapping[str, Any]) -> str:
-    """The generator of a user's loader: its own, or that of its random sampler."""
-    found = f"({base}.generator or {base}.sampler.generator)" if defaults.get("shuffle") else f"{base}.generator"
+def _generator(base: str, parts: Parts) -> str:
+    """The generator of a user's loader, or of its sampler."""
+    if parts.sampler is not None and getattr(parts.sampler, "generator", None) is parts.generator:
+        return f"{base}.sampler.generator.clone_state()"
+    found = f"({base}.generator or {base}.sampler.generator)" if parts.defaults.get("shuffle") else f"{base}.generator"
     return f"{found}.clone_state()"
 
 

@@ -39,6 +39,8 @@ class Data:
     """Lines that `dataset` counts on."""
     kind: Literal["samples", "stream", "batches"] = "samples"
     """Samples by index; samples that can only be iterated; ready batches."""
+    arrays: bool = False
+    """Whether it is a tuple of arrays, which makes a TensorDataset."""
     columns: bool = False
     """Whether it is a dict of arrays, which needs a class of its own."""
     iterable: bool = True
@@ -123,6 +125,11 @@ class Recipe:
     def max_epochs(self) -> int | None:
         """The number of epochs that ends it, if a number does."""
         return self.settings.epochs if self.stopped is None else None
+
+    @property
+    def sets_threads(self) -> bool:
+        """Whether the user's code says how many threads there are: then the script must say it after."""
+        return "set_num_threads" in self.sliced.code
 
     @property
     def accumulates(self) -> bool:

@@ -34,7 +34,7 @@ def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
     if start is not None and not start.exists():
         start = None
     weights = None if start is None else path.with_name(f"{path.stem}.start.safetensors")
-    text = text_of(recipe_of(path, run, site, task, weights and weights.name))
+    text = text_of(recipe_of(path, run, site, task, None if weights is None else weights.name))
     try:
         compile(text, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:

@@ -9,7 +9,8 @@ arguments of that call, by definition and use, and cuts the needed statements ou
     effects.py     what else it changes
     draws.py       whether the random numbers are the same
     statements.py  the straight line of statements that had run
-    program.py     the slice
+    program.py     one namespace and its statements
+    slicer.py      the slice
     layout.py      text
 
 Known limits: what a statement changes cannot be known in general (`effects` says what is assumed); random
@@ -26,7 +27,8 @@ from workbench.export import draws, effects, layout, origins
 from workbench.export.capture import CallSite, Piece, Spot
 from workbench.export.errors import ExportError
 from workbench.export.layout import Block, Import
-from workbench.export.program import Program, Slicer, at_place
+from workbench.export.program import At, Program
+from workbench.export.slicer import Slicer
 from workbench.export.statements import (
     Line,
     Source,
@@ -262,12 +264,12 @@ class _Writer:
     def _write_statement(self, program: Program, place: int, statement: Statement) -> None:
         own = program.uses[place]
         block = layout.cut(statement, own.attributes)
-        state = effects.sets_state(statement.node, at_place(program, place))
+        state = effects.sets_state(statement.node, At(program, place))
         if state and isinstance(statement.node, ast.Expr) and "chdir" not in block.text:
             before = next((b for b in reversed(self.blocks) if not b.definition), None)
             if before is not None and before.text == block.text:
                 return
-        self._environment = self._environment or effects.sets_environment(statement.node, at_place(program, place))
+        self._environment = self._environment or effects.sets_environment(statement.node, At(program, place))
         self.blocks.append(block)
         self.names |= program.bound(place)
         for part in ast.walk(statement.node):

@@ -1,95 +1,156 @@
-"""The whole text of an exported script: head, imports, the user's code, settings, functions, main.
-
-The user's names stay as they are. Where one of them is also a name of ours, ours gives way.
-"""
+"""The whole text of an exported script: head, imports, the user's code, settings, functions, main."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+import shlex
+from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
-from workbench.export import blocks, body
-from workbench.export.recipe import Recipe
+from workbench.export import blocks, body, names
+from workbench.export.layout import Import, set_imports
+from workbench.export.recipe import GIVEN, Recipe
 
-_IMPORTS = {
-    "argparse": "import argparse",
-    "contextlib": "import contextlib",
-    "dataclasses": "import dataclasses",
-    "json": "import json",
-    "random": "import random",
-    "Path": "from pathlib import Path",
-    "np": "import numpy as np",
-    "torch": "import torch",
-    "Accelerator": "from accelerate import Accelerator",
-    "load_model": "from safetensors.torch import load_model",
-    "DataLoader": "from torch.utils.data import DataLoader",
-    "TensorDataset": "from torch.utils.data import TensorDataset",
-}
-_GIVEN = (
-    ("the_model", "model"), ("train_data", "train"), ("val_data", "val"), ("loss_function", "loss"),
-    ("metrics", "metrics"), ("collate_fn", "collate_fn"), ("make_optimizer", "optimizer"),
-    ("make_scheduler", "scheduler"),
-)  # fmt: skip
+_DATA = "torch.utils.data"
+_IMPORTS = [
+    Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("itertools"), Import("json"),
+    Import("random"), Import("pathlib", "Path"), Import("numpy", None, "np"), Import("torch"),
+    Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
+    Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
+    Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_model"),
+    *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
+    *(Import(_DATA, name) for name in ("RandomSampler", "SequentialSampler", "TensorDataset")),
+]  # fmt: skip
 
 
 def text_of(r: Recipe) -> str:
     """The file."""
-    code = r.sliced.code.strip("\n")
+    ours = _ours(r)
+    tree = ast.parse(ours)
+    used = names.read(tree) | {"torch"}
+    given = {name: _expression(r, name) for name in GIVEN if name in used}
+    used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
+    imports = [item for item in _IMPORTS if item.binds in used]
+    renamed = _renamed(r, names.defined(tree) | set(given), imports)
+    ours = names.replaced(ours, renamed)
+    inside: dict[str, str] = {}
+    bindings: list[str] = []
+    tree = ast.parse(ours)
+    for plain, (around, parts) in given.items():
+        name = renamed.get(plain, plain)
+        expression = names.replaced(around, renamed).replace("@", "{}").format(*parts)
+        if names.fits(name, expression, tree):
+            inside[name] = expression
+        else:
+            bindings.append(names.binding(name, expression))
+    return _joined(r, imports, renamed, bindings, names.replaced(ours, inside))
+
+
+def _ours(r: Recipe) -> str:
+    """All that is not the user's, in the names of `GIVEN`."""
     functions = [
-        blocks.seeding(r), blocks.workers(r), blocks.loaders(r), blocks.helpers(r), blocks.forward(r),
-        blocks.set_lr(r), blocks.configured(r), blocks.validate(r), body.main(r), _parse(),
+        blocks.datasets(r), blocks.workers(r), blocks.make_loader(r), blocks.forward(r), blocks.set_lr(r),
+        blocks.validate(r), body.main(r), _parse(),
     ]  # fmt: skip
-    ours = "\n\n\n".join(
-        part.strip("\n") for part in (_config(r), blocks.changes(r), _rule("the loop"), *functions) if part
-    )
-    names = {node.id for node in ast.walk(ast.parse(ours)) if isinstance(node, ast.Name)}
-    imports = {name: line for name, line in _IMPORTS.items() if name in names or name == "torch"}
-    given = [(ours_, theirs) for ours_, theirs in _GIVEN if ours_ in names]
-    renamed = _renamed(r, ours, imports, [name for name, _ in given])
-    parts = [
-        _head(r),
-        _import_lines(r, imports, renamed),
-        f"THREADS = {r.threads}  # of the run: with another number, sums are rounded differently\n"
-        f"{renamed.get('torch', 'torch')}.set_num_threads(THREADS)",
-        f"{_rule('the code of the run')}\n\n{code}" if code else "",
-        f"{_rule('what the workbench was given')}\n\n{_bindings(r, given, renamed)}",
-        f"{_rule('its settings')}\n\n\n{_with_names(ours, renamed)}",
-    ]
-    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+    loop = "\n\n\n".join(part for part in functions if part)
+    head = "\n\n\n".join(part for part in (_config(r, loop), blocks.changes(r)) if part)
+    return f"{head}\n\n\n{_rule('the loop')}\n\n\n{loop}\n"
+
+
+def _joined(r: Recipe, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
+    code = r.sliced.code.strip("\n")
+    parts = [_head(r) + "\n\n" + _import_lines(r, imports, renamed)]
+    if not r.sets_threads:
+        parts.append(names.replaced(body.threads(r), renamed))
+    if code:
+        parts.append(f"{_rule('the code of the run')}\n{_gap(code)}{code}")
+    if bindings:
+        text = bindings[0]
+        for before, binding in itertools.pairwise(bindings):
+            text += ("\n\n\n" if "def " in (before[:4], binding[:4]) else "\n") + binding
+        parts.append(f"{_rule('what the workbench was given')}\n{_gap(text)}{text}")
+    parts.append(f"{_rule('its settings')}\n\n\n{ours.strip()}")
+    text = parts[0]
+    for before, part in itertools.pairwise(parts):
+        text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
+    return text + "\n"
 
 
 def _rule(title: str) -> str:
     return f"# ---- {title} ".ljust(100, "-")
 
 
+def _gap(code: str) -> str:
+    """The lines between a rule and the code below it."""
+    return "\n\n" if re.match(r"(#.*\n)*(def |class |async |@)", code) else "\n"
+
+
+def _ends_in_block(text: str) -> bool:
+    return text.splitlines()[-1].startswith(" ")
+
+
 def _head(r: Recipe) -> str:
-    stopped = " It was stopped there: max_steps says where." if r.stopped else ""
-    return dedent(f'''\
-        """Train {_plain(r.model)} as the run {r.run} did.{stopped}
+    script = shlex.quote(r.script)
+    end = " The run was stopped by hand; max_steps says where." if r.stopped is not None else ""
+    start = ""
+    if r.weights is not None:
+        start = f"\nThe weights that the run began with are read from {_plain(r.weights)}, if that is there."
+    return dedent('''\
+        """Train {} as the run {} did.{}
 
-        Written by Tuning Workbench {r.version}. It runs as it is:
+            python {}
+            accelerate launch {}    (or torchrun; on every device there is)
 
-            python {_plain(r.script)}
-            accelerate launch {_plain(r.script)}      (or torchrun: on every device you have)
-
-        Every setting has an option (--lr 1e-3). The weights that the run began with are taken from
-        {_plain(r.weights)}, if that file is there.
-        """''')
+        Every setting has an option: --lr 1e-3. --help lists them.{}
+        Written by Tuning Workbench {}.
+        """''').format(_plain(r.model), _plain(r.run), end, _plain(script), _plain(script), start, r.version)
 
 
-def _renamed(r: Recipe, ours: str, imports: dict[str, str], given: list[str]) -> dict[str, str]:
+def _plain(text: str) -> str:
+    """Text that cannot end a docstring or begin an escape."""
+    return text.replace("\\", "/").replace('"""', "'''").replace("\n", " ")
+
+
+# ---- names and imports ------------------------------------------------------------------------------------------
+
+
+def _expression(r: Recipe, name: str) -> tuple[str, list[str]]:
+    """What one of `GIVEN` stands for: our text with an @ for each piece of the user's, and the pieces."""
+    given = r.given(GIVEN[name])
+    if given is None:
+        return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
+    data = {"train_data": r.train, "val_data": r.val}.get(name)
+    if data is not None and data.arrays:
+        return _tensors(given, r.kinds)
+    return "@", [given]
+
+
+def _tensors(given: str, kinds: Mapping[str, str]) -> tuple[str, list[str]]:
+    """A TensorDataset of the arrays that were given."""
+    node = ast.parse(given.strip(), mode="eval").body
+    if not isinstance(node, (ast.Tuple, ast.List)) or any(isinstance(part, ast.Starred) for part in node.elts):
+        return "TensorDataset(*map(torch.as_tensor, @))", [given]
+    parts = ", ".join("@" if _is_tensor(part, kinds) else "torch.as_tensor(@)" for part in node.elts)
+    return f"TensorDataset({parts})", [ast.get_source_segment(given.strip(), part) or "" for part in node.elts]
+
+
+def _is_tensor(node: ast.expr, kinds: Mapping[str, str]) -> bool:
+    """Whether an expression is a tensor for sure: a name that held one, or a part of it."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Name) and kinds.get(node.id) == "tensor"
+
+
+def _renamed(r: Recipe, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
     """Our names that the user's code has too, with what they are called instead."""
-    tree = ast.parse(ours)
-    mine = {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    mine |= {"THREADS", "CHANGES", "config", "log", "output", *given}
-    theirs_by_import = _imported(r.sliced.imports)
-    mine |= {name for name, line in imports.items() if theirs_by_import.get(name, line) != line}
-    mine |= {name for name in imports if name not in theirs_by_import}
-    taken = set(r.sliced.names) | set(theirs_by_import)
-    same = {ours_ for ours_, theirs in _GIVEN if r.given(theirs) == ours_}
+    theirs = {item.binds: item.identity for item in _imported(r.sliced.imports)}
+    taken = set(r.sliced.names) | set(theirs)
+    same = {name for name in GIVEN if r.given(GIVEN[name]) == name}
+    mine = (set(ours) - same) | {item.binds for item in imports if theirs.get(item.binds) != item.identity}
     renamed = {}
-    for name in sorted((mine & taken) - same):
+    for name in sorted(mine & taken):
         new = name + "_"
         while new in taken or new in mine:
             new += "_"
@@ -97,69 +158,65 @@ def _renamed(r: Recipe, ours: str, imports: dict[str, str], given: list[str]) ->
     return renamed
 
 
-def _imported(imports: str) -> dict[str, str]:
-    """The names that import lines bind, each with the line that would bind it alone."""
-    found = {}
+def _imported(imports: str) -> list[Import]:
+    """The names that import lines bind."""
+    found = []
     for node in ast.parse(imports).body:
-        for alias in getattr(node, "names", ()):
-            renamed = f" as {alias.asname}" if alias.asname else ""
-            origin = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
-            found[alias.asname or alias.name.partition(".")[0]] = f"{origin}import {alias.name}{renamed}"
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, None, alias.asname) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            found += [Import(node.module or "", alias.name, alias.asname) for alias in node.names]
     return found
 
 
-def _import_lines(r: Recipe, imports: dict[str, str], renamed: dict[str, str]) -> str:
-    theirs = r.sliced.imports.strip().splitlines()
-    there = _imported(r.sliced.imports)
-    future = [line for line in theirs if line.startswith("from __future__")]
-    lines = []
-    for name, line in imports.items():
-        if name in renamed:
-            lines.append(f"{line.partition(' as ')[0]} as {renamed[name]}")
-        elif name not in there:
-            lines.append(line)
-    rest = [line for line in theirs if line not in future]
-    groups = [future, lines, rest]
-    return "\n\n".join("\n".join(group) for group in groups if group)
+def _import_lines(r: Recipe, imports: list[Import], renamed: Mapping[str, str]) -> str:
+    theirs = _imported(r.sliced.imports)
+    ours = []
+    for item in imports:
+        if item.binds in renamed:
+            ours.append(Import(item.module, item.name, renamed[item.binds]))
+        elif not any(item.binds == other.binds and item.identity == other.identity for other in theirs):
+            ours.append(item)
+    future = re.findall(r"^from __future__ import (.*)$", r.sliced.imports, re.MULTILINE)
+    text = set_imports([*ours, *theirs], ", ".join(future).split(", ") if future else []).strip()
+    return "\n".join(_folded(line) for line in text.splitlines())
 
 
-def _bindings(r: Recipe, given: list[tuple[str, str]], renamed: dict[str, str]) -> str:
-    lines = []
-    for name, theirs in given:
-        default = f"{renamed.get('torch', 'torch')}.optim.AdamW" if theirs == "optimizer" else None
-        expression = r.given(theirs) or default
-        target = renamed.get(name, name)
-        if expression is not None and expression != target:
-            lines.append(f"{target} = {expression}")
-    return "\n".join(lines)
+def _folded(line: str) -> str:
+    """An import line in the form that formatters give to long ones."""
+    head, _, listed = line.partition(" import ")
+    if len(line) <= 88 or not line.startswith("from ") or listed.startswith("("):
+        return line
+    return f"{head} import (\n" + "".join(f"    {name},\n" for name in listed.split(", ")) + ")"
 
 
-def _with_names(text: str, renamed: dict[str, str]) -> str:
-    for name, new in renamed.items():
-        # Not behind a dot (an attribute), before = (a keyword), or in a quoted option.
-        text = re.sub(rf"(?<![\w.'\"-]){re.escape(name)}(?![\w'\"]|=[^=])", new, text)
-    return text
+# ---- settings ---------------------------------------------------------------------------------------------------
 
 
-def _config(r: Recipe) -> str:
+def _config(r: Recipe, loop: str) -> str:
+    """The settings that the loop reads, each with its value in the run."""
     s = r.settings
-    lines = [f"lr: float = {s.lr!r}"]
-    if s.weight_decay is not None:
-        lines.append(f"weight_decay: float = {s.weight_decay!r}")
-    lines.append(f"batch_size: int = {s.batch_size}")
-    if s.accumulate_grad_batches > 1:
-        lines.append(f"accumulate_grad_batches: int = {s.accumulate_grad_batches}  # batches in one update")
-    if r.clips:
-        off = s.gradient_clip_val is None
-        lines.append("gradient_clip_val: float = " + ('float("inf")' if off else repr(s.gradient_clip_val)))
-    if s.epochs is not None:
-        lines.append(f"max_epochs: int = {s.epochs}")
-    if s.max_steps is not None:
-        lines.append(f"max_steps: int = {s.max_steps}  # updates")
-    if s.num_workers:
-        lines.append(f"num_workers: int = {s.num_workers}")
-    lines.append(f"seed: int = {s.seed}")
-    return "@dataclasses.dataclass\nclass Config:\n" + "\n".join("    " + line for line in lines)
+    clip = 'float("inf")' if s.gradient_clip_val is None else repr(s.gradient_clip_val)
+    stopped = "updates; the run was stopped there" if r.stopped is not None else "updates"
+    rows = [
+        ("lr", "float", repr(s.lr), ""),
+        ("weight_decay", "float", repr(s.weight_decay), ""),
+        ("batch_size", "int", str(s.batch_size), "on each device"),
+        ("accumulate_grad_batches", "int", str(s.accumulate_grad_batches), "batches in one update"),
+        ("gradient_clip_val", "float", clip, ""),
+        ("max_epochs", "int", str(r.max_epochs), ""),
+        ("max_steps", "int", str(r.max_steps), stopped),
+        ("scheduled_steps", "int", str(r.planned), "updates that the schedule was made for"),
+        ("check_val_every_n_epoch", "int", str(s.check_val_every_n_epoch), ""),
+        ("num_workers", "int", str(s.num_workers), ""),
+        ("seed", "int", str(s.seed), ""),
+    ]
+    lines = [
+        f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")
+        for name, kind, value, note in rows
+        if re.search(rf"\bconfig\.{name}\b", loop)
+    ]
+    return "@dataclasses.dataclass\nclass Config:\n" + "\n".join(lines)
 
 
 def _parse() -> str:
@@ -167,9 +224,9 @@ def _parse() -> str:
         def parse():
             parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
             for field in dataclasses.fields(Config):
-                kind = type(field.default)
-                parser.add_argument(f"--{field.name}", type=kind, default=field.default, help="default: %(default)s")
-            parser.add_argument("--log", help="write one JSON line for each update to this file")
+                kind, default = type(field.default), field.default
+                parser.add_argument(f"--{field.name}", type=kind, default=default, help="default: %(default)s")
+            parser.add_argument("--log", help="write a line of JSON for each update to this file")
             parser.add_argument("--output", help="save the trained weights to this file")
             options = vars(parser.parse_args())
             log, output = options.pop("log"), options.pop("output")
@@ -178,8 +235,3 @@ def _parse() -> str:
 
         if __name__ == "__main__":
             main(*parse())""")
-
-
-def _plain(text: object) -> str:
-    """Text that cannot end a docstring."""
-    return str(text).replace("\\", "/").replace('"', "'")

@@ -44,13 +44,22 @@ def has_loader(data: Any, name: str = "train_dataloader") -> bool:
     return not isinstance(data, type) and _own(data, name) is not None
 
 
+def refuse_unserved(source: Any) -> None:
+    """Refuse, by name, a module or a DataModule that counts on something that is not done here."""
+    name = type(source).__name__
+    found = [hook for hook in UNSERVED if _own(source, hook) is not None]
+    if found:
+        raise TaskError(f"{name} defines {', '.join(found)}, which the workbench does not call yet.")
+    if getattr(source, "automatic_optimization", True) is False:
+        raise TaskError(f"{name}.automatic_optimization is False: manual optimisation is not served yet.")
+
+
 class LightningLike(Task):
     """Runs an object's own hooks: `training_step`, `validation_step`, `test_step`, `configure_optimizers`, `log`."""
 
     def __init__(self, module: Any, *, train: DataSpec | None, val: DataSpec | None, test: DataSpec | None) -> None:
         self.module = module
         self.model = module if isinstance(module, nn.Module) else _parameters_of(module)
-        self._refuse_unserved()
         self.train = train or spec_of("train", module)
         self.val = val or spec_of("val", module)
         self.test = test or spec_of("test", module)
@@ -66,14 +75,6 @@ class LightningLike(Task):
             self.val = None
         if self._steps["test"] is None:
             self.test = None
-
-    def _refuse_unserved(self) -> None:
-        name = type(self.module).__name__
-        found = [hook for hook in UNSERVED if _own(self.module, hook) is not None]
-        if found:
-            raise TaskError(f"{name} defines {', '.join(found)}, which the workbench does not call yet.")
-        if getattr(self.module, "automatic_optimization", True) is False:
-            raise TaskError(f"{name}.automatic_optimization is False: manual optimisation is not served yet.")
 
     @property
     def implied(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def task_of(
     check_optimizer(optimizer)
     for source in (model, train):
         if lightning.has_loader(source) or lightning.looks_like(source):
+            lightning.refuse_unserved(source)
             lightning.prepare(source)
     specs = {name: _spec(name, data, train, collate_fn) for name, data in (("train", train), ("val", val), ("test", test))}
     if isinstance(model, Task):
