@@ -201,6 +201,17 @@ def test_data_without_a_length(tmp_path):
     assert b.jobs[1].events[0].updates is None
 
 
+def test_validation_data_without_a_length(tmp_path):
+    b = make(tmp_path, val=Stream(), max_epochs=2)
+    assert b.fit().result().validation["val_loss"].shape == (2,)
+    assert set(b.validate().result()) == {"val_loss"}
+
+
+def test_validation_data_that_can_be_read_once(tmp_path):
+    with refused(TaskError, "val can be read only once", "each check reads it all", "list of batches"):
+        make(tmp_path, val=iter([(X, Y)]))
+
+
 def test_a_scheduler_needs_to_know_how_long(tmp_path):
     def cosine(optimizer, updates):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)

@@ -80,6 +80,8 @@ def test_boring_data_module(tmp_path):
     assert b.fit().result().step == 64
     assert b.fit(batch_size=16).result().step == 4
     assert b.find_lr(num_training=5).result().ended == "all points done"
+    assert b.test().result() == {}  # its test data are made in setup("test"); it logs nothing
+    assert b.jobs[-1].status == "finished"
 
 
 def test_demo_model_with_a_learning_rate_of_its_own(tmp_path):
@@ -409,5 +411,5 @@ def test_a_module_without_data(tmp_path):
 
 
 def test_a_step_that_returns_no_loss(tmp_path):
-    with pytest.raises(TaskError, match="training_step returned a dict with .'wrong'.: it must return the loss"):
+    with pytest.raises(TaskError, match=r"training_step returned a dict with .'wrong'.: it must return the loss"):
         bench(variation(training_step=lambda self, batch, i: {"wrong": self.step(batch)}), tmp_path)

@@ -98,15 +98,17 @@ class Runner:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._ask_it, self._answers = self._server.stdin, self._server.stdout
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.close()
+        self._ask_it.close()
         self._server.wait(30)
-        self._server.stdout.close()
+        self._answers.close()
 
     def preload(self, module: str) -> None:
         """Import a module for all scripts to come."""
@@ -117,17 +119,16 @@ class Runner:
         self._count += 1
         there = self._folder / f"{self._count}"
         there.mkdir()
-        argv = [str(script), *options, "--log", str(there / "log.jsonl"), "--output", str(there / "weights.pt")]
+        argv = [str(script), *options, "--log_file", str(there / "log.jsonl"), "--output", str(there / "weights.pt")]
         said = there / "said.txt"
         code = self._ask({"argv": argv, "said": str(said)})
         assert code == 0, f"{script} ended with {code}:\n{said.read_text()}\n{script.read_text()}"
         return Outcome.read(there, said.read_text())
 
     def _ask(self, job: dict[str, Any]) -> int:
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.write(json.dumps(job) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline())
+        self._ask_it.write(json.dumps(job) + "\n")
+        self._ask_it.flush()
+        return int(self._answers.readline())
 
 
 @dataclass
@@ -153,7 +154,7 @@ def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str)
     folder.mkdir(parents=True)
     log, output = folder / "log.jsonl", folder / "weights.pt"
     done = subprocess.run(
-        [*command, str(script), *options, "--log", str(log), "--output", str(output)],
+        [*command, str(script), *options, "--log_file", str(log), "--output", str(output)],
         cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

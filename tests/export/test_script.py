@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.export.export_running import PRELUDE, Runner, check, make_bench
+from workbench.engine import loop
+from workbench.engine.session import Session
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -126,3 +129,99 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_script_repeats_the_run(case: str, runner: Runner, tmp_path: Path) -> None:
     repeat(runner, tmp_path, *CASES[case])
+
+
+def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_the_code(
+    runner: Runner, tmp_path: Path
+) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
+    run = bench.fit().result()
+    script = bench.export(tmp_path / "a folder" / "my 'train' \"script\".py")
+    weights = script.with_name(f"{script.stem}.start.safetensors")
+    assert sorted(script.parent.iterdir()) == sorted([script, weights])
+    check(script, bench, run, runner.run(script))
+    faster = runner.run(script, "--lr", "0.1", "--max_epochs", "2")
+    assert len(faster.losses) == 2 * len(run.history["loss"])
+    assert faster.losses[0] == run.history["loss"][0]
+    assert faster.losses[1] != run.history["loss"][1]
+    weights.unlink()
+    check(script, bench, run, runner.run(script))  # the code makes the same weights from its seed
+    assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]
+
+
+def test_other_starts(runner: Runner, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
+    first = bench.fit().result()
+    second = bench.fit(start="continue").result()
+    script = bench.export(tmp_path / "continued.py")
+    check(script, bench, second, runner.run(script))
+    assert second.history["loss"][0] != first.history["loss"][0]
+    bench.fit(start=second.id, lr=1e-2).result()
+    script = bench.export(tmp_path / "from_run.py")
+    third = bench.job.result()  # type: ignore[union-attr]
+    check(script, bench, third, runner.run(script))
+    bench.load(first)
+    script = bench.export(tmp_path / "chosen.py", run=first.id)
+    check(script, bench, first, runner.run(script))
+
+
+LIVE = (
+    ("", 9),
+    (", scheduler=lambda o, updates: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.01, total_iters=updates)", 9),
+    (", scheduler=lambda o, updates: torch.optim.lr_scheduler.CosineAnnealingLR(o, updates), max_steps=100", 13),
+)
+
+
+@pytest.mark.parametrize(("arguments", "stop"), LIVE)
+def test_live_changes_and_a_stop(
+    arguments: str, stop: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, optimizer=torch.optim.SGD, gradient_clip_val=0.2, lr=0.03{arguments}")
+    update, jobs = loop.update, []
+
+    def watched(session: Session, window: object) -> object:
+        while not jobs:
+            time.sleep(0.01)
+        loss = update(session, window)  # type: ignore[arg-type]
+        if session.step == 3:
+            jobs[0].change(lr=0.2)
+            jobs[0].change(lr=0.1, gradient_clip_val=0.05)
+        if session.step == 5:
+            jobs[0].change(gradient_clip_val=None)
+        if session.step == stop:
+            jobs[0].change(lr=5.0)  # no update comes after it
+            jobs[0].stop()
+        return loss
+
+    monkeypatch.setattr(loop, "update", watched)
+    jobs.append(bench.fit())
+    run = jobs[0].result()
+    assert (run.status, run.step, len(run.changes)) == ("stopped", stop, 4)
+    script = bench.export(tmp_path / "out" / "train.py")
+    check(script, bench, run, runner.run(script))
+    assert f"max_steps: int = {stop}" in script.read_text()
+    assert ("scheduled_steps" in script.read_text()) == bool(arguments)
+
+
+def test_names_of_the_user_stay(runner: Runner, tmp_path: Path) -> None:
+    prelude = PRELUDE.replace("import torch\n", "import torch as t\n", 1).replace("= torch.", "= t.")
+    prelude = prelude.replace("\ntorch.", "\nt.")
+    names = ("Path", "Config", "main", "metrics", "random", "json", "step", "parse", "np", "torch", "CHANGES", "network")
+    others = "".join(f"{name} = {number}\n" for number, name in enumerate(names, 1))
+    before = (
+        others.replace("torch = ", "torch = 0 * ")
+        + "config, loader, val_data = Net(), (x, y), (x, y)\nmain += torch + random\n\n\n"
+        + "def forward(output, target):\n"
+        + f"    assert ({', '.join(names)}) != 0 and main == 3 + random\n"
+        + "    return F.cross_entropy(output, target)\n\n\n"
+        + "def validate(output, target):\n    return output.mean() + main\n"
+    )
+    call = "config, train=loader, val=val_data, loss=forward, metrics={'set_seed': validate}, optimizer=t.optim.Adam"
+    text = repeat(runner, tmp_path, f"{call}, accumulate_grad_batches=2", before, prelude)
+    assert "config, loader, val_data = Net(), (x, y), (x, y)" in text
+
+
+def test_odd_names(runner: Runner, tmp_path: Path) -> None:
+    before = "Net.__name__ = 'A \"\"\"quoted\"\"\" \\\\N name %s {}'\n"
+    text = repeat(runner, tmp_path, f"{PAIR}", before)
+    assert "quoted" in text.splitlines()[0]

@@ -22,6 +22,11 @@ def dry_run(task: Task, settings: Settings) -> None:
     """Forward, loss and backward on two training samples, and a validation of two; nothing is left changed."""
     if task.train is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
+    if task.val is not None and task.val.one_shot:
+        raise TaskError(
+            "val can be read only once (it is an iterator), and each check reads it all: "
+            "give a Dataset, a DataLoader, or a list of batches."
+        )
     samples = task.train.samples
     if samples is not None and settings.batch_size > samples and task.train.parts.own_batches is None:
         raise TaskError(

@@ -89,7 +89,7 @@ def _validate(session: Session, emit: Emit, inbox: Inbox) -> bool:
 
     def until_stopped() -> Iterator[Any]:
         nonlocal stopped
-        for batch in loader or ():
+        for batch in () if loader is None else loader:  # not `or`: that asks for its length
             if inbox and _obey(session, emit, inbox):
                 stopped = True
                 return

@@ -127,11 +127,13 @@ def make_loader(r: Recipe) -> str:
         made.append(f"collate_fn={'collate_fn' if 'collate_fn' in options else 'collate'}")
     if "worker_init_fn" in options:
         made.append("worker_init_fn=worker_init_fn")
-    both = ", train=False" if r.val in samples and r.train in samples else ""
-    signature = "".join(f", {name}=None" for name in options)
+    both = ["train=False"] if r.val in samples and r.train in samples else []
+    signature = ["dataset", "config", "accelerator", *both, *(f"{name}=None" for name in options)]
+    head = call("def ", "make_loader", signature, 1)
     return "\n".join(
         [
-            f"def make_loader(dataset, config, accelerator{both}{signature}):",
+            *head[:-1],
+            f"{head[-1]}:",
             '    """A loader with a generator of its own: nothing else moves the order of its samples."""',
             *("    " + line for line in [*lines, *call("return ", "DataLoader", made, 4)]),
         ]
@@ -263,11 +265,11 @@ def _without_loss(r: Recipe) -> list[str]:
     key = r.batch.removeprefix("dict:")
     by_name = r.batch.startswith("dict:")
     arguments = "**batch" if by_name else "batch" if r.batch == "single" else "*batch"
-    lines = [f"output = model({arguments})", 'loss = output["loss"] if isinstance(output, dict) else output.loss']
+    output, loss = f"output = model({arguments})", 'output["loss"] if isinstance(output, dict) else output.loss'
     if not r.measures:
-        return [*lines, "return loss"]
+        return [output, f"return {loss}"]
     target = "batch[-1]" if r.batch == "tuple" else f'batch["{key}"]' if by_name and key else "None"
-    return [*lines, f"return loss, output, {target}"]
+    return [output, f"loss = {loss}", f"return loss, output, {target}"]
 
 
 def set_lr(r: Recipe) -> str:
@@ -308,14 +310,12 @@ def validate(r: Recipe) -> str:
         f"modes = {{part: part.training {modules}}}",
         "model.eval()",
         *(["loss_function.eval()"] if r.loss_is_module else []),
-        "sums, samples = {}, 0",
+        "total, samples = 0.0, 0" if _one_score(r) else "totals, samples = {}, 0",
         "with random_numbers_kept():",
         *_indented(_scores(r, r.val)),
         "for part, training in modes.items():",
         "    part.training = training",
-        "shares = gather_object([(sums, samples)])  # one from each process",
-        "samples = sum(samples for _, samples in shares)",
-        "return {name: sum(sums.get(name, 0.0) for sums, _ in shares) / samples for name in shares[0][0]}",
+        *_mean(r),
     ]
     logged = ", logged" if r.hooks is not None else ""
     kept = dedent('''\
@@ -331,26 +331,48 @@ def validate(r: Recipe) -> str:
     return f"{kept}\n\n\n{head}" + indent("\n".join(lines), "    ")
 
 
+def _one_score(r: Recipe) -> bool:
+    """Whether the loss is all there is to report."""
+    return r.hooks is None and not r.measures
+
+
+def _mean(r: Recipe) -> list[str]:
+    """The mean over the samples of all processes."""
+    if _one_score(r):
+        return [
+            "shares = gather_object([(total, samples)])  # one from each process",
+            'return {"val_loss": sum(total for total, _ in shares) / sum(samples for _, samples in shares)}',
+        ]
+    return [
+        "shares = gather_object([(totals, samples)])  # one from each process",
+        "samples = sum(samples for _, samples in shares)",
+        "names = shares[0][0]",
+        "return {name: sum(totals.get(name, 0.0) for totals, _ in shares) / samples for name in names}",
+    ]
+
+
 def _scores(r: Recipe, data: Data) -> list[str]:
-    """The metrics of one batch, added up."""
-    moved = "batch = send_to_device(batch, device, non_blocking=True)"
+    """The metrics of each batch, added up."""
+    moved = "    batch = send_to_device(batch, device, non_blocking=True)"
+    counted = [f"    count = {data.count}", "    samples += count"]
+    if _one_score(r):
+        added = "    total += forward(model, batch).item() * count"
+        return ["for batch in loader:", moved, *counted, added]
     if r.hooks is None:
-        lines = ["for batch in loader:", f"    {moved}"]
-        if r.measures:
-            lines += [
-                "    loss, output, target = forward(model, batch)",
-                '    scores = {f"val_{name}": metric(output, target) for name, metric in metrics.items()}',
-                '    scores = {"val_loss": loss, **scores}',
-            ]
-        else:
-            lines.append('    scores = {"val_loss": forward(model, batch)}')
-    else:
-        head = "for number, batch in enumerate(loader):" if r.hooks.val_index else "for batch in loader:"
         lines = [
-            head,
-            f"    {moved}",
+            "for batch in loader:",
+            moved,
+            "    loss, output, target = forward(model, batch)",
+            '    scores = {f"val_{name}": metric(output, target) for name, metric in metrics.items()}',
+            '    scores = {"val_loss": loss, **scores}',
+        ]
+    else:
+        index = ", number" if r.hooks.val_index else ""
+        lines = [
+            "for number, batch in enumerate(loader):" if index else "for batch in loader:",
+            moved,
             "    logged.clear()",
-            f"    loss = model.validation_step(batch{', number' if r.hooks.val_index else ''})",
+            f"    loss = model.validation_step(batch{index})",
             "    if isinstance(loss, dict):",
             '        loss = loss.get("loss", loss.get("val_loss"))',
             "    scores = dict(logged)",
@@ -359,11 +381,10 @@ def _scores(r: Recipe, data: Data) -> list[str]:
         ]
     return [
         *lines,
-        f"    count = {data.count}",
-        "    samples += count",
+        *counted,
         "    for name, value in scores.items():",
         "        mean = torch.as_tensor(value).float().mean().item()",
-        "        sums[name] = sums.get(name, 0.0) + mean * count",
+        "        totals[name] = totals.get(name, 0.0) + mean * count",
     ]
 
 

@@ -12,7 +12,7 @@ def main(r: Recipe) -> str:
     """The whole function."""
     parts = [_model(r), _data(r), _optimizer(r), _loop(r), _end()]
     body = "\n\n".join("\n".join(_indented(lines)) for lines in parts)
-    return f"def main(config, log=None, output=None):\n{body}"
+    return f"def main(config, log_file=None, output=None):\n{body}"
 
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -142,7 +142,11 @@ def _loop(r: Recipe) -> list[str]:
     if r.max_steps is not None:
         update += ["if step == config.max_steps:", "    break"]
     epoch = ["total, began = 0.0, step", *_batches(r), *_indented(update), *_after_epoch(r)]
-    lines = ["log = Path(log) if log and accelerator.is_main_process else None", "if log:", "    log.unlink(missing_ok=True)"]
+    lines = [
+        "log = Path(log_file) if log_file and accelerator.is_main_process else None",
+        "if log:",
+        "    log.unlink(missing_ok=True)",
+    ]
     if r.max_steps is None:
         return [*lines, "step = 0", "for epoch in range(config.max_epochs):", *_indented(epoch)]
     epochs = "" if r.max_epochs is None else "epoch < config.max_epochs and "
@@ -183,18 +187,16 @@ def _one_batch(r: Recipe) -> list[str]:
 def _window(r: Recipe) -> list[str]:
     """The backward passes of several batches; the last window of an epoch is divided by its true length."""
     numbered = r.hooks is not None and r.hooks.train_index
-    batch = "(number, batch)" if numbered else "batch"
-    lines, share, over = [], "1 / len(window)", f"for left, {batch} in zip(range(len(window))[::-1], window):"
+    lines, share = [], "1 / len(window)"
     if r.mean:
-        lines.append(f"sizes = [{r.train.count} for batch in window]")
-        share = "size / sum(sizes)"
-        over = "for left, batch, size in zip(range(len(window))[::-1], window, sizes):"
+        lines, share = [f"sizes = [{r.train.count} for batch in window]"], "sizes[place] / sum(sizes)"
     return [
         *lines,
         "loss = 0.0",
-        over,
+        f"for place, {'(number, batch)' if numbered else 'batch'} in enumerate(window):",
         f"    {_TO_DEVICE}",
-        "    with accelerator.no_sync(wrapped) if left else contextlib.nullcontext():",
+        "    last = place == len(window) - 1",
+        "    with contextlib.nullcontext() if last else accelerator.no_sync(wrapped):",
         f"        part = {_loss(r)} * ({share})",
         "        part.backward()",
         "    loss += part.detach()",

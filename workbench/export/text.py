@@ -226,11 +226,11 @@ def _parse() -> str:
             for field in dataclasses.fields(Config):
                 kind, default = type(field.default), field.default
                 parser.add_argument(f"--{field.name}", type=kind, default=default, help="default: %(default)s")
-            parser.add_argument("--log", help="write a line of JSON for each update to this file")
+            parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
             parser.add_argument("--output", help="save the trained weights to this file")
             options = vars(parser.parse_args())
-            log, output = options.pop("log"), options.pop("output")
-            return Config(**options), log, output
+            log_file, output = options.pop("log_file"), options.pop("output")
+            return Config(**options), log_file, output
 
 
         if __name__ == "__main__":

@@ -307,7 +307,7 @@ class DataSpec:
         if isinstance(parts.dataset, Batches):
             batch = parts.dataset.peek()
             if batch is not None:  # as the loader will give it: arrays become tensors
-                batch = (parts.collate_fn or torch.utils.data.default_convert)(batch)  # type: ignore[no-untyped-call]
+                batch = (parts.collate_fn or torch.utils.data.default_convert)(batch)
         else:
             samples = self.samples
             size = count if samples is None else min(count, samples)

@@ -165,7 +165,11 @@ def spec_of(name: str, source: Any) -> DataSpec | None:
     if make is None:
         return None
 
+    setup = _own(source, "setup") if name == "test" else None  # `prepare` has done it for the other two
+
     def parts() -> Parts:
+        if setup is not None:
+            setup("test")
         loader = make()
         while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], DataLoader):
             loader = loader[0]

@@ -1,0 +1,77 @@
+"""Scripts from a real kernel, under `python`, `torchrun` and `accelerate launch`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.export.export_running import PRELUDE, lint, make_bench, run_alone
+
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines=1", "--mixed_precision=no"]
+ACCELERATE += ["--dynamo_backend=no", "--main_process_port=0"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_launchers(tmp_path: Path) -> None:
+    bench = make_bench(
+        tmp_path,
+        "model, train=Data(), val=(x[:41], y[:41]), loss=F.cross_entropy, batch_size=8, num_workers=1, "
+        "accumulate_grad_batches=2, max_epochs=2, accelerator='cpu'",
+        "class Data(torch.utils.data.Dataset):\n    def __len__(self):\n        return 90\n\n"
+        "    def __getitem__(self, i):\n        return x[i] + torch.rand(8), y[i]\n",
+    )
+    run = bench.fit().result()
+    script = bench.export(tmp_path / "a folder" / "train.py")
+
+    one = run_alone([*ACCELERATE, "--num_processes=1", "--cpu"], script, tmp_path / "one")
+    assert one.losses.tolist() == run.history["loss"].tolist()
+    assert one.said.count("epoch 1") == 1
+
+    # On CPUs accelerate's own launcher starts one process alone; torchrun starts two.
+    two = run_alone(TORCHRUN, script, tmp_path / "two")
+    assert len(two.losses) == 2 * 3  # 12 batches of 8 are 6 for each, in 3 windows
+    assert np.isfinite(two.losses).all()
+    said = [line for line in two.said.splitlines() if line.startswith("epoch")]
+    assert [line.split()[1] for line in said] == ["0", "1"]
+    assert all("val_loss" in line for line in said)
+
+
+def test_a_notebook(tmp_path: Path) -> None:
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    head, _, net = PRELUDE.partition("torch.manual_seed(0)\n")
+    network, _, data = net.partition("x = torch")
+    cells = [
+        head,
+        "torch.set_num_threads(1)\ntorch.manual_seed(0);",
+        network.strip(),
+        "%%time\nx = torch" + data,
+        "metrics = {'right': lambda output, y: (output.argmax(1) == y).float()}\n1 / 0",
+        "bench = wb.Workbench(model, train=(x, y), val=(x, y), loss=F.cross_entropy, metrics=metrics)\n"
+        "bench.set(max_epochs=2, batch_size=16, gradient_clip_val=1.0)",
+        "run = bench.fit().result()",
+        "model.eval()\nx = None\nbench.export('out/train.py')",
+        "import json\ntorch.save(model.state_dict(), 'weights.pt')\nprint(json.dumps(run.history['loss'].tolist()))",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    where = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(book, allow_errors=True, kernel_name="python3", timeout=120, resources=where).execute()
+    printed = [output for output in book.cells[-1].outputs if output.output_type == "stream"]
+    assert printed, book.cells[-2].outputs
+    losses = json.loads(printed[0].text)
+
+    script = tmp_path / "out" / "train.py"
+    assert "x = None" not in script.read_text()
+    outcome = run_alone([sys.executable], script, tmp_path / "elsewhere")
+    assert outcome.losses.tolist() == losses
+    for name, value in torch.load(tmp_path / "weights.pt", weights_only=True).items():
+        assert torch.equal(value, outcome.weights[name]), name
+    lint(script)
+    shutil.rmtree(tmp_path / ".workbench")

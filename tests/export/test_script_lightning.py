@@ -1,0 +1,122 @@
+"""Scripts of real LightningModules and DataModules: the object's own hooks in a visible loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.export.export_running import Runner, check, make_bench
+
+pytest.importorskip("lightning.pytorch")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PRELUDE = """\
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.demos.boring_classes import BoringModel, RandomDataset
+from torch.utils.data import DataLoader
+
+import workbench as wb
+
+torch.manual_seed(0)
+
+
+class Boring(BoringModel):
+    def __init__(self, lr=0.05, batch_size=4):
+        super().__init__()
+        self.save_hyperparameters()
+
+    def training_step(self, batch, batch_idx):
+        loss = self.step(batch) * (1 + batch_idx)
+        self.log("train_loss", loss, prog_bar=True)
+        return {"loss": loss, "extra": 1}
+
+    def validation_step(self, batch, batch_idx):
+        loss = self.step(batch)
+        self.log("val_loss", loss)
+        self.log_dict({"val_index": float(batch_idx), "val_device": float(self.device.type == "cpu")})
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.layer.parameters(), lr=self.hparams.lr, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+    def train_dataloader(self):
+        return DataLoader(RandomDataset(32, 22), batch_size=self.hparams.batch_size, shuffle=True)
+
+    def val_dataloader(self):
+        return [DataLoader(RandomDataset(32, 9), batch_size=2)]
+"""
+DATA = """
+class Samples(pl.LightningDataModule):
+    def prepare_data(self):
+        self.prepared = True
+
+    def setup(self, stage):
+        assert self.prepared and stage == "fit"
+        self.samples = torch.randn(22, 32)
+
+    def train_dataloader(self):
+        return DataLoader(self.samples, batch_size=5, drop_last=True)
+
+    def val_dataloader(self):
+        return DataLoader(self.samples[:7], batch_size=2)
+"""
+OTHER = """
+class Stepping(Boring):
+    def setup(self, stage):
+        self.head = torch.nn.Linear(2, 2)
+
+    def configure_optimizers(self):
+        groups = [{"params": self.layer.parameters(), "lr": 0.02}, {"params": self.head.parameters(), "lr": 0.01}]
+        optimizer = torch.optim.AdamW(groups)
+        first = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+        second = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return [optimizer], [{"scheduler": first, "interval": "step", "frequency": 2}, second]
+
+    def training_step(self, batch):
+        return self.head(self.layer(batch)).square().mean()
+"""
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with Runner(tmp_path_factory.mktemp("elsewhere")) as made:
+        made.preload("lightning.pytorch.demos.boring_classes")
+        yield made
+
+
+CASES: dict[str, tuple[str, str]] = {
+    "its own data, hparams, a schedule by epoch": ("Boring(), max_epochs=3, lr=0.02, batch_size=3", ""),
+    "a data module, windows, clipping": (
+        "Boring(), train=Samples(), max_epochs=2, accumulate_grad_batches=3, gradient_clip_val=0.5, weight_decay=0.1",
+        DATA,
+    ),
+    "a schedule by update, groups, another rate than it makes": (
+        "Stepping(), train=Samples(), val=torch.randn(5, 32), max_epochs=3, lr=0.05",
+        DATA + OTHER,
+    ),
+    "no validation, a schedule in a dict": (
+        "Plain(), train=torch.randn(30, 32), max_steps=9, batch_size=6, gradient_clip_val=0.1",
+        "class Plain(Boring):\n    validation_step = val_dataloader = None\n\n    def configure_optimizers(self):\n"
+        "        optimizer = torch.optim.Adam(self.parameters(), lr=self.hparams.lr)\n"
+        "        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)\n"
+        "        return {'optimizer': optimizer, 'lr_scheduler': {'scheduler': schedule, 'interval': 'epoch', 'frequency': 2}}\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_lightning_module(case: str, runner: Runner, tmp_path: Path) -> None:
+    arguments, before = CASES[case]
+    bench = make_bench(tmp_path, arguments, before, PRELUDE)
+    run: Any = bench.fit().result()
+    script = bench.export(tmp_path / "out" / "train.py")
+    outcome = runner.run(script)
+    check(script, bench, run, outcome)
+    for name, value in run.metrics.items():
+        if name.startswith("val_"):
+            assert f"{name} {value:.4f}" in outcome.said
+    bench.close()

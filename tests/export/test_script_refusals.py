@@ -1,0 +1,100 @@
+"""What no script can carry is refused by name, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from tests.export.export_running import PRELUDE, execute, make_bench
+from workbench.engine import loop
+from workbench.export import reading
+from workbench.export.errors import ExportError
+from workbench.export.recipe import CARRIED, LIVE, NOT_NEEDED
+from workbench.settings import Settings, knob
+
+PAIR = "model, train=(x, y), loss=F.cross_entropy"
+
+
+def refused(bench: wb.Workbench, folder: Path, match: str, run: str | None = None) -> None:
+    """Exporting says why not, and leaves what was there."""
+    folder.mkdir(exist_ok=True)
+    there = folder / "train.py"
+    there.write_text("mine")
+    with pytest.raises(ExportError, match=match):
+        bench.export(there, run=run)
+    with pytest.raises(ExportError, match=match):
+        bench.export(folder / "new" / "train.py", run=run)
+    assert list(folder.iterdir()) == [there]
+    assert there.read_text() == "mine"
+    bench.close()
+
+
+def test_every_setting_is_carried_or_not_needed() -> None:
+    fields = set(Settings.model_fields)
+    assert fields == CARRIED | NOT_NEEDED
+    assert not CARRIED & NOT_NEEDED
+    assert {name for name in fields if knob(name).live} == LIVE
+
+
+REFUSED = {
+    r"iterator.*give a Dataset": ("model, train=iter([(x, y)] * 9), loss=F.cross_entropy, max_epochs=1", ""),
+    r"model=Loop is no nn\.Module: make it one": (
+        "Loop(), train=(x, y), max_epochs=1",
+        "class Loop:\n    def __init__(self):\n        self.net = Net()\n\n    def training_step(self, batch, index):\n"
+        "        return F.cross_entropy(self.net(batch[0]), batch[1])\n\n    def configure_optimizers(self):\n"
+        "        return torch.optim.Adam(self.net.parameters(), lr=1e-3)\n",
+    ),
+    r"seed=4294967296": (f"{PAIR}, max_epochs=1, seed=2**32", ""),
+    r"model=Own is a Task of its own kind": (
+        "Own(), train=(x, y), max_epochs=1",
+        "from workbench.task.protocol import Optimization, Scores, Task\n\n\nclass Own(Task):\n    model = Net()\n\n"
+        "    def training_step(self, batch, index):\n        return F.cross_entropy(self.model(batch[0]), batch[1])\n\n"
+        "    def validation_step(self, batch, index, stage='val'):\n        return Scores({}, 1.0)\n\n"
+        "    def configure(self, settings, updates):\n"
+        "        return Optimization(torch.optim.Adam(self.model.parameters(), lr=settings.lr))\n",
+    ),
+    r"`\*\*options`.*one by one": ("model, **options, max_epochs=1", "options = {'train': (x, y), 'loss': F.cross_entropy}"),
+}
+
+
+@pytest.mark.parametrize("match", REFUSED)
+def test_what_cannot_be_carried(match: str, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, *REFUSED[match])
+    bench.fit().result()
+    refused(bench, tmp_path / "out", match)
+
+
+def test_runs_that_cannot_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
+    refused(bench, tmp_path / "out", "no finished fit")
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
+    found = bench.find_lr(num_training=5)
+    found.result()
+    refused(bench, tmp_path / "out", "is a find_lr that finished", run=found.id)
+
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
+    bench.fit().result()
+    monkeypatch.setattr(loop, "update", lambda *_: 1 / 0)
+    job = bench.fit()
+    with pytest.raises(ZeroDivisionError):
+        job.result()
+    refused(bench, tmp_path / "out", "is a fit that failed", run=job.id)
+    other = make_bench(tmp_path, "Net(20), train=(x, y), loss=F.cross_entropy")
+    refused(other, tmp_path / "out", "trained a model of 227 parameters, and this bench has one of 283", run=bench.jobs[0].id)
+
+
+def test_a_setting_without_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, weight_decay=0.5")
+    bench.fit().result()
+    monkeypatch.setattr(reading, "CARRIED", CARRIED - {"weight_decay"})
+    refused(bench, tmp_path / "out", r"cannot carry weight_decay=0\.5 yet")
+
+
+def test_a_name_that_no_code_makes(tmp_path: Path) -> None:
+    code = f"{PRELUDE}\nglobals()['hidden'] = (x, y)\n"
+    code += f"bench = wb.Workbench(model, train=hidden, loss=F.cross_entropy, max_epochs=1, root={str(tmp_path)!r})\n"
+    bench = execute(tmp_path / "user.py", code)["bench"]
+    bench.fit().result()
+    refused(bench, tmp_path / "out", "hidden")
