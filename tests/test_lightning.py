@@ -3,6 +3,8 @@
 import copy
 import logging
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -413,3 +415,31 @@ def test_a_module_without_data(tmp_path):
 def test_a_step_that_returns_no_loss(tmp_path):
     with pytest.raises(TaskError, match=r"training_step returned a dict with .'wrong'.: it must return the loss"):
         bench(variation(training_step=lambda self, batch, i: {"wrong": self.step(batch)}), tmp_path)
+
+
+def test_the_module_is_told_how_far_it_is(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Annealed(boring.BoringModel):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            seen.append((self.current_epoch, self.global_step))
+            return super().training_step(batch, batch_idx)
+
+    model = Annealed()
+    bench = wb.Workbench(model, root=tmp_path)
+    seen.clear()
+    bench.fit(max_epochs=2).result()
+    updates = len(seen) // 2
+    assert seen == [(step // updates, step) for step in range(2 * updates)]
+    assert model.current_epoch == 0  # and afterwards it has no trainer, as before
+    assert model._trainer is None
+
+
+def test_what_the_trainer_lacks_is_named(tmp_path: Path) -> None:
+    class Asking(boring.BoringModel):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.trainer.estimated_stepping_batches
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(ValueError, match=r"trainer\.estimated_stepping_batches is not served"):
+        wb.Workbench(Asking(), root=tmp_path)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar
 import torch
 from torch import Tensor
 
+from workbench.engine import rng
 from workbench.engine.dry_run import dry_run
 from workbench.events import BenchEvent, Called, Event, Message, SettingsSet
 from workbench.export.capture import CallSite
@@ -24,6 +25,7 @@ from workbench.runs.run import Run
 from workbench.runs.store import RunFolder, new_id, prune
 from workbench.settings import Settings
 from workbench.task.make import task_of
+from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
@@ -70,20 +72,21 @@ class Workbench:
     ) -> None:
         self._site = CallSite.capture(sys._getframe(1))
         Settings.make(**settings)  # a typo is said before anything is tried
-        self._task = task_of(
-            model,
-            train=train,
-            val=val,
-            test=test,
-            loss=loss,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            metrics=metrics,
-            collate_fn=collate_fn,
-        )
+        with rng.kept():  # an object's own set-up may draw random numbers
+            self._task = task_of(
+                model,
+                train=train,
+                val=val,
+                test=test,
+                loss=loss,
+                optimizer=optimizer,
+                scheduler=scheduler,
+                metrics=metrics,
+                collate_fn=collate_fn,
+            )
+            self._settings = _first_settings(self._task, settings)
         self.model = model
         self.root = Path(root)
-        self._settings = Settings.make(**{**self._task.implied, **settings})
         dry_run(self._task, self._settings)
         self._start = jobs.Start(self._task, self.root)
         self.summary = ModelSummary.of(self._task)
@@ -298,10 +301,13 @@ class Workbench:
         try:
             id = new_id(self.root, kind)
             folder = RunFolder.create(self.root, id, header)
-            prune(self.root, settings.keep_runs, needed)
         except OSError as error:
             text = f"no record is kept: {self.root} cannot be written ({error}). The job runs all the same."
             return f"{kind}-{len(self.jobs)}", None, Message(text, "warning")
+        try:
+            prune(self.root, settings.keep_runs, needed)
+        except OSError as error:
+            return id, folder, Message(f"old runs could not be removed ({error}).", "warning")
         return id, folder, None
 
     def _hear(self, job: AnyJob, event: Event) -> list[str]:
@@ -319,6 +325,15 @@ class Workbench:
             except Exception:  # noqa: BLE001
                 failed.append((listener, traceback.format_exc()))
         return failed
+
+
+def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
+    """The settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
+    settings = Settings.make(**{**task.implied, **given})
+    samples = task.train.samples if task.train is not None else None
+    if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
+        return settings.replace(batch_size=samples)  # nobody asked for more than there is, and it is the same batch
+    return settings
 
 
 def _run_of(job: Job[Run]) -> Run:

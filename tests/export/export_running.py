@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import linecache
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -153,12 +154,16 @@ def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str)
     """Run a script by a command of its own (python, torchrun, accelerate launch), away from this repository."""
     folder.mkdir(parents=True)
     log, output = folder / "log.jsonl", folder / "weights.pt"
-    done = subprocess.run(
-        [*command, str(script), *options, "--log_file", str(log), "--output", str(output)],
-        cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Outcome.read(folder, done.stdout)
+    whole = [*command, str(script), *options, "--log_file", str(log), "--output", str(output)]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(whole, cwd=folder, env=clean_environment(), start_new_session=True, **quiet)
+    try:
+        said, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # the launcher and its processes
+        raise
+    assert process.returncode == 0, said
+    return Outcome.read(folder, said)
 
 
 def execute(path: Path, code: str) -> dict[str, Any]:

@@ -118,6 +118,31 @@ CASES = {
         "def decay(optimizer, updates):\n"
         "    return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=updates)\n",
     ),
+    "arguments that draw, in the order of the call": (
+        "val=draw(20), loss=nn.functional.cross_entropy, train=draw(50), model=Net(12), metrics={'unused': lambda *_: 1.0}",
+        "def draw(count):\n    return torch.randn(count, 8), torch.randint(0, 3, (count,))\n",
+    ),
+    "parts of a model that were frozen, in a namespace": (
+        "parts.model, train=parts.data, loss=F.cross_entropy",
+        "from types import SimpleNamespace\n\nmodel.norm.eval()\nmodel.body.weight.requires_grad_(False)\n"
+        "parts = SimpleNamespace(model=model, data=(x, y))\n",
+    ),
+    "lazy weights": (
+        f"{PAIR}".replace("model", "lazy"),
+        "lazy = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.LazyLinear(3))\nlazy(x[:2])\n",
+    ),
+    "a data module of one's own": (
+        "model, train=Module(), loss=F.cross_entropy",
+        "class Module:\n    def setup(self, stage):\n"
+        "        self.x = torch.randn(70, 8)\n\n    def train_dataloader(self):\n"
+        "        return torch.utils.data.DataLoader(list(zip(self.x, y)), batch_size=10, shuffle=True)\n\n"
+        "    def val_dataloader(self):\n"
+        "        return torch.utils.data.DataLoader(list(zip(self.x[:9], y)), batch_size=4)\n",
+    ),
+    "star imports": (
+        "model, train=TensorDataset(x, y), val=TensorDataset(x, y), loss=F.cross_entropy, num_workers=1",
+        "from torch.utils.data import *\nfrom random import *\n\nseed(3)\nx = x * random()\n",
+    ),
     "a stream": (
         "model, train=Stream(), val=DataLoader(TensorDataset(x, y), 20), loss=F.cross_entropy, drop_last=True, batch_size=9",
         "from torch.utils.data import DataLoader, IterableDataset, TensorDataset\n\n\nclass Stream(IterableDataset):\n    def __iter__(self):\n"
@@ -147,6 +172,15 @@ def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_t
     weights.unlink()
     check(script, bench, run, runner.run(script))  # the code makes the same weights from its seed
     assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]
+
+
+def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("no folder can be made here")
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
+    run = bench.fit().result()
+    script = bench.export(tmp_path / "train.py")
+    assert "safetensors" not in script.read_text()
+    check(script, bench, run, runner.run(script))
 
 
 def test_other_starts(runner: Runner, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import torch
 from tests.export.export_running import PRELUDE, lint, make_bench, run_alone
 
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines=1", "--mixed_precision=no"]
-ACCELERATE += ["--dynamo_backend=no", "--main_process_port=0"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"]
+ACCELERATE += ["--dynamo_backend=no"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
 @pytest.mark.usefixtures("one_thread")

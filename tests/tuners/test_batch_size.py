@@ -136,7 +136,7 @@ def test_a_stop_during_a_trial_ends_it_within_a_second(init_val, tmp_path):
     assert job.status == "stopped"
     assert found.ended == "stopped"
     assert (found.best, found.largest) == (None, None)
-    assert [t.ok for t in found.trials] == [False]
+    assert found.trials == ()  # a trial that was cut short says nothing about its size
 
 
 def test_what_cannot_be_sent_to_a_child_is_named(tmp_path):

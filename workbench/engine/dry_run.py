@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from workbench.engine.session import Session, opened
 from workbench.engine.validate import validate
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, to_device
+from workbench.task.data import DataSpec, describe, leaves, to_device
 from workbench.task.protocol import Task, TaskError
 
 SAMPLES = 2
@@ -116,26 +115,7 @@ def _remedy(text: str) -> str:
 
 
 def _non_finite(batch: Any) -> str:
-    bad = [name for name, t in _leaves(batch, "") if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    bad = [name for name, t in leaves(batch, "") if t.is_floating_point() and not bool(torch.isfinite(t).all())]
     if bad:
         return f"The data holds NaN or infinite values in {', '.join(f'element {b}' for b in bad)}: clean it first."
     return "The data is finite: look for log(0), 0/0 or overflow in the model or the loss."
-
-
-def describe(batch: Any) -> str:
-    """Shapes and types in a batch, as a person would write them down."""
-    leaves = _leaves(batch, "")
-    if not leaves:
-        return type(batch).__name__
-    return ", ".join(f"{name or 'x'}: {tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in leaves)
-
-
-def _leaves(value: Any, path: str) -> list[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        return [(path, value)]
-    items: list[tuple[Any, Any]] = []
-    if isinstance(value, Mapping):
-        items = list(value.items())
-    elif isinstance(value, (tuple, list)):
-        items = list(enumerate(value))
-    return [leaf for key, part in items for leaf in _leaves(part, f"{path}.{key}" if path else str(key))]

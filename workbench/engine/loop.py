@@ -19,6 +19,7 @@ from workbench.engine.step import update
 from workbench.engine.validate import validate
 from workbench.events import Changed, Emit, Event, Status, StatusChanged, Validated
 from workbench.instruments.finite import NonFiniteError
+from workbench.task.data import describe
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import windows
 
@@ -51,7 +52,11 @@ def _train_epoch(session: Session, emit: Emit, inbox: Inbox) -> bool:
     for window in windows(session.train_loader, session.settings.accumulate_grad_batches):
         if inbox and _obey(session, emit, inbox):
             return True
-        update(session, window)
+        try:
+            update(session, window)
+        except Exception as error:
+            error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(window[0])}")
+            raise
         if session.meter.due():
             _flush(session, emit)
         if session.step == session.settings.max_steps:

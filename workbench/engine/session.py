@@ -63,6 +63,7 @@ class Session:
         self.step = 0
         self.epoch = 0
         self.batch_idx = 0
+        task.follow(self)
         self.base_lr = settings.lr if optimization.lr is None else optimization.lr
         if self.base_lr != settings.lr:
             self.set_lr(settings.lr)
@@ -92,6 +93,8 @@ class Session:
             for part in _chain(schedule.scheduler):
                 if hasattr(part, "base_lrs"):
                     part.base_lrs = [scaled(value) for value in part.base_lrs]
+                if isinstance(getattr(part, "eta_min", None), float):
+                    part.eta_min = scaled(part.eta_min)
 
     def train_mode(self) -> None:
         """Training mode for all of the model, unless it is on: then a part that the user set to eval stays so."""

@@ -38,7 +38,7 @@ def text_of(r: Recipe) -> str:
     inside: dict[str, str] = {}
     bindings: list[str] = []
     tree = ast.parse(ours)
-    for plain, (around, parts) in given.items():
+    for plain, (around, parts) in sorted(given.items(), key=lambda item: _place(r, item[0])):
         name = renamed.get(plain, plain)
         expression = names.replaced(around, renamed).replace("@", "{}").format(*parts)
         if names.fits(name, expression, tree):
@@ -46,6 +46,12 @@ def text_of(r: Recipe) -> str:
         else:
             bindings.append(names.binding(name, expression))
     return _joined(r, imports, renamed, bindings, names.replaced(ours, inside))
+
+
+def _place(r: Recipe, name: str) -> int:
+    """Where an argument stands in the call: they were evaluated in that order."""
+    arguments = list(r.sliced.arguments)
+    return arguments.index(GIVEN[name]) if GIVEN[name] in arguments else len(arguments)
 
 
 def _ours(r: Recipe) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.task.data import leaves
+
 
 class NonFiniteError(FloatingPointError):
     """The loss or a gradient became NaN or infinite; the message says at which update and what was seen."""
@@ -44,19 +46,9 @@ def _bad(batches: Sequence[Any]) -> list[tuple[str, int, int]]:
     found = []
     for number, batch in enumerate(batches):
         where = "" if len(batches) == 1 else f"batch {number} of the window, "
-        for path, tensor in _tensors(batch, "batch"):
+        for path, tensor in leaves(batch):
             if tensor.is_floating_point():
                 count = int((~torch.isfinite(tensor)).sum())
                 if count:
-                    found.append((where + path, count, tensor.numel()))
+                    found.append((f"{where}batch[{path}]" if path else f"{where}batch", count, tensor.numel()))
     return found
-
-
-def _tensors(value: Any, path: str) -> list[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        return [(path, value)]
-    if isinstance(value, Mapping):
-        return [pair for key, part in value.items() for pair in _tensors(part, f"{path}[{key!r}]")]
-    if isinstance(value, (tuple, list)):
-        return [pair for index, part in enumerate(value) for pair in _tensors(part, f"{path}[{index}]")]
-    return []

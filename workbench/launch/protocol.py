@@ -6,11 +6,13 @@ import math
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from workbench.commands import Change, Mailbox, Pause, Resume, Stop
 from workbench.events import Emit, Event, RunEnded, RunStarted, Status, StatusChanged
+from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.progress import Progress
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, SettingsError, knob
@@ -113,6 +115,8 @@ class Job(Generic[T]):
     def _only_fits(self, what: str) -> None:
         if self.kind != "fit":
             raise RuntimeError(f"{what}() is for fits; a {self.kind} job can only be stopped.")
+        if self.done():
+            raise RuntimeError(f"{what}() comes too late: {self.kind} {self.id} has {self._status}.")
 
     def _watch(self, timeout: float | None) -> bool:
         if not sys.stdout or self.ended.is_set():
@@ -136,6 +140,8 @@ class Job(Generic[T]):
         try:
             return self._work(emit, self.inbox), None
         except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
+            if is_out_of_memory(error):
+                traceback.clear_frames(error.__traceback__)  # they hold the tensors that took it
             return "failed", error
 
     @property
@@ -151,6 +157,8 @@ class Job(Generic[T]):
         elif isinstance(event, RunStarted):
             self._status = "running"
             self._began = time.time()
+        elif isinstance(event, RunEnded):
+            self._status = event.status
 
     def end(self, event: RunEnded, error: BaseException | None) -> None:
         """It is over, and everybody has heard."""

@@ -14,7 +14,7 @@ from workbench.launch.child import available_memory, run_in_child
 from workbench.settings import Settings
 from workbench.share.parcel import pack
 from workbench.task.protocol import Task
-from workbench.tuners.batch_size import BatchSizeRequest, measure, measure_here
+from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped, measure, measure_here
 
 TrialOf = Callable[[int], Trial]
 
@@ -39,7 +39,7 @@ def trials(task: Task, settings: Settings, request: BatchSizeRequest, inbox: Mai
                 threads=threads,
             )
             if outcome.kind == "stopped":
-                return Trial(size, False, error="stopped before it ended")
+                raise TrialStopped
             if outcome.out_of_memory:
                 return Trial(size, False, peak_bytes=outcome.peak_bytes, error=str(outcome.error or outcome.died))
             measured = outcome.get()

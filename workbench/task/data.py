@@ -421,3 +421,23 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, (tuple, list)):
         return type(batch)(to_device(value, device) for value in batch)
     return batch.to(device) if hasattr(batch, "to") else batch
+
+
+def describe(batch: Any) -> str:
+    """Shapes and types in a batch, as a person would write them down."""
+    found = leaves(batch)
+    if not found:
+        return type(batch).__name__
+    return ", ".join(f"{name or 'x'}: {tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in found)
+
+
+def leaves(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
+    """The tensors in a batch, each with where it is ("0", "image.1")."""
+    if isinstance(value, Tensor):
+        return [(path, value)]
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, (tuple, list)):
+        items = list(enumerate(value))
+    return [leaf for key, part in items for leaf in leaves(part, f"{path}.{key}" if path else str(key))]

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from workbench.settings import Settings
 from workbench.task.data import Batches, DataSpec, Parts, parts_of, sample_count
-from workbench.task.protocol import Optimization, Schedule, Scores, Task, TaskError
+from workbench.task.protocol import Optimization, Progress, Schedule, Scores, Task, TaskError
 
 # What Lightning would call and this task does not: silence would train something else than was written.
 UNSERVED = (
@@ -54,6 +54,33 @@ def refuse_unserved(source: Any) -> None:
         raise TaskError(f"{name}.automatic_optimization is False: manual optimisation is not served yet.")
 
 
+class NotServed(TaskError, AttributeError):
+    """Something of Lightning's Trainer that a module asked for and that is not here."""
+
+
+class Trainer:
+    """What a module finds as `self.trainer` while a job runs: how far it is, and an error for anything else."""
+
+    progress: Progress | None = None
+    is_global_zero = True
+    global_rank = 0
+    local_rank = 0
+    world_size = 1
+
+    @property
+    def current_epoch(self) -> int:
+        return self.progress.epoch if self.progress else 0
+
+    @property
+    def global_step(self) -> int:
+        return self.progress.step if self.progress else 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotServed(f"self.trainer.{name} is not served yet; current_epoch and global_step are.")
+
+
 class LightningLike(Task):
     """Runs an object's own hooks: `training_step`, `validation_step`, `test_step`, `configure_optimizers`, `log`."""
 
@@ -71,6 +98,7 @@ class LightningLike(Task):
         if self._steps["train"] is None:
             raise TaskError(f"{type(module).__name__} defines no training_step of its own: write one.")
         self._logged: dict[str, Tensor | float] = {}
+        self._trainer = Trainer()
         if self._steps["val"] is None:
             self.val = None
         if self._steps["test"] is None:
@@ -113,13 +141,23 @@ class LightningLike(Task):
                 home[0][home[1]] = value
         shadowed = vars(self.module)
         shadowed["log"], shadowed["log_dict"] = self._log, self._log_dict
+        attached = shadowed.get("_trainer")
+        if "_trainer" in shadowed:
+            # A LightningModule reads current_epoch and global_step from its trainer; without one it says 0.
+            shadowed["_trainer"] = self._trainer
         try:
             yield
         finally:
             shadowed.pop("log", None)
             shadowed.pop("log_dict", None)
+            if "_trainer" in shadowed:
+                shadowed["_trainer"] = attached
+            self._trainer.progress = None
             for place, name, value in written:
                 place[name] = value
+
+    def follow(self, progress: Progress) -> None:
+        self._trainer.progress = progress
 
     def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
         self._logged[name] = value.detach() if isinstance(value, Tensor) else float(value)

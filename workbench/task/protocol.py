@@ -10,7 +10,7 @@ import abc
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -53,6 +53,15 @@ class Optimization:
     """The base rate that it was made at; None: `settings.lr`, as it was asked for."""
 
 
+class Progress(Protocol):
+    """How far a session has come."""
+
+    step: int
+    """Updates taken."""
+    epoch: int
+    """Epochs finished."""
+
+
 class Task(abc.ABC):
     """A model, its loss, its optimizer and its data, in the form that the engine runs.
 
@@ -84,6 +93,9 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         """The optimizer at `settings.lr`, and its schedules for a run of `updates` updates (None: unknown)."""
+
+    def follow(self, progress: Progress) -> None:  # noqa: B027  # most tasks need not know
+        """A session of this task has begun; `progress` says how far it is at any time."""
 
     def running(self, settings: Settings) -> contextlib.AbstractContextManager[None]:
         """What holds on the user's object while a job runs (nothing, unless a task says so)."""

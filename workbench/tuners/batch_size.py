@@ -25,7 +25,8 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task, TaskError
 from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
-from workbench.tuners.batch_sizes import ModelDoesNotFit, check, ended_event, search
+from workbench.tuners.batch_sizes import TrialStopped as TrialStopped
+from workbench.tuners.batch_sizes import check, ended_event, search
 from workbench.tuners.feed import cycled_windows
 
 ENOUGH = 0.4
@@ -59,7 +60,6 @@ def run(
 ) -> BatchSizes:
     """Search with `trial`, telling each outcome as it happens."""
     stopped = False
-    trials: list[Trial] = []
 
     def stop() -> bool:
         nonlocal stopped
@@ -68,25 +68,20 @@ def run(
         return stopped
 
     def told(size: int) -> Trial:
-        trials.append(trial(size))
-        emit(trials[-1])
-        return trials[-1]
+        outcome = trial(size)
+        emit(outcome)
+        return outcome
 
-    try:
-        found = search(
-            told,
-            mode=request.mode,
-            init_val=request.init_val,
-            max_trials=request.max_trials,
-            max_val=request.max_val,
-            cap=cap_of(task),
-            headroom=request.headroom,
-            stop=stop,
-        )
-    except ModelDoesNotFit:
-        if not stop():
-            raise
-        found = BatchSizes(None, None, tuple(trials), "stopped")  # the trial of 1 sample was cut short
+    found = search(
+        told,
+        mode=request.mode,
+        init_val=request.init_val,
+        max_trials=request.max_trials,
+        max_val=request.max_val,
+        cap=cap_of(task),
+        headroom=request.headroom,
+        stop=stop,
+    )
     emit(ended_event(found))
     return found
 

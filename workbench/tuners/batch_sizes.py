@@ -26,6 +26,10 @@ class ModelDoesNotFit(RuntimeError):
     """Not even one sample fits: the model alone needs more memory than there is."""
 
 
+class TrialStopped(Exception):
+    """A trial was cut short because its search was stopped: it says nothing about its size."""
+
+
 @dataclass(frozen=True)
 class BatchSizes:
     """What a batch-size search found. Sizes are samples in a batch on one device; all were tried and passed.
@@ -144,7 +148,11 @@ class _Hunt:
             self.why = f"max_trials={self._max} reached before the limit was known"
         if self.why is not None:
             return None
-        self.trials.append(self._trial(size))
+        try:
+            self.trials.append(self._trial(size))
+        except TrialStopped:
+            self.why = "stopped"
+            return None
         return self.trials[-1].ok
 
     @property
