@@ -203,7 +203,8 @@ class Workbench:
         """Give the model the weights of a run: "last", or "start" for those that it began with."""
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
-        path = jobs.checkpoint_of(self.root, run if isinstance(run, str) else run.id, which)
+        there = run.folder if isinstance(run, Run) and run.folder is not None else None
+        path = jobs.checkpoint_of(there or jobs.run_folder(self.root, run if isinstance(run, str) else run.id), which)
         jobs.load_weights(self._task.model, path)
         self._tell(Called(_line("load", {}, run if isinstance(run, str) else run.id, which)))
 
@@ -269,7 +270,7 @@ class Workbench:
 
     def _checked_start(self, start: str) -> str:
         if start not in ("fresh", "continue"):
-            jobs.checkpoint_of(self.root, start, "last")
+            jobs.checkpoint_of(jobs.run_folder(self.root, start), "last")
         return start
 
     def _submit(
@@ -287,6 +288,8 @@ class Workbench:
         id, folder, trouble = self._folder(kind, settings, needed)
         work.bind(id, folder, trouble)
         job: Job[T] = Job(id, kind, settings, folder, work, finish)
+        for past in self.jobs:
+            past.forget_frames()
         with self._lock:
             self.jobs.append(job)
             self._starts.append(start)
@@ -322,7 +325,7 @@ class Workbench:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception:  # noqa: BLE001
+            except (Exception, SystemExit):  # noqa: BLE001
                 failed.append((listener, traceback.format_exc()))
         return failed
 

@@ -45,6 +45,9 @@ class Inbox(Protocol):
     def take(self) -> Command | None:
         """The next command, or None."""
 
+    def has(self, kind: type[Command]) -> bool:
+        """Whether a command of this kind is waiting; it stays there."""
+
     def wait(self, timeout: float) -> bool:
         """Until a command arrives, `timeout` seconds at most; whether one is there."""
 

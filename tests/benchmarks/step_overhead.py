@@ -60,7 +60,7 @@ def raw(model: nn.Module, batch_size: int, steps: int) -> float:
 
 def ours(model: nn.Module, batch_size: int, steps: int, root: str) -> float:
     """Seconds for one update of a fit."""
-    bench = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=root, batch_size=batch_size)
+    bench = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=root, batch_size=batch_size, accelerator="cpu")
     job = bench.fit(max_steps=steps)
     job.ended.wait()
     flushes = [event for event in job.events if isinstance(event, StepsDone)]

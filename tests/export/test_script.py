@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.export_running import PRELUDE, Runner, check, make_bench
+from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
 from workbench.engine import loop
 from workbench.engine.session import Session
 
@@ -23,12 +23,16 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         yield made
 
 
-def repeat(runner: Runner, folder: Path, arguments: str, before: str = "", prelude: str = PRELUDE) -> str:
+def repeat(
+    runner: Runner, folder: Path, arguments: str, before: str = "", prelude: str = PRELUDE, clean: bool = True
+) -> str:
     """Fit, export, run, compare; the script."""
     bench = make_bench(folder, f"{arguments}, max_epochs=2" if "max_" not in arguments else arguments, before, prelude)
     run = bench.fit().result()
     script = bench.export(folder / "out" / "train.py")
-    check(script, bench, run, runner.run(script))
+    check(bench, run, runner.run(script))
+    if clean:
+        lint(script)
     bench.close()
     return script.read_text()
 
@@ -120,7 +124,7 @@ CASES = {
     ),
     "arguments that draw, in the order of the call": (
         "val=draw(20), loss=nn.functional.cross_entropy, train=draw(50), model=Net(12), metrics={'unused': lambda *_: 1.0}",
-        "def draw(count):\n    return torch.randn(count, 8), torch.randint(0, 3, (count,))\n",
+        "torch.manual_seed(1)\n\n\ndef draw(count):\n    return torch.randn(count, 8), torch.randint(0, 3, (count,))\n",
     ),
     "parts of a model that were frozen, in a namespace": (
         "parts.model, train=parts.data, loss=F.cross_entropy",
@@ -133,11 +137,11 @@ CASES = {
     ),
     "a data module of one's own": (
         "model, train=Module(), loss=F.cross_entropy",
-        "class Module:\n    def setup(self, stage):\n"
-        "        self.x = torch.randn(70, 8)\n\n    def train_dataloader(self):\n"
-        "        return torch.utils.data.DataLoader(list(zip(self.x, y)), batch_size=10, shuffle=True)\n\n"
+        "torch.manual_seed(1)\n\n\nclass Module:\n    def setup(self, stage):\n"
+        "        self.x, self.y = torch.randn(70, 8), torch.randint(0, 3, (70,))\n\n    def train_dataloader(self):\n"
+        "        return torch.utils.data.DataLoader(list(zip(self.x, self.y)), batch_size=10, shuffle=True)\n\n"
         "    def val_dataloader(self):\n"
-        "        return torch.utils.data.DataLoader(list(zip(self.x[:9], y)), batch_size=4)\n",
+        "        return torch.utils.data.DataLoader(list(zip(self.x[:9], self.y)), batch_size=4)\n",
     ),
     "star imports": (
         "model, train=TensorDataset(x, y), val=TensorDataset(x, y), loss=F.cross_entropy, num_workers=1",
@@ -153,7 +157,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_script_repeats_the_run(case: str, runner: Runner, tmp_path: Path) -> None:
-    repeat(runner, tmp_path, *CASES[case])
+    repeat(runner, tmp_path, *CASES[case], clean=case != "star imports")  # their order is the user's
 
 
 def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_the_code(
@@ -164,14 +168,22 @@ def test_an_override_changes_the_result_and_without_the_weights_it_starts_from_t
     script = bench.export(tmp_path / "a folder" / "my 'train' \"script\".py")
     weights = script.with_name(f"{script.stem}.start.safetensors")
     assert sorted(script.parent.iterdir()) == sorted([script, weights])
-    check(script, bench, run, runner.run(script))
+    check(bench, run, runner.run(script))
     faster = runner.run(script, "--lr", "0.1", "--max_epochs", "2")
     assert len(faster.losses) == 2 * len(run.history["loss"])
     assert faster.losses[0] == run.history["loss"][0]
     assert faster.losses[1] != run.history["loss"][1]
     weights.unlink()
-    check(script, bench, run, runner.run(script))  # the code makes the same weights from its seed
+    check(bench, run, runner.run(script))  # the code makes the same weights from its seed
     assert runner.run(script, "--seed", "1").losses[1] != run.history["loss"][1]
+
+
+def test_numbers_that_it_draws_otherwise_are_told(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, "Net(), train=(x[:50], y[:50]), loss=F.cross_entropy, max_epochs=1", "torch.rand(9)\n")
+    bench.fit().result()
+    script = bench.export(tmp_path / "train.py")
+    head = " ".join(script.read_text().split('"""')[1].split())
+    assert "drew random numbers after the seed was set and is not needed" in head
 
 
 def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
@@ -180,7 +192,7 @@ def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
     run = bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     assert "safetensors" not in script.read_text()
-    check(script, bench, run, runner.run(script))
+    check(bench, run, runner.run(script))
 
 
 def test_other_starts(runner: Runner, tmp_path: Path) -> None:
@@ -188,15 +200,15 @@ def test_other_starts(runner: Runner, tmp_path: Path) -> None:
     first = bench.fit().result()
     second = bench.fit(start="continue").result()
     script = bench.export(tmp_path / "continued.py")
-    check(script, bench, second, runner.run(script))
+    check(bench, second, runner.run(script))
     assert second.history["loss"][0] != first.history["loss"][0]
     bench.fit(start=second.id, lr=1e-2).result()
     script = bench.export(tmp_path / "from_run.py")
     third = bench.job.result()  # type: ignore[union-attr]
-    check(script, bench, third, runner.run(script))
+    check(bench, third, runner.run(script))
     bench.load(first)
     script = bench.export(tmp_path / "chosen.py", run=first.id)
-    check(script, bench, first, runner.run(script))
+    check(bench, first, runner.run(script))
 
 
 LIVE = (
@@ -210,7 +222,8 @@ LIVE = (
 def test_live_changes_and_a_stop(
     arguments: str, stop: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = make_bench(tmp_path, f"{PAIR}, optimizer=torch.optim.SGD, gradient_clip_val=0.2, lr=0.03{arguments}")
+    groups = "lambda p, lr: torch.optim.SGD([{'params': p[:2], 'lr': lr / 3}, {'params': p[2:]}], lr=lr)"
+    bench = make_bench(tmp_path, f"{PAIR}, optimizer={groups}, gradient_clip_val=0.2, lr=0.03{arguments}")
     update, jobs = loop.update, []
 
     def watched(session: Session, window: object) -> object:
@@ -232,7 +245,7 @@ def test_live_changes_and_a_stop(
     run = jobs[0].result()
     assert (run.status, run.step, len(run.changes)) == ("stopped", stop, 4)
     script = bench.export(tmp_path / "out" / "train.py")
-    check(script, bench, run, runner.run(script))
+    check(bench, run, runner.run(script))
     assert f"max_steps: int = {stop}" in script.read_text()
     assert ("scheduled_steps" in script.read_text()) == bool(arguments)
 

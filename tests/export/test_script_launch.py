@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def test_launchers(tmp_path: Path) -> None:
     bench = make_bench(
         tmp_path,
         "model, train=Data(), val=(x[:41], y[:41]), loss=F.cross_entropy, batch_size=8, num_workers=1, "
-        "accumulate_grad_batches=2, max_epochs=2, accelerator='cpu'",
+        "accumulate_grad_batches=2, max_epochs=2",
         "class Data(torch.utils.data.Dataset):\n    def __len__(self):\n        return 90\n\n"
         "    def __getitem__(self, i):\n        return x[i] + torch.rand(8), y[i]\n",
     )
@@ -74,4 +73,3 @@ def test_a_notebook(tmp_path: Path) -> None:
     for name, value in torch.load(tmp_path / "weights.pt", weights_only=True).items():
         assert torch.equal(value, outcome.weights[name]), name
     lint(script)
-    shutil.rmtree(tmp_path / ".workbench")

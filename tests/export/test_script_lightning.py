@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.export.export_running import Runner, check, make_bench
+from tests.export.export_running import Runner, check, lint, make_bench
 
 pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,6 +79,16 @@ class Stepping(Boring):
     def training_step(self, batch):
         return self.head(self.layer(batch)).square().mean()
 """
+FIXED = """
+class Fixed(BoringModel):
+    def training_step(self, batch, batch_idx):
+        return self.step(batch)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD([{"params": [self.layer.weight]}, {"params": [self.layer.bias], "lr": 0.3}], lr=0.1)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=[0.1, 0.3], total_steps=30)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +108,7 @@ CASES: dict[str, tuple[str, str]] = {
         "Stepping(), train=Samples(), val=torch.randn(5, 32), max_epochs=3, lr=0.05",
         DATA + OTHER,
     ),
+    "a rate that it has nowhere": ("Fixed(), train=torch.randn(30, 32), lr=0.07, batch_size=4, max_epochs=2", FIXED),
     "no validation, a schedule in a dict": (
         "Plain(), train=torch.randn(30, 32), max_steps=9, batch_size=6, gradient_clip_val=0.1",
         "class Plain(Boring):\n    validation_step = val_dataloader = None\n\n    def configure_optimizers(self):\n"
@@ -115,7 +126,8 @@ def test_a_lightning_module(case: str, runner: Runner, tmp_path: Path) -> None:
     run: Any = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
     outcome = runner.run(script)
-    check(script, bench, run, outcome)
+    check(bench, run, outcome)
+    lint(script)
     for name, value in run.metrics.items():
         if name.startswith("val_"):
             assert f"{name} {value:.4f}" in outcome.said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch import nn
 
@@ -16,6 +17,8 @@ def save_weights(model: nn.Module, path: Path) -> None:
     try:
         save_model(model, str(aside))
         os.replace(aside, path)
+    except SafetensorError as error:  # a full disk, in the library's words
+        raise OSError(f"{path.name} could not be written: {error}") from error
     finally:
         aside.unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ in as `at_epoch`.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from workbench.commands import Change, Inbox, Pause, Resume, Stop
+from workbench.engine import rng
 from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.engine.validate import validate
-from workbench.events import Changed, Emit, Event, Status, StatusChanged, Validated
+from workbench.events import Changed, Emit, Event, Status, StatusChanged, StepsDone, Validated
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.data import describe
 from workbench.task.protocol import TaskError
@@ -50,6 +52,7 @@ def _train_epoch(session: Session, emit: Emit, inbox: Inbox) -> bool:
     before = session.step
     session.batch_idx = 0
     for window in windows(session.train_loader, session.settings.accumulate_grad_batches):
+        rng.give_way()
         if inbox and _obey(session, emit, inbox):
             return True
         try:
@@ -95,8 +98,8 @@ def _validate(session: Session, emit: Emit, inbox: Inbox) -> bool:
     def until_stopped() -> Iterator[Any]:
         nonlocal stopped
         for batch in () if loader is None else loader:  # not `or`: that asks for its length
-            if inbox and _obey(session, emit, inbox):
-                stopped = True
+            if inbox and inbox.has(Stop):  # anything else waits for the next update
+                stopped = _obey(session, emit, inbox)
                 return
             yield batch
 
@@ -111,7 +114,7 @@ def _flush(session: Session, emit: Emit, wait: bool = False) -> None:
     for event in events:
         emit(event)
     for event in events:
-        _check_landed(event)
+        _check_landed(session, event)
 
 
 def _keep(session: Session, emit: Emit) -> None:
@@ -121,10 +124,13 @@ def _keep(session: Session, emit: Emit) -> None:
             emit(event)
 
 
-def _check_landed(event: Any) -> None:
-    """On a device, a loss that is not finite is seen when its flush lands; the run ends there."""
+def _check_landed(session: Session, event: StepsDone) -> None:
+    """On a device, a loss or gradient that is not finite is seen when its flush lands; the run ends there."""
     losses = event.array("loss")
-    bad = np.flatnonzero(~np.isfinite(losses))
+    wrong = ~np.isfinite(losses)
+    if not session.on_cpu and "grad_norm" in event.columns:
+        wrong |= np.isnan(event.array("grad_norm"))
+    bad = np.flatnonzero(wrong)
     if bad.size:
         step = int(event.steps[bad[0]])
         raise NonFiniteError(
@@ -141,7 +147,10 @@ def _obey(session: Session, emit: Emit, inbox: Inbox) -> bool:
         if command is None and paused_at is None:
             return False
         if command is None:
-            inbox.wait(1.0)
+            inbox.wait(0.2)
+            rng.give_way()
+            if not threading.main_thread().is_alive():
+                return True  # the process wants to end, and nobody is left who could resume
         elif isinstance(command, Stop):
             return True
         elif isinstance(command, Change):

@@ -52,7 +52,7 @@ class Meter:
         self._last_flush = perf_counter()
         self._began = perf_counter()
         self._paused = 0.0
-        self.last_loss = float("nan")
+        self._places: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def seconds(self) -> float:
@@ -62,6 +62,12 @@ class Meter:
     def leave_out(self, seconds: float) -> None:
         """Do not count a pause."""
         self._paused += seconds
+
+    def places(self, layers: tuple[int, ...]) -> Tensor:
+        """The numbers of these layers, as an index on the device; made once, since making it waits for the device."""
+        if layers not in self._places:
+            self._places[layers] = torch.tensor(layers, device=self._ring.device)
+        return self._places[layers]
 
     def wants(self, step: int) -> bool:
         """Whether update `step` is to be recorded."""
@@ -121,7 +127,6 @@ class Meter:
         return [self._event(flight, flight.rows.numpy())]
 
     def _event(self, flight: _Flight, rows: Floats) -> StepsDone:
-        self.last_loss = float(rows[-1, LOSS])
         columns = {"loss": pack(rows[:, LOSS]), "lr": pack(np.asarray(flight.lrs))}
         if self._norms:
             columns["grad_norm"] = pack(rows[:, TOTAL])

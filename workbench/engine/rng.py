@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ class RandomState:
     numpy: Any
     cpu: Tensor
     cuda: tuple[Tensor, ...]
+    seed: int
     mps: Tensor | None
 
     @classmethod
@@ -28,7 +31,7 @@ class RandomState:
         # Asking CUDA for its states would initialise it; until someone has, there is nothing to keep.
         cuda = tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda, mps)
+        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda, torch.initial_seed(), mps)
 
     def restore(self) -> None:
         random.setstate(self.python)
@@ -36,18 +39,61 @@ class RandomState:
         torch.set_rng_state(self.cpu)
         if self.cuda:
             torch.cuda.set_rng_state_all(list(self.cuda))
+        elif torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(self.seed)  # as they would have begun for the user
         if self.mps is not None:
             torch.mps.set_rng_state(self.mps)
 
 
+class _Turn:
+    """Whose turn it is to draw: the random states belong to the process, and jobs run beside the user's calls.
+
+    A job holds it while it runs and gives way between two updates; whoever waits finds the states between two
+    updates and leaves them so.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._count = threading.Lock()
+        self._wanted = 0
+
+    def __enter__(self) -> None:
+        with self._count:
+            self._wanted += 1
+        try:
+            self._lock.acquire()
+        finally:
+            with self._count:
+                self._wanted -= 1
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def give_way(self) -> None:
+        """Let those that wait have their turn, if there are any."""
+        if not self._wanted:
+            return
+        self._lock.release()
+        try:
+            while self._wanted:
+                time.sleep(1e-3)
+        finally:
+            self._lock.acquire()
+
+
+_turn = _Turn()
+give_way = _turn.give_way
+
+
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Whatever is drawn inside is not missed outside."""
-    state = RandomState.capture()
-    try:
-        yield
-    finally:
-        state.restore()
+    """Whatever is drawn inside is not missed outside; nobody else in the workbench draws meanwhile."""
+    with _turn:
+        state = RandomState.capture()
+        try:
+            yield
+        finally:
+            state.restore()
 
 
 def seed(value: int) -> None:

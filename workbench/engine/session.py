@@ -90,9 +90,10 @@ class Session:
                 if key in group:
                     group[key] = scaled(group[key])
         for schedule in self.schedules:
-            for part in _chain(schedule.scheduler):
-                if hasattr(part, "base_lrs"):
-                    part.base_lrs = [scaled(value) for value in part.base_lrs]
+            for part in chain(schedule.scheduler):
+                for name in ("base_lrs", "max_lrs"):
+                    if hasattr(part, name):
+                        setattr(part, name, [scaled(value) for value in getattr(part, name)])
                 if isinstance(getattr(part, "eta_min", None), float):
                     part.eta_min = scaled(part.eta_min)
 
@@ -142,14 +143,16 @@ def opened(task: Task, settings: Settings) -> Iterator[Session]:
         kept = [(p, p.grad) for module in task.modules for p in module.parameters()]
         for parameter, _ in kept:
             parameter.grad = None
-        session = Session(task, settings, Runtime(settings))
+        session: Session | None = None
         try:
+            session = Session(task, settings, Runtime(settings))
             yield session
         finally:
-            session.close()
-            for parameter, grad in kept:
-                parameter.grad = grad
             modes.restore()
+            if session is not None:
+                session.close()
+            for parameter, grad in kept:  # the parameter may lie on another device now
+                parameter.grad = None if grad is None else grad.to(parameter.device)
 
 
 @contextlib.contextmanager
@@ -158,12 +161,13 @@ def _deterministic(wanted: bool) -> Iterator[None]:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
+        torch.use_deterministic_algorithms(before[0], warn_only=warn_only)
         torch.backends.cudnn.benchmark = before[1]
 
 
@@ -198,7 +202,7 @@ class Snapshot:
     def take(cls, session: Session) -> Snapshot:
         return cls(
             session,
-            Weights.of(session.task),
+            Weights.of(session.task, tensors=True),
             copy.deepcopy(session.optimizer.state_dict()),
             tuple(copy.deepcopy(s.scheduler.state_dict()) for s in session.all_schedules),
             (session.step, session.epoch, session.batch_idx, session.base_lr),
@@ -208,15 +212,17 @@ class Snapshot:
 
     def restore(self) -> None:
         session = self.session
-        self.weights.put(session.task)
-        session.optimizer.load_state_dict(self.optimizer)
-        for schedule, state in zip(session.all_schedules, self.schedules, strict=True):
-            schedule.scheduler.load_state_dict(state)
-        for parameter in session.parameters:
-            parameter.grad = None
-        session.step, session.epoch, session.batch_idx, session.base_lr = self.counters
-        self.modes.restore()
-        self.random.restore()
+        try:
+            self.weights.put(session.task)
+            session.optimizer.load_state_dict(self.optimizer)
+            for schedule, state in zip(session.all_schedules, self.schedules, strict=True):
+                schedule.scheduler.load_state_dict(state)
+        finally:
+            for parameter in session.parameters:
+                parameter.grad = None
+            session.step, session.epoch, session.batch_idx, session.base_lr = self.counters
+            self.modes.restore()
+            self.random.restore()
 
 
 def _updates(loader: Loader, settings: Settings) -> int | None:
@@ -238,8 +244,8 @@ def _total(per_epoch: int | None, settings: Settings) -> int | None:
     return settings.max_steps if by_epochs is None else min(settings.max_steps, by_epochs)
 
 
-def _chain(scheduler: Any) -> Iterator[Any]:
+def chain(scheduler: Any) -> Iterator[Any]:
     """A scheduler and those inside it (SequentialLR, ChainedScheduler)."""
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
-        yield from _chain(part)
+        yield from chain(part)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from workbench.engine.session import Session
@@ -23,13 +22,12 @@ def update(session: Session, window: Sequence[Any]) -> Tensor:
 
     Raises `NonFiniteError` before the step is taken, where that can be seen without a sync (on CPU).
     """
-    batches = window if session.on_cpu else [to_device(batch, session.device) for batch in window]
-    loss = _backward(session, batches)
+    loss = _backward(session, window)
     recorded = session.recording and session.meter.wants(session.step)
     gradients = [p.grad for p in session.parameters if p.grad is not None]
     total = _measure(session, gradients) if gradients and recorded and session.norm_order else None
     if session.on_cpu:
-        _check(session, batches, loss, gradients, total)
+        _check(session, window, loss, gradients, total)
     if session.clip_val is not None and gradients:
         _clip(session, gradients, total, session.clip_val)
     if recorded:
@@ -46,18 +44,23 @@ def update(session: Session, window: Sequence[Any]) -> Tensor:
 def _backward(session: Session, batches: Sequence[Any]) -> Tensor:
     task = session.task
     if len(batches) == 1:
-        loss = _scalar(task.training_step(batches[0], session.batch_idx))
+        loss = _scalar(task.training_step(_there(session, batches[0]), session.batch_idx))
         session.batch_idx += 1
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
     mean: Tensor | None = None
     for batch, share in zip(batches, shares([task.weight(b) for b in batches]), strict=True):
-        part = _scalar(task.training_step(batch, session.batch_idx)) * share
+        part = _scalar(task.training_step(_there(session, batch), session.batch_idx)) * share
         session.batch_idx += 1
         part.backward()  # type: ignore[no-untyped-call]
         mean = part.detach() if mean is None else mean + part.detach()
     assert mean is not None
     return mean
+
+
+def _there(session: Session, batch: Any) -> Any:
+    """The batch on the session's device; of a window, one at a time is there."""
+    return batch if session.on_cpu else to_device(batch, session.device)
 
 
 def _scalar(loss: Tensor) -> Tensor:
@@ -76,8 +79,8 @@ def _measure(session: Session, gradients: Sequence[Tensor]) -> Tensor:
     if len(gradients) == len(session.parameters):
         session.meter.layers[row].copy_(norms)
     else:  # a parameter without a gradient has no norm, which is not a norm of zero
-        has = [i for i, p in enumerate(session.parameters) if p.grad is not None]
-        session.meter.layers[row][torch.tensor(has, device=norms.device)] = norms.float()
+        has = tuple(i for i, p in enumerate(session.parameters) if p.grad is not None)
+        session.meter.layers[row][session.meter.places(has)] = norms.float()
     return total
 
 
@@ -118,5 +121,5 @@ def _check(
             batches,
             dict(session.task.model.named_parameters()),
         ),
-        value if not math.isfinite(value) else float("inf"),
+        value,
     )

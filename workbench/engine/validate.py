@@ -33,6 +33,10 @@ def validate(session: Session, batches: Iterable[Any], stage: Literal["val", "te
 
 
 def _mean(values: list[Tensor | float], weights: list[float]) -> float:
-    column = torch.stack([torch.as_tensor(v).detach().float().mean().cpu() for v in values])
+    if all(isinstance(v, Tensor) for v in values):
+        # On the device until the end: one copy to the host for the whole pass.
+        column = torch.stack([v.detach().float().mean() for v in values if isinstance(v, Tensor)]).cpu()
+    else:
+        column = torch.tensor([float(v) for v in values], dtype=torch.float64)
     share = torch.tensor(weights, dtype=torch.float64)
     return float((column.double() * share).sum() / share.sum())

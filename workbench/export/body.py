@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workbench.export import blocks
+from workbench.export import loaders
+from workbench.export.lines import indented
 from workbench.export.recipe import Data, Recipe, quoted
 
 _TO_DEVICE = "batch = send_to_device(batch, accelerator.device, non_blocking=True)"
@@ -11,7 +12,7 @@ _TO_DEVICE = "batch = send_to_device(batch, accelerator.device, non_blocking=Tru
 def main(r: Recipe) -> str:
     """The whole function."""
     parts = [_model(r), _data(r), _optimizer(r), _loop(r), _end()]
-    body = "\n\n".join("\n".join(_indented(lines)) for lines in parts)
+    body = "\n\n".join("\n".join(indented(lines)) for lines in parts)
     return f"def main(config, log_file=None, output=None):\n{body}"
 
 
@@ -19,9 +20,10 @@ def main(r: Recipe) -> str:
 
 
 def _model(r: Recipe) -> list[str]:
-    cpu = "cpu=True, " if r.settings.accelerator == "cpu" else ""
+    # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
+    cpu = "True" if r.settings.accelerator == "cpu" else "not torch.accelerator.is_available()"
     lines = [threads(r)] if r.sets_threads else []
-    lines.append(f'accelerator = Accelerator({cpu}mixed_precision="no")')
+    lines.append(f'accelerator = Accelerator(cpu={cpu}, mixed_precision="no")')
     if r.settings.deterministic:
         lines += ["torch.use_deterministic_algorithms(True)", "torch.backends.cudnn.benchmark = False"]
     for prepared in r.prepare:
@@ -57,9 +59,9 @@ def _listening(r: Recipe) -> list[str]:
 
 
 def _data(r: Recipe) -> list[str]:
-    lines = ["set_seed(config.seed, device_specific=True)", *blocks.loader(r, r.train, "loader")]
+    lines = ["set_seed(config.seed, device_specific=True)", *loaders.loader(r, r.train, "loader")]
     if r.val is not None:
-        lines += blocks.loader(r, r.val, "val_loader")
+        lines += loaders.loader(r, r.val, "val_loader")
     if r.loss_is_module:
         lines.append("loss_function.to(accelerator.device)")
     if r.metric_modules:
@@ -141,16 +143,16 @@ def _loop(r: Recipe) -> list[str]:
     update = [*_change(r), *(_window(r) if r.accumulates else _one_batch(r)), *_clip(r), *_step(r)]
     if r.max_steps is not None:
         update += ["if step == config.max_steps:", "    break"]
-    epoch = ["total, began = 0.0, step", *_batches(r), *_indented(update), *_after_epoch(r)]
+    epoch = ["total, began = 0.0, step", *_batches(r), *indented(update), *_after_epoch(r)]
     lines = [
         "log = Path(log_file) if log_file and accelerator.is_main_process else None",
         "if log:",
         "    log.unlink(missing_ok=True)",
     ]
     if r.max_steps is None:
-        return [*lines, "step = 0", "for epoch in range(config.max_epochs):", *_indented(epoch)]
+        return [*lines, "step = 0", "for epoch in range(config.max_epochs):", *indented(epoch)]
     epochs = "" if r.max_epochs is None else "epoch < config.max_epochs and "
-    return [*lines, "step = epoch = 0", f"while {epochs}step < config.max_steps:", *_indented([*epoch, "epoch += 1"])]
+    return [*lines, "step = epoch = 0", f"while {epochs}step < config.max_steps:", *indented([*epoch, "epoch += 1"])]
 
 
 def _batches(r: Recipe) -> list[str]:
@@ -269,7 +271,3 @@ def _end() -> list[str]:
         "    torch.save(network.state_dict(), output)",
         "accelerator.end_training()",
     ]
-
-
-def _indented(lines: list[str]) -> list[str]:
-    return ["    " + line for line in lines]

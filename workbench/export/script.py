@@ -4,7 +4,8 @@ It holds the code that the run used (`source.py` slices it), a Config, and a vis
 techniques that were on. What cannot be carried is refused by name, and then nothing is written.
 
     reading.py   what the script depends on, from the run and the bench: a Recipe (`recipe.py`)
-    blocks.py    its functions, one for each technique
+    loaders.py   its data
+    blocks.py    its other functions, one for each technique
     body.py      its main
     text.py      the whole file
     names.py     names: the user's own stay as they are

@@ -6,10 +6,11 @@ import ast
 import itertools
 import re
 import shlex
+import textwrap
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
-from workbench.export import blocks, body, names
+from workbench.export import blocks, body, loaders, names
 from workbench.export.layout import Import, set_imports
 from workbench.export.recipe import GIVEN, Recipe
 
@@ -57,7 +58,7 @@ def _place(r: Recipe, name: str) -> int:
 def _ours(r: Recipe) -> str:
     """All that is not the user's, in the names of `GIVEN`."""
     functions = [
-        blocks.datasets(r), blocks.workers(r), blocks.make_loader(r), blocks.forward(r), blocks.set_lr(r),
+        loaders.datasets(r), loaders.workers(r), loaders.make_loader(r), blocks.forward(r), blocks.set_lr(r),
         blocks.validate(r), body.main(r), _parse(),
     ]  # fmt: skip
     loop = "\n\n\n".join(part for part in functions if part)
@@ -103,15 +104,16 @@ def _head(r: Recipe) -> str:
     start = ""
     if r.weights is not None:
         start = f"\nThe weights that the run began with are read from {_plain(r.weights)}, if that is there."
+    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in r.sliced.notes)
     return dedent('''\
         """Train {} as the run {} did.{}
 
             python {}
             accelerate launch {}    (or torchrun; on every device there is)
 
-        Every setting has an option: --lr 1e-3. --help lists them.{}
+        Every setting has an option: --lr 1e-3. --help lists them.{}{}
         Written by Tuning Workbench {}.
-        """''').format(_plain(r.model), _plain(r.run), end, _plain(script), _plain(script), start, r.version)
+        """''').format(_plain(r.model), _plain(r.run), end, _plain(script), _plain(script), start, notes, r.version)
 
 
 def _plain(text: str) -> str:
@@ -231,7 +233,7 @@ def _parse() -> str:
             parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
             for field in dataclasses.fields(Config):
                 kind, default = type(field.default), field.default
-                parser.add_argument(f"--{field.name}", type=kind, default=default, help="default: %(default)s")
+                parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
             parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
             parser.add_argument("--output", help="save the trained weights to this file")
             options = vars(parser.parse_args())

@@ -44,8 +44,16 @@ class Start:
         self._fresh = Weights.of(task)
         self._left = Mark.of(task)
 
-    def place(self, start: str, emit: Callable[[Message], None]) -> None:
-        """Put the weights of `start` into the model."""
+    @contextmanager
+    def placed(self, start: str, emit: Callable[[Message], None]) -> Iterator[None]:
+        """Inside, the model has the weights of `start`; behind it, those that the job made it have."""
+        try:
+            self._place(start, emit)
+            yield
+        finally:
+            self._left = Mark.of(self._task)
+
+    def _place(self, start: str, emit: Callable[[Message], None]) -> None:
         now = Mark.of(self._task)
         if now.parameters != self._left.parameters:
             self._fresh = Weights.of(self._task)
@@ -58,11 +66,12 @@ class Start:
         if start == "fresh":
             self._fresh.put(self._task)
         elif start != "continue":
-            load_weights(self._task.model, checkpoint_of(self._root, start, "last"))
-
-    def leave(self) -> None:
-        """A job is over: the weights are what it made them."""
-        self._left = Mark.of(self._task)
+            before = Weights.of(self._task)
+            try:
+                load_weights(self._task.model, checkpoint_of(run_folder(self._root, start), "last"))
+            except BaseException:
+                before.put(self._task)  # what fits is copied before the rest is found not to
+                raise
 
 
 class BenchWork:
@@ -100,8 +109,7 @@ class Fit(BenchWork):
 
     def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
         early: list[Message] = []
-        self._start.place(self._where, early.append)
-        try:
+        with self._start.placed(self._where, early.append):
             with opened(self._task, self._settings) as session:
                 self._begin("fit", session, emit, session.updates, self._settings.epochs)
                 for message in early:
@@ -112,8 +120,6 @@ class Fit(BenchWork):
                 finally:
                     self.updates = session.step
             self._save("last", emit)
-        finally:
-            self._start.leave()
         return status
 
     def _save(self, name: str, emit: Emit) -> None:
@@ -145,13 +151,12 @@ class FindLR(BenchWork):
 
     @contextmanager
     def _borrowed(self, early: list[Message]) -> Iterator[None]:
-        before = Weights.of(self._task)
-        self._start.place(self._where, early.append)
-        try:
-            yield
-        finally:
-            before.put(self._task)
-            self._start.leave()
+        before = Weights.of(self._task, tensors=True)
+        with self._start.placed(self._where, early.append):
+            try:
+                yield
+            finally:
+                before.put(self._task)
 
 
 class FindBatchSize(BenchWork):
@@ -234,11 +239,10 @@ def run_folder(root: Path, id: str) -> Path:
     return path
 
 
-def checkpoint_of(root: Path, id: str, which: str) -> Path:
-    """The file of a run's weights; FileNotFoundError names what there is."""
-    folder = run_folder(root, id) / "checkpoints"
-    path = folder / f"{which}.safetensors"
+def checkpoint_of(run: Path, which: str) -> Path:
+    """The file of the weights of the run in this folder; FileNotFoundError names what there is."""
+    path = run / "checkpoints" / f"{check_id(which)}.safetensors"
     if not path.exists():
-        there = ", ".join(sorted(p.stem for p in folder.glob("[!.]*.safetensors"))) or "none"
-        raise FileNotFoundError(f"run {id!r} has no {which!r} weights; it has: {there}.")
+        there = ", ".join(sorted(p.stem for p in path.parent.glob("[!.]*.safetensors"))) or "none"
+        raise FileNotFoundError(f"run {run.name!r} has no {which!r} weights; it has: {there}.")
     return path

@@ -20,6 +20,10 @@ from workbench.settings import Settings, SettingsError, knob
 T = TypeVar("T")
 
 
+WORKERS = ("workbench-runner", "workbench-clerk")
+"""The names of the threads that do a job's work."""
+
+
 class Work(Protocol):
     """What a job does when it has its turn."""
 
@@ -63,6 +67,8 @@ class Job(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is over, `timeout` seconds at most, showing progress; whether it is."""
+        if threading.current_thread().name in WORKERS and not self.done():
+            raise RuntimeError(f"a listener or a model cannot wait for {self.kind} {self.id}: the job waits for it.")
         try:
             return self._watch(timeout)
         except KeyboardInterrupt:
@@ -141,13 +147,18 @@ class Job(Generic[T]):
             return self._work(emit, self.inbox), None
         except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
             if is_out_of_memory(error):
-                traceback.clear_frames(error.__traceback__)  # they hold the tensors that took it
+                _clear(error)  # its frames hold the tensors that took the memory
             return "failed", error
 
     @property
     def updates(self) -> int:
         """How many updates the work has taken."""
         return self._work.updates
+
+    def forget_frames(self) -> None:
+        """Let go of what the frames of its error hold (the model's state, mostly); they were kept for a debugger."""
+        if self._error is not None:
+            _clear(self._error)
 
     def hear(self, event: Event) -> None:
         """One more event of this job."""
@@ -175,3 +186,11 @@ class Job(Generic[T]):
 
 
 AnyJob = Job[Any]
+
+
+def _clear(error: BaseException | None) -> None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -7,21 +7,36 @@ process alive until the work is done; in a notebook's kernel they end with the k
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import queue
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+
 from workbench.events import Event, Message, RunEnded, StatusChanged, StepsDone, Validated
-from workbench.launch.protocol import AnyJob
+from workbench.launch.protocol import WORKERS, AnyJob
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
 """Hands an event of a job to those who listen; what went wrong there for the first time, in words."""
 SWITCH_INTERVAL = 5e-4
 """Seconds between thread switches while a job runs: a busy cell then slows training half as much."""
+
+_open: weakref.WeakSet[ThreadLauncher] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """The end of the process waits for the jobs; an interrupt of that wait ends here, and stops them first."""
+    for launcher in tuple(_open):
+        if not _in_kernel():
+            launcher.end()
+
 
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
 _turn = threading.Lock()
@@ -36,15 +51,27 @@ class ThreadLauncher:
         self._lock = threading.Lock()
         self._running: AnyJob | None = None
         self._closed = False
+        self._runner: threading.Thread | None = None
 
     def submit(self, job: AnyJob) -> None:
         """Put a job behind those that wait."""
         with self._lock:
             self.check_open()
+            _open.add(self)
             self._waiting.append(job)
             if self._running is None:
                 self._running = job
-                threading.Thread(target=self._run_all, name="workbench-runner", daemon=_in_kernel()).start()
+                # The current device is each thread's own: the runner takes over that of whoever asks.
+                device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+                self._runner = threading.Thread(
+                    target=self._run_all, args=(device,), name=WORKERS[0], daemon=_in_kernel()
+                )
+                try:
+                    self._runner.start()
+                except RuntimeError:
+                    self._running = None
+                    self._waiting.remove(job)
+                    raise
 
     def check_open(self) -> None:
         """RuntimeError once it is closed."""
@@ -61,7 +88,15 @@ class ThreadLauncher:
         for job in jobs:
             job.ended.wait()
 
-    def _run_all(self) -> None:
+    def end(self) -> None:
+        """The process ends: stop everything and wait for the runner."""
+        self.close()
+        if self._runner is not None:
+            self._runner.join()
+
+    def _run_all(self, device: int | None) -> None:
+        if device is not None:
+            torch.cuda.set_device(device)
         while True:
             with self._lock:
                 if not self._waiting:
@@ -69,7 +104,10 @@ class ThreadLauncher:
                     return
                 job = self._running = self._waiting.popleft()
             with _turn, _quick_switches():
-                _Desk(job, self._tell).run()
+                try:
+                    _Desk(job, self._tell).run()
+                except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
+                    job.end(RunEnded("failed", job.updates, 0.0, f"{type(error).__name__}: {error}"), error)
 
 
 class _Desk:
@@ -85,7 +123,7 @@ class _Desk:
         self._paused_at: float | None = None
 
     def run(self) -> None:
-        clerk = threading.Thread(target=self._clerk, name="workbench-clerk", daemon=_in_kernel())
+        clerk = threading.Thread(target=self._clerk, name=WORKERS[1], daemon=_in_kernel())
         clerk.start()
         began = time.perf_counter()
         status, error = self._job.run(self._emit)
@@ -120,7 +158,10 @@ class _Desk:
 
     def _clerk(self) -> None:
         while (event := self._post.get()) is not None:
-            self._handle(event)
+            try:
+                self._handle(event)
+            except BaseException as error:  # noqa: BLE001  # the events behind it must still be heard
+                self._job.hear(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
         if self._job.folder is not None:
             self._job.folder.close()
 

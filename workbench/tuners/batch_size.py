@@ -25,9 +25,9 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task, TaskError
 from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
+from workbench.tuners.batch_sizes import NotEnoughData, check, ended_event, search
 from workbench.tuners.batch_sizes import TrialStopped as TrialStopped
-from workbench.tuners.batch_sizes import check, ended_event, search
-from workbench.tuners.feed import cycled_windows
+from workbench.tuners.feed import NoBatch, cycled_windows
 
 ENOUGH = 0.4
 """Seconds of further updates that a trial which fits is timed over, to compare speeds."""
@@ -101,9 +101,13 @@ def measure(task: Task, settings: Settings, size: int, steps: int) -> Trial:
     settings = settings.replace(batch_size=size, drop_last=True)
     with opened(task, settings) as session, session.scratch():
         idle = _begin_peak(session.device)
-        feed = cycled_windows(task, settings)
+        # Full windows: an epoch's short one would take less time and memory than it is counted for.
+        feed = cycled_windows(task, settings, across_epochs=True)
         session.train_mode()
-        seconds = [_timed(session, feed) for _ in range(steps)]
+        try:
+            seconds = [_timed(session, feed) for _ in range(steps)]
+        except NoBatch:
+            raise NotEnoughData(f"the data holds fewer than {size} samples") from None
         _validate_once(session, size)
         peak = _peak(session.device, idle)
         # The first updates also allocate, choose kernels and start threads: a speed worth comparing needs more.

@@ -26,6 +26,10 @@ class ModelDoesNotFit(RuntimeError):
     """Not even one sample fits: the model alone needs more memory than there is."""
 
 
+class NotEnoughData(Exception):
+    """The data, whose length nobody knew, does not fill one batch of this size; the message says so."""
+
+
 class TrialStopped(Exception):
     """A trial was cut short because its search was stopped: it says nothing about its size."""
 
@@ -152,6 +156,9 @@ class _Hunt:
             self.trials.append(self._trial(size))
         except TrialStopped:
             self.why = "stopped"
+            return None
+        except NotEnoughData as error:
+            self.why = str(error)
             return None
         return self.trials[-1].ok
 

@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 from workbench.commands import Inbox, Stop
-from workbench.engine.session import Session
+from workbench.engine import rng
+from workbench.engine.session import Session, chain
 from workbench.engine.step import update
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
@@ -44,9 +45,12 @@ class LRRequest:
 
 def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
     """Sweep the session's learning rate; whatever happens, the session is as it was before."""
+    one_cycle = _one_cycle(session)
     with session.scratch():
+        if one_cycle:
+            _undo_momentum(session.optimizer)
         points, ended = _sweep(session, request, emit, inbox)
-        end = _conclude(session.optimizer, _one_cycle(session), points, ended, request)
+        end = _conclude(session.optimizer, one_cycle, points, ended, request)
     emit(end)
     return end
 
@@ -67,21 +71,23 @@ def _points(
         if _stop_wanted(inbox):
             return points, sweep.STOPPED
         set_lr(float(lr))
-        loss = _loss_of_update(session, next(feed))
+        rng.give_way()
+        loss, broken = _loss_of_update(session, next(feed))
         smoothed = smoother.update(loss) if math.isfinite(loss) else loss
         points.append(CurvePoint(index, float(lr), loss, smoothed))
         emit(points[-1])
-        ended = rule.check(loss, smoothed)
+        ended = rule.check(loss, smoothed) or broken
         if ended is not None:
             return points, ended
     return points, sweep.ALL_DONE
 
 
-def _loss_of_update(session: Session, window: list[object]) -> float:
+def _loss_of_update(session: Session, window: list[object]) -> tuple[float, str | None]:
+    """The loss of one more update, and why there can be no further one."""
     try:
-        return float(update(session, window))
+        return float(update(session, window)), None
     except NonFiniteError as error:
-        return error.loss
+        return error.loss, "gradient not finite"
 
 
 def _multiplier(optimizer: Optimizer) -> Callable[[float], None]:
@@ -120,7 +126,15 @@ def _conclude(
 
 
 def _one_cycle(session: Session) -> bool:
-    return any(isinstance(s.scheduler, OneCycleLR) for s in session.all_schedules)
+    return any(isinstance(part, OneCycleLR) for s in session.all_schedules for part in chain(s.scheduler))
+
+
+def _undo_momentum(optimizer: Optimizer) -> None:
+    """A one-cycle schedule has set a momentum of its own by now; the sweep is the optimizer's alone."""
+    for group in optimizer.param_groups:
+        for name in ("momentum", "betas"):
+            if name in group and name in optimizer.defaults:
+                group[name] = optimizer.defaults[name]
 
 
 def _stop_wanted(inbox: Inbox) -> bool:

@@ -1,0 +1,203 @@
+"""How an exported script gets its batches: classes for what is no Dataset, and the making of loaders."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from workbench.export.lines import call, indented
+from workbench.export.recipe import Data, Recipe
+
+
+def datasets(r: Recipe) -> str:
+    """Classes for what is given in other forms than a Dataset."""
+    parts = []
+    if any(data.columns for data in r.loaders):
+        parts.append(
+            dedent('''\
+            class Columns(Dataset):
+                """A dict of arrays: sample i is row i of each."""
+
+                def __init__(self, columns):
+                    self.columns = {name: torch.as_tensor(column) for name, column in columns.items()}
+
+                def __len__(self):
+                    return len(next(iter(self.columns.values())))
+
+                def __getitem__(self, index):
+                    return {name: column[index] for name, column in self.columns.items()}''')
+        )
+    if any(data.kind == "batches" and not data.iterable and ".dataset" not in data.dataset for data in r.loaders):
+        parts.append(
+            dedent('''\
+            class Batches(IterableDataset):
+                """Ready batches, read again in each epoch."""
+
+                def __init__(self, batches):
+                    self.batches = batches
+
+                def __iter__(self):
+                    return iter(self.batches)''')
+        )
+    return "\n\n\n".join(parts)
+
+
+def workers(r: Recipe) -> str:
+    """With loader workers each batch has a seed of its own, as in `task.data`."""
+    samples = [data for data in r.loaders if data.kind == "samples"]
+    if not r.settings.num_workers or not samples:
+        return ""
+    fetch = "return [self.dataset[index] for index in indices]"
+    if any(data.whole for data in samples):
+        fetch = (
+            'if hasattr(self.dataset, "__getitems__"):\n'
+            "            return self.dataset.__getitems__(indices)\n        " + fetch
+        )
+    return dedent('''\
+        class SeededDataset(Dataset):
+            """Each batch is made with random numbers of its own, whichever worker makes it."""
+
+            def __init__(self, dataset):
+                self.dataset = dataset
+
+            def __getitems__(self, keyed):
+                seed, indices = keyed
+                torch.manual_seed(seed)
+                random.seed(seed)
+                np.random.seed(seed)
+                @@
+
+
+        class SeededBatches:
+            """Batches of indices, each with a seed that follows from the epoch and its number."""
+
+            def __init__(self, batches, seed, accelerator):
+                self.batches, self.seed, self.epoch = batches, seed, 0
+                self.first, self.stride = accelerator.process_index, accelerator.num_processes
+
+            def __len__(self):
+                return len(self.batches)
+
+            def __iter__(self):
+                epoch, self.epoch = self.epoch, self.epoch + 1
+                for number, indices in enumerate(self.batches):
+                    entropy = [self.seed, epoch, self.first + number * self.stride]
+                    yield int(np.random.SeedSequence(entropy).generate_state(1)[0]), indices''').replace("@@", fetch)
+
+
+def make_loader(r: Recipe) -> str:
+    """The one function that makes loaders of samples."""
+    samples = [data for data in r.loaders if data.kind == "samples"]
+    if not samples:
+        return ""
+    options = [name for name in ("batches", "sampler", "generator", "collate_fn", "worker_init_fn") if _differs(samples, name)]
+    lines = []
+    seeded = "torch.Generator().manual_seed(config.seed)"
+    if "generator" in options:
+        if not all(data.generator for data in samples):
+            lines += ["if generator is None:", f"    generator = {seeded}"]
+    else:
+        lines.append(f"generator = {seeded}")
+    lines += _batches(r, samples, options)
+    if r.settings.num_workers:
+        lines += [
+            "if config.num_workers:",
+            "    dataset, batches = SeededDataset(dataset), SeededBatches(batches, config.seed, accelerator)",
+        ]
+    made = ["dataset", "batch_sampler=batches", "generator=generator", *common(r)]
+    if "collate_fn" in options or any(data.collate for data in samples):
+        made.append(f"collate_fn={'collate_fn' if 'collate_fn' in options else 'collate'}")
+    if "worker_init_fn" in options:
+        made.append("worker_init_fn=worker_init_fn")
+    both = ["train=False"] if r.val in samples and r.train in samples else []
+    signature = ["dataset", "config", "accelerator", *both, *(f"{name}=None" for name in options)]
+    head = call("def ", "make_loader", signature, 1)
+    return "\n".join(
+        [
+            *head[:-1],
+            f"{head[-1]}:",
+            '    """A loader with a generator of its own: nothing else moves the order of its samples."""',
+            *("    " + line for line in [*lines, *call("return ", "DataLoader", made, 4)]),
+        ]
+    )
+
+
+def _batches(r: Recipe, samples: list[Data], options: list[str]) -> list[str]:
+    """The lines that make the batches of indices, and deal them out where there are several processes."""
+    trains, validates = r.train in samples, r.val in samples
+    plain, mixed = "SequentialSampler(dataset)", trains and validates
+    sampler, last = plain, "False"
+    if trains and r.settings.shuffle:
+        sampler = "RandomSampler(dataset, generator=generator)" + (f" if train else {plain}" if mixed else "")
+    if trains and r.settings.drop_last:
+        last = "train" if mixed else "True"
+    lines = [f"sampler = {sampler}"]
+    if "sampler" in options:
+        lines = ["if sampler is None:", f"    sampler = {sampler}"] if not all(d.sampler for d in samples) else []
+    lines.append(f"batches = BatchSampler(sampler, config.batch_size, drop_last={last})")
+    if "batches" in options:
+        lines = [] if all(d.batch_sampler for d in samples) else ["if batches is None:", *indented(lines)]
+    even = "train" if mixed else str(trains)
+    shard = ["batches", "accelerator.num_processes", "accelerator.process_index", f"even_batches={even}"]
+    return [*lines, "if accelerator.num_processes > 1:", *indented(call("batches = ", "BatchSamplerShard", shard, 8))]
+
+
+def _differs(samples: list[Data], option: str) -> bool:
+    """Whether an option must be given for each loader."""
+    if option == "collate_fn":
+        return any(data.collate not in (None, "collate") for data in samples) or (
+            len({data.collate for data in samples}) > 1
+        )
+    return any(_options(data).get(option) for data in samples)
+
+
+def _options(data: Data) -> dict[str, str | None]:
+    return {
+        "batches": data.batch_sampler,
+        "sampler": None if data.batch_sampler else data.sampler,
+        "generator": data.generator,
+        "collate_fn": data.collate,
+        "worker_init_fn": data.worker_init,
+    }
+
+
+def common(r: Recipe) -> list[str]:
+    """Options that all loaders have."""
+    s = r.settings
+    found = []
+    if s.num_workers:
+        found.append("num_workers=config.num_workers")
+        if s.persistent_workers:
+            found.append("persistent_workers=config.num_workers > 0")
+    if s.pin_memory is None and s.accelerator != "cpu":
+        found.append("pin_memory=torch.cuda.is_available()")
+    elif s.pin_memory:
+        found.append("pin_memory=True")
+    return found
+
+
+def loader(r: Recipe, data: Data, name: str) -> list[str]:
+    """The lines that make one loader."""
+    options = {option: value for option, value in _options(data).items() if value}
+    if data.kind == "samples":
+        samples = [other for other in r.loaders if other.kind == "samples"]
+        dataset = f"Columns({data.dataset})" if data.columns else data.dataset
+        train = ["train=True"] if data is r.train and r.val in samples else []
+        given = [f"{option}={value}" for option, value in options.items() if _differs(samples, option)]
+        made = call(f"{name} = ", "make_loader", [dataset, "config", "accelerator", *train, *given], 4)
+        return [*data.before, *made]
+    wrapped = data.iterable or data.dataset.endswith(".dataset")
+    arguments = [data.dataset if wrapped else f"Batches({data.dataset})"]
+    if data.kind == "batches":
+        arguments.append("batch_size=None")
+    else:
+        arguments.append("batch_size=config.batch_size")
+        if data is r.train and r.settings.drop_last:
+            arguments.append("drop_last=True")
+    arguments.append(f"generator={data.generator or 'torch.Generator().manual_seed(config.seed)'}")
+    arguments += [*common(r), *(f"{o}={options[o]}" for o in ("collate_fn", "worker_init_fn") if o in options)]
+    return [
+        *data.before,
+        *call(f"{name} = ", "DataLoader", arguments, 4),
+        "if accelerator.num_processes > 1:",
+        f"    {name} = accelerator.prepare({name})",
+    ]
