@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import traceback
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.dry_run import dry_run
-from workbench.events import BenchEvent, Called, Event, Message, SettingsSet
+from workbench.events import BenchEvent, Called, Event, Message, SettingsSet, StatusChanged
 from workbench.export.capture import CallSite
 from workbench.launch import jobs
 from workbench.launch.protocol import AnyJob, Job
@@ -94,6 +95,7 @@ class Workbench:
         self._starts: list[str] = []
         self._listeners: list[Listener] = list(listeners)
         self._failing: list[Listener] = []
+        self._closing: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._launcher = ThreadLauncher(self._hear)
 
@@ -234,8 +236,12 @@ class Workbench:
         raise ExportError("there is no finished fit to export: call bench.fit().result() first, or give run=.")
 
     def close(self) -> None:
-        """Stop what runs and drop what waits. The record stays."""
+        """Stop what runs, drop what waits, close the views. The record stays."""
         self._launcher.close()
+        for callback in tuple(self._closing):
+            with contextlib.suppress(Exception):  # a view's mistake must not hide what ended the `with` block
+                callback()
+        self._closing.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -256,6 +262,16 @@ class Workbench:
                 self._listeners.remove(listener)
 
         return unsubscribe
+
+    def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when the bench has closed; call what is returned to have it not called."""
+        self._closing.append(callback)
+
+        def forget() -> None:
+            if callback in self._closing:
+                self._closing.remove(callback)
+
+        return forget
 
     def __repr__(self) -> str:
         changed = ", ".join(f"{name}={value!r}" for name, value in self._settings.changed().items())
@@ -294,6 +310,7 @@ class Workbench:
             self.jobs.append(job)
             self._starts.append(start)
         self._tell(Called(_line(kind, called)))
+        self._tell(StatusChanged("queued"))
         self._launcher.submit(job)
         return job
 

@@ -113,7 +113,7 @@ def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     print("accelerate launch", script)
     # This package may be imported from where it lies, but the script must do without it.
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([*launch, *options, str(script), "--log", str(log)], check=False, env=clean)
+    done = subprocess.run([*launch, *options, str(script), "--log_file", str(log)], check=False, env=clean)
     if done.returncode:
         raise SystemExit(f"{script} ended with exit code {done.returncode}")
     rows = [json.loads(line) for line in log.read_text().splitlines()]

@@ -214,7 +214,7 @@ def test_other_starts(runner: Runner, tmp_path: Path) -> None:
 LIVE = (
     ("", 9),
     (", scheduler=lambda o, updates: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.01, total_iters=updates)", 9),
-    (", scheduler=lambda o, updates: torch.optim.lr_scheduler.CosineAnnealingLR(o, updates), max_steps=100", 13),
+    (", scheduler=lambda o, updates: torch.optim.lr_scheduler.CosineAnnealingLR(o, updates, eta_min=1e-3), max_steps=100", 13),
 )
 
 

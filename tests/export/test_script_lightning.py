@@ -37,6 +37,7 @@ class Boring(BoringModel):
     def validation_step(self, batch, batch_idx):
         loss = self.step(batch)
         self.log("val_loss", loss)
+        self.log("val_epoch", float(self.current_epoch + 10 * self.global_step))
         self.log_dict({"val_index": float(batch_idx), "val_device": float(self.device.type == "cpu")})
 
     def configure_optimizers(self):
@@ -82,7 +83,7 @@ class Stepping(Boring):
 FIXED = """
 class Fixed(BoringModel):
     def training_step(self, batch, batch_idx):
-        return self.step(batch)
+        return self.step(batch) * (2 + self.trainer.current_epoch) / (3 + self.global_step)
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD([{"params": [self.layer.weight]}, {"params": [self.layer.bias], "lr": 0.3}], lr=0.1)

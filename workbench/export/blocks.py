@@ -96,8 +96,11 @@ def set_lr(r: Recipe) -> str:
                         group[key] = scaled(group[key])
             for scheduler in schedulers:  # it grows: a chain of schedulers holds others
                 schedulers += getattr(scheduler, "_schedulers", ())
-                if hasattr(scheduler, "base_lrs"):
-                    scheduler.base_lrs = [scaled(rate) for rate in scheduler.base_lrs]''')
+                for name in ("base_lrs", "max_lrs"):
+                    if hasattr(scheduler, name):
+                        setattr(scheduler, name, [scaled(rate) for rate in getattr(scheduler, name)])
+                if isinstance(getattr(scheduler, "eta_min", None), float):
+                    scheduler.eta_min = scaled(scheduler.eta_min)''')
 
 
 def validate(r: Recipe) -> str:

@@ -34,6 +34,7 @@ def _model(r: Recipe) -> list[str]:
     if r.hooks is not None:
         lines += [f"{home} = config.{name}" for name, home in r.hooks.homes.items()]
         lines += _listening(r)
+        lines += _trainer() if r.hooks.asks_trainer else []
     if r.weights is not None:
         lines += [
             f"start = Path(__file__).with_name({quoted(r.weights)})",
@@ -55,6 +56,20 @@ def _listening(r: Recipe) -> list[str]:
         "logged = {}",
         "network.log = lambda name, value, *_, **__: logged.update({name: value})",
         "network.log_dict = lambda values, *_, **__: logged.update(values)",
+    ]
+
+
+def _trainer() -> list[str]:
+    """What a LightningModule may ask its trainer for."""
+    return [
+        "trainer = network._trainer = SimpleNamespace(",
+        "    current_epoch=0,",
+        "    global_step=0,",
+        "    is_global_zero=accelerator.is_main_process,",
+        "    global_rank=accelerator.process_index,",
+        "    local_rank=accelerator.local_process_index,",
+        "    world_size=accelerator.num_processes,",
+        ")",
     ]
 
 
@@ -223,6 +238,8 @@ def _step(r: Recipe) -> list[str]:
         "total += loss" if r.accumulates else "total += loss.detach()",
     ]
     if r.hooks is not None:
+        if r.hooks.asks_trainer:
+            lines.append("trainer.global_step = step")
         return [*lines, *_scheduling(r, "step", "step")]
     return [*lines, "scheduler.step()"] if r.scheduled else lines
 
@@ -243,7 +260,9 @@ def _scheduling(r: Recipe, interval: str, counter: str) -> list[str]:
 
 
 def _after_epoch(r: Recipe) -> list[str]:
-    lines = [] if r.hooks is None else _scheduling(r, "epoch", "epoch + 1")
+    lines = ["trainer.current_epoch = epoch + 1"] if r.hooks and r.hooks.asks_trainer else []
+    if r.hooks is not None:
+        lines += _scheduling(r, "epoch", "epoch + 1")
     lines.append('scores = {"loss": float(total) / (step - began)}')
     if r.val is not None:
         lines += _validation(r, r.val)

@@ -252,22 +252,31 @@ def _literals(names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, text
 
 
-def literal(value: Any, room: int = _ITEMS) -> str | None:
+def literal(value: Any) -> str | None:
     """Source text that makes an equal value, for plain values of a moderate size; else None."""
-    if value is None or type(value) in (bool, int, str, bytes):
-        return repr(value) if not isinstance(value, (str, bytes)) or len(value) <= 10 * _ITEMS else None
+    return _literal(value, itertools.repeat(None, _ITEMS), frozenset())
+
+
+def _literal(value: Any, left: Iterator[None], around: frozenset[int]) -> str | None:
+    """`left` gives up one for each item inside, however deep; `around` are the containers that hold `value`."""
+    if value is None or type(value) is bool:
+        return repr(value)
+    if type(value) in (str, bytes):
+        return repr(value) if len(value) <= 10 * _ITEMS else None
+    if type(value) is int:
+        return repr(value) if value.bit_length() <= 10 * _ITEMS else None
     if type(value) is float:
         return repr(value) if value - value == 0 else f"float({str(value)!r})"
     if isinstance(value, pathlib.PurePath):
         return f"pathlib.{'Path' if isinstance(value, pathlib.Path) else type(value).__name__}({str(value)!r})"
-    if type(value) not in (tuple, list, dict) or len(value) > room:
+    if type(value) not in (tuple, list, dict) or id(value) in around or len(around) == _DEPTH or len(value) > _ITEMS:
         return None
-    inner = [*value, *value.values()] if type(value) is dict else list(value)
-    room -= len(inner)
-    texts = [literal(item, room) for item in inner]
-    if any(text is None for text in texts):
-        return None
-    words = [text for text in texts if text is not None]
+    words: list[str] = []
+    for item in [*value, *value.values()] if type(value) is dict else list(value):
+        text = _literal(item, left, around | {id(value)}) if next(left, _NONE) is None else None
+        if text is None:
+            return None
+        words.append(text)
     if sum(map(len, words)) > 100 * _ITEMS:
         return None
     if type(value) is dict:

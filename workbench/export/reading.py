@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from safetensors import safe_open
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from workbench._version import __version__
@@ -27,6 +28,7 @@ from workbench.settings import Settings
 from workbench.task.data import Batches, Columns, DataSpec, Parts, batches_in
 from workbench.task.lightning import LightningLike, has_loader
 from workbench.task.protocol import Task
+from workbench.task.summary import ModelSummary
 from workbench.task.supervised import TARGETS, Supervised
 
 
@@ -34,6 +36,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     """Everything that the script at `path` depends on, checked."""
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
+    _check_start(run, task.model)
     _check_settings(run.settings)
     sliced = slice_call(site)
     started = next((e for e in run.events if isinstance(e, RunStarted)), None)
@@ -65,6 +68,36 @@ def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
             f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}: "
             "export it from the bench that made it."
         )
+    name, own = header.get("task", {}).get("model"), ModelSummary.of(task).name
+    if name not in (None, own):
+        raise ExportError(f"run {run.id} trained {name}, and this bench has {own}: export it from the bench that made it.")
+
+
+def start_of(run: Run) -> Path | None:
+    """Where the weights that a run began with are kept; None where it has no record."""
+    return None if run.folder is None else run.folder / "checkpoints" / "start.safetensors"
+
+
+def _check_start(run: Run, model: nn.Module) -> None:
+    """The starting weights must be there, and be those of this model."""
+    start = start_of(run)
+    if start is None:
+        return
+    if not start.exists():
+        raise ExportError(
+            f"the starting weights of run {run.id} are gone ({start} was removed, or could not be written), so no script "
+            "can begin where it began: fit again, and raise keep_runs if runs are removed too early."
+        )
+    with safe_open(str(start), framework="pt") as file:
+        tied = file.metadata() or {}  # names of weights that are stored under another name
+        there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    here = {name: tuple(value.shape) for name, value in model.state_dict().items() if name not in tied}
+    for name in [*here, *there]:
+        if there.get(name) != here.get(name):
+            raise ExportError(
+                f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of this bench it is "
+                f"{here.get(name)}: export it from the bench that made it."
+            )
 
 
 def _check_settings(settings: Settings) -> None:
@@ -104,7 +137,7 @@ def _of_task(task: Task, sliced: Sliced, settings: Settings) -> dict[str, Any]:
     }
     if isinstance(task, LightningLike):
         none = {"batch": "own", "mean": False, "loss_is_module": False, "metric_modules": False}
-        return {**found, **none, "hooks": _hooks(task, settings)}
+        return {**found, **none, "hooks": _hooks(task, sliced, settings)}
     return {
         **found,
         "batch": _layout(_first_batch(task.train), sliced.arguments.get("loss", "None") != "None"),
@@ -129,19 +162,30 @@ def _prepared(task: Task, owner: Any) -> Iterator[str]:
             yield f'{name}.setup("fit")'
 
 
-def _hooks(task: LightningLike, settings: Settings) -> Hooks:
-    with task.running(settings):
-        made = task.module.configure_optimizers()
-        made_lr = task.configure(settings, None).lr
+def _hooks(task: LightningLike, sliced: Sliced, settings: Settings) -> Hooks:
+    try:
+        made, made_lr = task.module.configure_optimizers(), task.configure(settings, None).lr
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ExportError(f"configure_optimizers() cannot be looked at outside of a fit: {what}") from error
     optimizer, listed = _places(made)
     return Hooks(
         homes={name: home.replace("'", '"') for name, home in task.homes.items()},
+        asks_trainer="_trainer" in vars(task.module) and _asks_trainer(type(task.module), sliced.code),
         train_index=task.takes_index,
         val_index=task.val is not None and _takes_index(task.module.validation_step),
         optimizer=optimizer,
         schedules=tuple(_schedule(place, entry) for place, entry in listed),
         made_lr=made_lr,
     )
+
+
+def _asks_trainer(cls: type, code: str) -> bool:
+    """Whether the user's code, or a class that is imported, names the trainer or what it knows."""
+    names = {"current_epoch", "global_step", "trainer"}
+    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning", "torch")]
+    functions = [value for base in own for value in vars(base).values() if inspect.isfunction(value)]
+    return any(names & set(f.__code__.co_names) for f in functions) or any(f".{name}" in code for name in names)
 
 
 def _places(made: Any) -> tuple[str, list[tuple[str, Any]]]:

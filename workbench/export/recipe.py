@@ -74,6 +74,8 @@ class Hooks:
 
     homes: Mapping[str, str]
     """Where its lr and batch_size live, as assignable expressions."""
+    asks_trainer: bool
+    """Whether it reads from its trainer how far it is."""
     train_index: bool
     val_index: bool
     """Whether its steps take the number of the batch."""

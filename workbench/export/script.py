@@ -14,44 +14,72 @@ techniques that were on. What cannot be carried is refused by name, and then not
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from workbench.export.capture import CallSite
 from workbench.export.errors import ExportError
-from workbench.export.reading import recipe_of
+from workbench.export.reading import recipe_of, start_of
 from workbench.export.text import text_of
 from workbench.runs.run import Run
 from workbench.task.protocol import Task
 
+_OURS = re.compile(r"^Written by Tuning Workbench \S+\.$", re.MULTILINE)
+
 
 def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
-    """Write `path` and, where the run has kept them, its starting weights beside it; returns `path`.
+    """Write `path` and, where the run has a record, its starting weights beside it; returns `path`.
 
-    Raises `ExportError`, and writes nothing, where something cannot be carried.
+    Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
+    would be lost.
     """
-    start = None if run.folder is None else run.folder / "checkpoints" / "start.safetensors"
-    if start is not None and not start.exists():
-        start = None
+    if not path.name or path.is_dir():
+        raise ExportError(f"{str(path)!r} is no name for a script: give a file, as in 'train.py'.")
+    start = start_of(run)
     weights = None if start is None else path.with_name(f"{path.stem}.start.safetensors")
+    _check_free(path, weights, site)
     text = text_of(recipe_of(path, run, site, task, None if weights is None else weights.name))
     try:
         compile(text, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
+    files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
-        _replace(weights, lambda aside: shutil.copyfile(start, aside))
-    _replace(path, lambda aside: aside.write_text(text, encoding="utf-8"))
+        files[weights] = lambda aside: shutil.copyfile(start, aside)
+    files[path] = lambda aside: aside.write_text(text, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(files)
+    except OSError as error:
+        raise ExportError(f"{path} cannot be written: {error}") from error
     return path
 
 
-def _replace(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a file aside and rename it, so that it is whole or as it was."""
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+def _check_free(path: Path, weights: Path | None, site: CallSite) -> None:
+    """Refuse to replace what no export wrote, or what the run's own code was read from."""
+    ours = False
+    if path.exists():
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        ours = _OURS.search(text) is not None
+        if not ours or text in {piece.source for piece in site.pieces} | set(site.sources.values()):
+            raise ExportError(f"{path} is a file of your own, and stays as it is: give another name for the script.")
+    if weights is not None and weights.exists() and not (ours and weights.is_file()):
+        raise ExportError(
+            f"{weights} is there without the script that it would belong to, and stays as it is: "
+            "remove it, or give another name for the script."
+        )
+
+
+def _replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Write files aside and, when all are whole, rename them."""
+    asides = {target: target.with_name(f".{target.name}.{os.getpid()}") for target in files}
     try:
-        write(aside)
-        os.replace(aside, target)
+        for target, write in files.items():
+            write(asides[target])
+        for target, aside in asides.items():
+            os.replace(aside, target)
     finally:
-        aside.unlink(missing_ok=True)
+        for aside in asides.values():
+            aside.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import itertools
 import re
 import shlex
@@ -11,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
 from workbench.export import blocks, body, loaders, names
+from workbench.export.errors import ExportError
 from workbench.export.layout import Import, set_imports
 from workbench.export.recipe import GIVEN, Recipe
 
 _DATA = "torch.utils.data"
 _IMPORTS = [
     Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("itertools"), Import("json"),
-    Import("random"), Import("pathlib", "Path"), Import("numpy", None, "np"), Import("torch"),
+    Import("random"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
     Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_model"),
@@ -34,7 +36,11 @@ def text_of(r: Recipe) -> str:
     given = {name: _expression(r, name) for name in GIVEN if name in used}
     used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
     imports = [item for item in _IMPORTS if item.binds in used]
+    rebound = _rebound(r, used)
+    if rebound:
+        imports.append(Import("builtins"))
     renamed = _renamed(r, names.defined(tree) | set(given), imports)
+    renamed |= {name: f"{renamed.get('builtins', 'builtins')}.{name}" for name in rebound}
     ours = names.replaced(ours, renamed)
     inside: dict[str, str] = {}
     bindings: list[str] = []
@@ -101,9 +107,11 @@ def _ends_in_block(text: str) -> bool:
 def _head(r: Recipe) -> str:
     script = shlex.quote(r.script)
     end = " The run was stopped by hand; max_steps says where." if r.stopped is not None else ""
-    start = ""
+    start = "The weights that the run began with were not recorded: it begins with those that its code makes."
     if r.weights is not None:
-        start = f"\nThe weights that the run began with are read from {_plain(r.weights)}, if that is there."
+        start = f"The weights that the run began with are read from {_plain(r.weights)}, if that is there."
+    needed = ["torch", "accelerate", *sorted(r.sliced.modules - {"torch", "accelerate"})]
+    needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
     notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in r.sliced.notes)
     return dedent('''\
         """Train {} as the run {} did.{}
@@ -111,9 +119,11 @@ def _head(r: Recipe) -> str:
             python {}
             accelerate launch {}    (or torchrun; on every device there is)
 
-        Every setting has an option: --lr 1e-3. --help lists them.{}{}
+        Every setting has an option: --lr 1e-3. --help lists them.
+        {}
+        {}{}
         Written by Tuning Workbench {}.
-        """''').format(_plain(r.model), _plain(r.run), end, _plain(script), _plain(script), start, notes, r.version)
+        """''').format(_plain(r.model), _plain(r.run), end, _plain(script), _plain(script), start, needs, notes, r.version)
 
 
 def _plain(text: str) -> str:
@@ -151,10 +161,23 @@ def _is_tensor(node: ast.expr, kinds: Mapping[str, str]) -> bool:
     return isinstance(node, ast.Name) and kinds.get(node.id) == "tensor"
 
 
+def _taken(r: Recipe) -> set[str]:
+    """The names that the user's code binds."""
+    return set(r.sliced.names) | {item.binds for item in _imported(r.sliced.imports)}
+
+
+def _rebound(r: Recipe, used: set[str]) -> list[str]:
+    """The built-ins that our text reads and the user's code gives another meaning."""
+    found = sorted(name for name in used & _taken(r) & set(dir(builtins)) if not name.startswith("_"))
+    if "super" in found:
+        raise ExportError("`super` means something else in the code of this bench, and the script needs it: rename yours.")
+    return found
+
+
 def _renamed(r: Recipe, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
     """Our names that the user's code has too, with what they are called instead."""
     theirs = {item.binds: item.identity for item in _imported(r.sliced.imports)}
-    taken = set(r.sliced.names) | set(theirs)
+    taken = _taken(r)
     same = {name for name in GIVEN if r.given(GIVEN[name]) == name}
     mine = (set(ours) - same) | {item.binds for item in imports if theirs.get(item.binds) != item.identity}
     renamed = {}

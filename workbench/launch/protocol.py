@@ -143,6 +143,7 @@ class Job(Generic[T]):
         """Do the work in this thread; one that was stopped before its turn touches nothing."""
         if self.inbox.has(Stop):
             return "stopped", None
+        self._status = "running"
         try:
             return self._work(emit, self.inbox), None
         except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is

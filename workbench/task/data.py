@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -24,7 +25,9 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
+    Subset,
     TensorDataset,
+    get_worker_info,
 )
 
 from workbench.settings import Settings
@@ -66,7 +69,10 @@ class Batches(IterableDataset[Any]):
         self.one_shot = iter(batches) is batches
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._batches)
+        worker = get_worker_info()
+        if worker is None:
+            return iter(self._batches)
+        return itertools.islice(self._batches, worker.id, None, worker.num_workers)  # each batch by one worker
 
     def peek(self) -> Any:
         """The first batch, without losing it."""
@@ -115,6 +121,19 @@ def _as_is(batch: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class WorkerInit:
+    """A user's worker_init_fn, which finds its own data set in `get_worker_info()`, not `SeededBatches`."""
+
+    users: Callable[[int], None]
+
+    def __call__(self, worker_id: int) -> None:
+        info = get_worker_info()
+        if info is not None and isinstance(info.dataset, SeededBatches):
+            object.__setattr__(info, "dataset", info.dataset.dataset)  # it is frozen
+        self.users(worker_id)
+
+
+@dataclass(frozen=True)
 class Parts:
     """What a loader is made of."""
 
@@ -128,6 +147,8 @@ class Parts:
     worker_init_fn: Callable[[int], None] | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
     """Settings that a DataLoader brought along: batch_size, shuffle, num_workers, …"""
+    worker_options: dict[str, Any] = field(default_factory=dict)
+    """What a DataLoader said of its workers that is no setting: timeout, prefetch_factor, …"""
 
     @property
     def own_batches(self) -> str | None:
@@ -141,48 +162,74 @@ class Parts:
 
 def parts_of(loader: Loader) -> Parts:
     """Take a user's DataLoader apart, so that an equal one can be made at any batch size."""
-    sampler = loader.sampler
-    plain_batches = type(loader.batch_sampler) is BatchSampler
     iterable = isinstance(loader.dataset, IterableDataset)
-    # A RandomSampler with replacement or num_samples is the user's own choice and stays as it is.
-    usual = iterable or type(sampler) is SequentialSampler or _plain_random(sampler)
+    own_batches: Any = None if iterable else loader.batch_sampler
+    sampler, batch_size, drop_last = loader.sampler, loader.batch_size, loader.drop_last
+    if type(own_batches) is BatchSampler:
+        # Also where it was given as batch_sampler=: the loader itself then says nothing of all this.
+        sampler, batch_size, drop_last = own_batches.sampler, own_batches.batch_size, own_batches.drop_last
+        own_batches = None
     defaults: dict[str, Any] = {
         "num_workers": loader.num_workers,
         "shuffle": type(sampler) is RandomSampler,
-        "drop_last": loader.drop_last if plain_batches or iterable else False,
+        "drop_last": drop_last,
     }
-    if loader.num_workers:
-        defaults["persistent_workers"] = loader.persistent_workers
+    if batch_size is not None:
+        defaults["batch_size"] = batch_size
     if loader.pin_memory:
         defaults["pin_memory"] = True
-    if loader.batch_size is not None:
-        defaults["batch_size"] = loader.batch_size
+    options: dict[str, Any] = {}
+    if loader.num_workers:
+        defaults["persistent_workers"] = loader.persistent_workers
+        options = {name: getattr(loader, name) for name in ("prefetch_factor", "timeout", "multiprocessing_context")}
     collate = loader.collate_fn
     default_collate = collate in (torch.utils.data.default_collate, torch.utils.data.default_convert)
     return Parts(
         dataset=loader.dataset,
         collate_fn=None if default_collate else collate,
-        sampler=None if usual else sampler,
-        batch_sampler=None if plain_batches or iterable or loader.batch_sampler is None else loader.batch_sampler,
+        sampler=None if iterable or _usual(sampler, loader) else sampler,
+        batch_sampler=own_batches,
         ready=loader.batch_size is None and loader.batch_sampler is None,
-        generator=loader.generator or getattr(sampler, "generator", None),
+        generator=loader.generator,
         worker_init_fn=loader.worker_init_fn,
         defaults=defaults,
+        worker_options=options,
     )
 
 
-def _apart(sampler: Any) -> Any:
-    """A sampler that leaves the user's generator where it is, if it draws from one."""
-    if not isinstance(getattr(sampler, "generator", None), torch.Generator):
-        return sampler
-    own = copy.copy(sampler)
-    own.generator = torch.Generator()
-    own.generator.set_state(sampler.generator.get_state())
-    return own
+def _usual(sampler: Any, loader: Loader) -> bool:
+    """Whether a sampler is one that a loader makes for itself; any other is the user's own choice and stays."""
+    if type(sampler) is RandomSampler:
+        if sampler.replacement or sampler._num_samples is not None:
+            return False
+        if sampler.generator not in (None, loader.generator):
+            return False
+    elif type(sampler) is not SequentialSampler:
+        return False
+    return _length(sampler.data_source) == _length(loader.dataset)
 
 
-def _plain_random(sampler: Any) -> bool:
-    return type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None
+def _apart(sampler: Any, copies: dict[int, Any] | None = None) -> Any:
+    """A sampler that leaves the user's generators where they are: copied with what holds one, else as it is."""
+    copies = {} if copies is None else copies
+    if id(sampler) in copies:
+        return copies[id(sampler)]
+    copies[id(sampler)] = sampler
+    changed: dict[str, Any] = {}
+    for name, part in getattr(sampler, "__dict__", {}).items():
+        if isinstance(part, Sampler):
+            other = _apart(part, copies)
+        elif isinstance(part, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
+            clone = part.clone_state() if isinstance(part, torch.Generator) else copy.deepcopy(part)
+            other = copies.setdefault(id(part), clone)
+        else:
+            continue
+        if other is not part:
+            changed[name] = other
+    if changed:
+        own = copies[id(sampler)] = copy.copy(sampler)
+        vars(own).update(changed)
+    return copies[id(sampler)]
 
 
 class DataSpec:
@@ -266,21 +313,26 @@ class DataSpec:
             generator.set_state(parts.generator.get_state())
         else:
             generator.manual_seed(settings.seed)
+        workers = 0 if self.one_shot else settings.num_workers  # each worker would take of its own copy
         pin = settings.pin_memory
+        if pin is None:
+            pin = torch.cuda.is_available() and settings.accelerator != "cpu" and _on_cpu(parts.dataset)
         common: dict[str, Any] = {
-            "num_workers": settings.num_workers,
-            "pin_memory": torch.cuda.is_available() and settings.accelerator != "cpu" if pin is None else pin,
-            "persistent_workers": settings.persistent_workers and settings.num_workers > 0,
+            "num_workers": workers,
+            "pin_memory": pin,
+            "persistent_workers": settings.persistent_workers and workers > 0,
             "generator": generator,
             "worker_init_fn": parts.worker_init_fn,
             "collate_fn": parts.collate_fn,
+            **(parts.worker_options if workers else {}),
         }
         if parts.ready:
             return DataLoader(parts.dataset, batch_size=None, **common)
         if isinstance(parts.dataset, IterableDataset):
             return DataLoader(parts.dataset, batch_size=size, drop_last=train and settings.drop_last, **common)
-        batches = parts.batch_sampler or self._batches(parts, settings, size, train, generator)
-        return _map_style(parts, batches, settings, common)
+        if parts.batch_sampler is not None:
+            return _map_style(parts, _apart(parts.batch_sampler), settings, common)
+        return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, common)
 
     def _batches(
         self, parts: Parts, settings: Settings, size: int, train: bool, generator: torch.Generator
@@ -291,14 +343,18 @@ class DataSpec:
                 f"batch_size={size} is larger than the {self.name} data ({count} samples): "
                 f"take batch_size={count} or less."
             )
-        sampler = _apart(parts.sampler)
-        if sampler is None:
-            shuffled = train and settings.shuffle
-            sampler = (
-                RandomSampler(parts.dataset, generator=generator)  # type: ignore[arg-type]
-                if shuffled
-                else SequentialSampler(parts.dataset)  # type: ignore[arg-type]
-            )
+        sampler: Any
+        if parts.sampler is not None:
+            if train and parts.defaults.get("shuffle") and not settings.shuffle:
+                raise TaskError(
+                    f"shuffle=False: the loader of {self.name} has a RandomSampler of its own, which stays as it is; "
+                    "give the Dataset, or a loader without it."
+                )
+            sampler = _apart(parts.sampler)
+        elif train and settings.shuffle:
+            sampler = RandomSampler(parts.dataset, generator=generator)  # type: ignore[arg-type]
+        else:
+            sampler = SequentialSampler(parts.dataset)  # type: ignore[arg-type]
         return BatchSampler(sampler, size, drop_last=train and settings.drop_last)
 
     def peek(self, count: int) -> Any:
@@ -311,7 +367,7 @@ class DataSpec:
         else:
             samples = self.samples
             size = count if samples is None else min(count, samples)
-            calm = Settings(batch_size=max(size, 1), shuffle=False)
+            calm = Settings(batch_size=max(size, 1), shuffle=False, pin_memory=False)
             batch = next(iter(self.loader(calm)), None)
         if batch is None:
             raise TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
@@ -324,6 +380,8 @@ def _map_style(parts: Parts, batches: Any, settings: Settings, common: dict[str,
         common["collate_fn"] = _as_is
     if settings.num_workers:
         batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
+        if parts.worker_init_fn is not None:
+            common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
     return DataLoader(dataset, batch_sampler=batches, **common)
 
 
@@ -333,7 +391,9 @@ def _whole_batches(parts: Parts) -> Dataset[Any]:
     if parts.collate_fn is not None:
         # A user's collate function expects a list of samples.
         return _Samples(dataset) if isinstance(dataset, Columns) else dataset
-    return _StackedTensors(dataset.tensors) if type(dataset) is TensorDataset else dataset
+    # A worker_init_fn may look at the data set: then it is the user's own that is read.
+    whole = type(dataset) is TensorDataset and parts.worker_init_fn is None
+    return _StackedTensors(dataset.tensors) if whole else dataset
 
 
 class _StackedTensors(Columns):
@@ -354,6 +414,18 @@ class _Samples(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.columns[index]
+
+
+def _on_cpu(dataset: Any) -> bool:
+    """Whether ready-made tensors lie in host memory, which alone can be pinned; True where nobody knows."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    tensors: Iterable[Tensor] = ()
+    if isinstance(dataset, Columns):
+        tensors = dataset._values()
+    elif isinstance(dataset, TensorDataset):
+        tensors = dataset.tensors
+    return all(tensor.device.type == "cpu" for tensor in tensors)
 
 
 def _is_array(value: Any) -> bool:
@@ -394,23 +466,28 @@ def batches_in(loader: Loader) -> int | None:
 
 
 def sample_count(batch: Any) -> int:
-    """How many samples a batch holds: the first dimension of its first tensor; 1 where there is none."""
-    if isinstance(batch, Tensor):
-        return len(batch) if batch.ndim else 1
-    values: Iterable[Any] = ()
-    if isinstance(batch, Mapping):
-        values = batch.values()
-    elif isinstance(batch, (tuple, list)):
-        values = batch
-    for value in values:
-        if isinstance(value, (Tensor, np.ndarray, Mapping, tuple, list)):
-            return sample_count(value) if not isinstance(value, np.ndarray) else len(value)
-    sizes = getattr(batch, "batch_sizes", None)  # a PackedSequence
-    return int(sizes[0]) if isinstance(sizes, Tensor) else 1
+    """How many samples a batch holds: the first dimension of its first tensor or array; 1 where there is none."""
+    found = _first_count(batch)
+    return 1 if found is None else found
+
+
+def _first_count(value: Any) -> int | None:
+    if isinstance(value, PackedSequence):
+        return int(value.batch_sizes[0])
+    if isinstance(value, (Tensor, np.ndarray)):
+        return len(value) if value.ndim else 1
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, (tuple, list)):
+        parts = value
+    return next((count for count in map(_first_count, parts) if count is not None), None)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch on `device`, in the same containers."""
+    if isinstance(batch, PackedSequence):
+        return batch.to(device=device, non_blocking=True)  # its batch_sizes stay on the CPU
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):

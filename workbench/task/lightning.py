@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -98,6 +99,8 @@ class LightningLike(Task):
         if self._steps["train"] is None:
             raise TaskError(f"{type(module).__name__} defines no training_step of its own: write one.")
         self._logged: dict[str, Tensor | float] = {}
+        self._accumulates = False
+        self._optimizer: weakref.ref[Optimizer] | None = None
         self._trainer = Trainer()
         if self._steps["val"] is None:
             self.val = None
@@ -108,10 +111,14 @@ class LightningLike(Task):
     def implied(self) -> dict[str, Any]:
         """The settings that the object itself carries: its learning rate and its loader's batch size."""
         found = dict(self.train.defaults) if self.train else {}
-        home = _attribute(self.module, LR_NAMES)
-        rate = home[0][home[1]] if home else _optimization(self.module).lr
-        if isinstance(rate, (int, float)) and rate > 0:
-            found["lr"] = float(rate)
+        homes = _homes(self.module, LR_NAMES)
+        rates = [float(place[name]) for place, name in homes if isinstance(place[name], (int, float))]
+        with self._attached():
+            made = self._optimization().lr
+            # Where two attributes differ, the one that was read; the code's own rate, where none is.
+            rate = rates[0] if rates and made not in rates and self._reads(rates[0], made) else made
+        if rate is not None and rate > 0:
+            found["lr"] = rate
         return found
 
     @property
@@ -121,40 +128,43 @@ class LightningLike(Task):
 
     @property
     def homes(self) -> dict[str, str]:
-        """Where `lr` and `batch_size` live on the object, as expressions on `network`, for the exported script."""
+        """Where `lr` and `batch_size` live on `network`, as the left of an assignment, for the exported script."""
         found = {}
         for setting, names in (("lr", LR_NAMES), ("batch_size", ("batch_size",))):
-            home = _attribute(self.module, names)
-            if home:
-                in_hparams = home[0] is not vars(self.module)
-                found[setting] = f"network.hparams[{home[1]!r}]" if in_hparams else f"network.{home[1]}"
+            places = [
+                f"network.{name}" if place is vars(self.module) else f"network.hparams[{name!r}]"
+                for place, name in _homes(self.module, names)
+            ]
+            if places:
+                found[setting] = " = ".join(places)
         return found
 
     @contextlib.contextmanager
     def running(self, settings: Settings) -> Iterator[None]:
         """While a job runs, `lr` and `batch_size` are the job's, and `self.log` is heard; all is put back after."""
-        written: list[tuple[Any, str, Any]] = []
-        for names, value in ((LR_NAMES, settings.lr), (("batch_size",), settings.batch_size)):
-            home = _attribute(self.module, names)
-            if home:
-                written.append((*home, home[0][home[1]]))
-                home[0][home[1]] = value
-        shadowed = vars(self.module)
-        shadowed["log"], shadowed["log_dict"] = self._log, self._log_dict
-        attached = shadowed.get("_trainer")
-        if "_trainer" in shadowed:
+        self._accumulates = settings.accumulate_grad_batches > 1
+        rate, size = _homes(self.module, LR_NAMES), _homes(self.module, ("batch_size",))
+        with _written(rate, settings.lr), _written(size, settings.batch_size), self._attached():
+            yield
+
+    @contextlib.contextmanager
+    def _attached(self) -> Iterator[None]:
+        """The object logs to this task and finds our trainer; its own attributes are put back after."""
+        attributes = vars(self.module)
+        own = {name: attributes[name] for name in ("log", "log_dict", "_trainer") if name in attributes}
+        for name, hear in (("log", self._log), ("log_dict", self._log_dict)):
+            if callable(own.get(name, hear)):  # a list of its own, say, is no method that logs
+                attributes[name] = hear
+        if "_trainer" in own:
             # A LightningModule reads current_epoch and global_step from its trainer; without one it says 0.
-            shadowed["_trainer"] = self._trainer
+            attributes["_trainer"] = self._trainer
         try:
             yield
         finally:
-            shadowed.pop("log", None)
-            shadowed.pop("log_dict", None)
-            if "_trainer" in shadowed:
-                shadowed["_trainer"] = attached
+            attributes.pop("log", None)
+            attributes.pop("log_dict", None)
+            attributes.update(own)
             self._trainer.progress = None
-            for place, name, value in written:
-                place[name] = value
 
     def follow(self, progress: Progress) -> None:
         self._trainer.progress = progress
@@ -171,6 +181,11 @@ class LightningLike(Task):
         assert step is not None
         output = step(batch, batch_idx)
         loss = output.get("loss") if isinstance(output, Mapping) else output
+        if self._accumulates and isinstance(output, Mapping) and "weight" in output:
+            raise TaskError(
+                "training_step returned a dict with 'weight', which is not served yet: with "
+                "accumulate_grad_batches > 1 each batch counts the same. Leave it out, or accumulate 1."
+            )
         if not isinstance(loss, Tensor):
             got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{output!r}"
             raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
@@ -188,13 +203,33 @@ class LightningLike(Task):
         return Scores(values, float(sample_count(batch)))
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
-        found = _optimization(self.module)
-        if _attribute(self.module, LR_NAMES):
+        found = self._optimization()
+        if found.lr == settings.lr or self._reads(settings.lr, found.lr):
             found.lr = None  # the object has read the job's own rate, and made of it what it wants
+        elif _homes(self.module, LR_NAMES):
+            found = self._optimization()  # the object may have kept what it made last
         for group in found.optimizer.param_groups:
             if settings.weight_decay is not None and "weight_decay" in group:
                 group["weight_decay"] = settings.weight_decay
         return found
+
+    def _optimization(self) -> Optimization:
+        found = _optimization(self.module)
+        if self._optimizer is not None and self._optimizer() is found.optimizer:
+            raise TaskError(
+                f"{type(self.module).__name__}.configure_optimizers() returned the same optimizer again, with the "
+                "state of the job before: make it in configure_optimizers, not in __init__."
+            )
+        self._optimizer = weakref.ref(found.optimizer)
+        return found
+
+    def _reads(self, rate: float, made: float | None) -> bool:
+        """Whether `configure_optimizers` reads the object's rate: with twice `rate` there it makes another than `made`."""
+        homes = _homes(self.module, LR_NAMES)
+        if not homes:
+            return False
+        with _written(homes, 2 * rate):
+            return self._optimization().lr != made
 
 
 def spec_of(name: str, source: Any) -> DataSpec | None:
@@ -255,15 +290,24 @@ def _arguments(hook: Callable[..., Any]) -> int:
     return len([p for p in inspect.signature(hook).parameters.values() if p.kind is not p.VAR_KEYWORD])
 
 
-def _attribute(module: Any, names: Sequence[str]) -> tuple[Any, str] | None:
-    """Where a setting lives on the object: (its `__dict__` or `hparams`, the name there)."""
+def _homes(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
+    """Everywhere a setting lives on the object: (its `__dict__` or `hparams`, the name there)."""
     hparams = getattr(module, "hparams", None)
-    for name in names:
-        if name in vars(module):
-            return vars(module), name
-        if isinstance(hparams, Mapping) and name in hparams:
-            return hparams, name
-    return None
+    places = [vars(module), *([hparams] if isinstance(hparams, Mapping) else [])]
+    return [(place, name) for name in names for place in places if name in place]
+
+
+@contextlib.contextmanager
+def _written(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
+    """Inside, `value` stands in all these places."""
+    before = [place[name] for place, name in homes]
+    try:
+        for place, name in homes:
+            place[name] = value
+        yield
+    finally:
+        for (place, name), old in zip(homes, before, strict=True):
+            place[name] = old
 
 
 def _parameters_of(module: Any) -> nn.Module:

@@ -21,8 +21,11 @@ def reachable(root: widgets.Widget) -> None:
 
 
 def tree(root: widgets.Widget) -> Iterator[widgets.Widget]:
-    """A widget and all that it holds."""
+    """A widget and all that it holds, layouts and styles too: each is a model with a comm of its own."""
     yield root
+    for part in ("layout", "style"):
+        if isinstance(held := getattr(root, part, None), widgets.Widget):
+            yield held
     for child in getattr(root, "children", ()):
         yield from tree(child)
 

@@ -69,11 +69,6 @@ def zero_is_off(name: str) -> bool:
         return False
 
 
-def label(name: str) -> str:
-    """A setting's name as it is typed in code: what is learned here can be used there."""
-    return name
-
-
 def tooltip(name: str) -> str:
     """What a setting means, with its unit."""
     unit = knob(name).unit
@@ -85,8 +80,9 @@ _WIDE = {"description_width": "158px"}
 
 
 def _common(name: str) -> dict[str, Any]:
+    """What all have. The name is as it is typed in code: what is learned here can be used there."""
     return {
-        "description": label(name), "tooltip": tooltip(name),
+        "description": name, "tooltip": tooltip(name),
         "style": dict(_WIDE), "layout": widgets.Layout(width="auto"),
     }  # fmt: skip
 

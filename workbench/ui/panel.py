@@ -55,6 +55,7 @@ class Bench(Protocol):
     def fit(self) -> Any: ...
     def export(self, path: str) -> Any: ...
     def subscribe(self, callback: Any) -> Any: ...
+    def on_close(self, callback: Any) -> Any: ...
 
 
 LIVE = {"lr": "lr", "gradient_clip_val": "clip"}
@@ -81,6 +82,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._in_run: dict[str, Any] = {}
         """What holds in the running fit; empty while none runs."""
         self._replayed: dict[int, BenchEvent] = {}
+        """Events drawn in `_catch_up` that may come through the pump too."""
+        self._on_their_way: dict[int, BenchEvent] = {}
+        """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that went on."""
         self.notice = Notice()
         self.header = Header(bench.settings, self._edit, self._find_batch_size, self._find_lr)
         self.run = RunBar(Actions(self._fit, self._pause, self._stop, self._apply, self._export))
@@ -97,6 +101,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.pump.wake
         self._catch_up()
+        self._stay = bench.on_close(self.close)
         _OPEN[id(bench)] = self
         self._closed = False
 
@@ -107,8 +112,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._closed = True
         if _OPEN.get(id(self._bench)) is self:
             del _OPEN[id(self._bench)]
+        self._stay()
         self._unsubscribe()
         self.pump.drain()
+        self.pump.close()
         for widget in list(tree(self))[1:]:
             widget.close()
         super().close()
@@ -164,8 +171,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._ask("Apply to the run", lambda: job.change(**changes))
 
     def _job(self) -> Any:
-        """The job that the canvas shows; before the first event of a new one, the bench's own word for it."""
-        return next((job for job in self._bench.jobs if job.id == self._run_id), self._bench.job)
+        """The job that the canvas shows while it goes on; else the one that the bench is at, or that waits."""
+        going = (job for job in self._bench.jobs if job.id == self._run_id and not job.done())
+        return next(going, self._bench.job)
 
     def _export(self, path: str) -> None:
         def work() -> None:
@@ -187,17 +195,37 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         with self._lock:
             self._unsubscribe = self._bench.subscribe(self.pump.put)
             for job in _last_of_each_kind(self._bench.jobs):
-                for event in list(job.events):
+                events = list(job.events)
+                for event in events:
                     self._hear(event)
-                    self._replayed[id(event)] = event
-        self.pump.wake()
+                self._replayed |= {id(event): event for event in events}
+                if not job.done():
+                    self._on_their_way |= {id(event): event for event in events[-3:]}
+            self._show_queued()
+            if self._status is not None:
+                self.pump.put(_CAUGHT_UP)
 
     def _hear(self, event: BenchEvent) -> None:
         with self._lock:
             if self._replayed.pop(id(event), None) is not None:
                 return
-            self.canvas.draw(event)
-            self._react(event)
+            if event is _CAUGHT_UP:
+                self._replayed = {key: e for key, e in self._on_their_way.items() if key in self._replayed}
+                self._on_their_way = {}
+            elif isinstance(event, StatusChanged) and event.status == "queued":
+                self._show_queued()
+            else:
+                self._draw(event)
+
+    def _draw(self, event: BenchEvent) -> None:
+        self.canvas.draw(event)
+        self._react(event)
+
+    def _show_queued(self) -> None:
+        """That a job waits, if one still does and none runs. Its start or its end, which takes that away, is to come."""
+        waits = any(job.status == "queued" for job in self._bench.jobs)
+        if waits and self._status not in ("running", "paused"):
+            self._draw(StatusChanged("queued"))
 
     def _react(self, event: BenchEvent) -> None:
         """What an event means for the controls."""
@@ -205,8 +233,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             case RunStarted():
                 self._started(event)
             case StatusChanged():
-                if not (event.status == "queued" and self._status in ("running", "paused")):
-                    self._follow(event.status)
+                self._follow(event.status)
             case Changed():
                 self._in_run.update({name: value for name, value in event.values.items() if name in LIVE})
                 self._offer_change()
@@ -238,11 +265,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         if event.error is not None:
             last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
             self.notice.say(f"{words.job(self._kind)} failed. {last[0]}", "error")
-        job = self._job()
-        if job is not None and job.id == self._run_id:
+        job = next((job for job in self._bench.jobs if job.id == self._run_id), None)
+        if job is not None:
             self.still.remember(list(job.events))
             if self.still.opened:
                 aside(self.still.fill, lambda error: self.notice.error(error, "The picture of this job"), "still")
+        self._run_id = self._kind = ""  # a job that is stopped before its turn ends without having started
+        self._show_queued()
 
     def _follow(self, status: Status) -> None:
         self._status = status
@@ -273,11 +302,16 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 # A panel holds its bench, so an id stays one bench's as long as its panel is here.
 _OPEN: WeakValueDictionary[int, Panel] = WeakValueDictionary()
 
+_CAUGHT_UP = SettingsSet({})
+"""Put behind the events that came while a panel was made."""
+
 
 def _last_of_each_kind(jobs: Iterable[Any]) -> list[Any]:
-    """The jobs whose plots are to be seen, in the order in which they ran."""
+    """The jobs whose plots are to be seen, in the order in which they ran; one that has not begun has none."""
     last: dict[str, Any] = {}
     for job in jobs:
+        if not any(isinstance(event, RunStarted) for event in job.events):
+            continue
         last.pop(job.kind, None)
         last[job.kind] = job
     return list(last.values())

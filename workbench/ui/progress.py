@@ -52,8 +52,10 @@ class Progress:
         self._put()
 
     def status(self, status: Status) -> None:
-        # Another job may be queued while this one runs; only a running job's own states are shown.
-        if self._run is None or status == "queued" or status == self._status:
+        live = self._status in ("running", "paused")
+        if status == "queued" and not live:  # while one runs, its own states are shown
+            self._clear()
+        elif status == "queued" or not live or status == self._status:
             return
         self._status = status
         self._recent.clear()
@@ -69,6 +71,8 @@ class Progress:
             self._ended = f"best {event.best}, largest {event.largest}" if known else "no size fits"
 
     def end(self, event: RunEnded) -> None:
+        if self._status not in ("running", "paused"):
+            self._clear()  # a job that was stopped before its turn: what is shown is another one's
         self._status = event.status
         self._done = max(self._done, event.step)
         if event.error is not None:
@@ -97,6 +101,8 @@ class Progress:
 
     def _words(self, total: int | None) -> list[str]:
         """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5'."""
+        if self._run is None:
+            return ["waiting for its turn"] if self._status == "queued" else ["it had not begun"]
         live = self._status in ("running", "paused")
         parts = [f"{self._done}/{total}" if total is not None else f"{self._done}"]
         rate = self._rate() if live else (self._done / self._seconds if self._seconds > 0 else None)
@@ -106,7 +112,7 @@ class Progress:
             parts.append(words.clock(self._seconds))
         if rate and self._epoch is not None:
             parts.append(f"{rate:.3g} updates/s")
-        if self._epoch is not None and self._run is not None:
+        if self._epoch is not None:
             epochs = self._run.epochs
             parts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
         return parts

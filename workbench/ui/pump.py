@@ -35,6 +35,7 @@ class Pump:
         self._due = False
         """A flush is owed."""
         self._busy = False
+        self._closed = False
         self._errors: deque[Exception] = deque(maxlen=20)
 
     def put(self, event: BenchEvent) -> None:
@@ -53,12 +54,25 @@ class Pump:
         with self._changed:
             return self._changed.wait_for(lambda: not (self._due or self._busy), timeout)
 
+    def close(self) -> None:
+        """Do no more; its thread, which holds the view, ends now."""
+        with self._changed:
+            self._closed = True
+            self._events.clear()
+            self._due = False
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+
     @property
     def errors(self) -> tuple[Exception, ...]:
         """The last errors, newest last; kept even where they could not be shown."""
         return tuple(self._errors)
 
     def _work(self) -> None:
+        if self._closed:
+            return
         self._due = True
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="workbench-pump", daemon=True)
@@ -68,7 +82,8 @@ class Pump:
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not self._changed.wait_for(lambda: self._due, _IDLE):
+                self._changed.wait_for(lambda: self._due or self._closed, _IDLE)
+                if self._closed or not self._due:
                     self._thread = None
                     return
                 events = list(self._events)
@@ -76,7 +91,7 @@ class Pump:
                 self._due, self._busy = False, True
             more = self._send(events)
             with self._changed:
-                self._due, self._busy = self._due or more, False
+                self._due, self._busy = (self._due or more) and not self._closed, False
                 self._changed.notify_all()
             time.sleep(self._interval)
 

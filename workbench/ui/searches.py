@@ -8,11 +8,13 @@ from typing import Any
 from workbench.events import CurveEnded, CurvePoint, SearchEnded, Trial
 from workbench.ui import words
 from workbench.ui.channels import Samples
-from workbench.ui.wire import Outbox
+from workbench.ui.wire import Outbox, cut
 
 CURVE_POINTS = 2000
 TRIALS = 60
 """Batch sizes shown; more than a search ever tries."""
+TEXT = 400
+"""Bytes for an error, a note or a reason: all of them together fit in one message."""
 
 
 class Sweep:
@@ -37,9 +39,9 @@ class Sweep:
         self._outbox.put("curve", {
             "suggestion": event.suggestion,
             "ended": event.ended[:200],
-            "notes": [note[:300] for note in event.notes[:8]],
+            "notes": [cut(note, TEXT) for note in event.notes[:8]],
             "suggestions": [
-                {"name": s.name[:30], "lr": s.lr, "why": s.why[:300]}
+                {"name": s.name[:30], "lr": s.lr, "why": cut(s.why, TEXT)}
                 for s in event.suggestions[:16]
                 if s.lr is not None and math.isfinite(s.lr) and s.lr > 0
             ],
@@ -73,7 +75,7 @@ class Sizes:
             "rate_words": "" if event.samples_per_second is None else words.count(event.samples_per_second),
             "peak": event.peak_bytes,
             "peak_words": "" if event.peak_bytes is None else words.size(event.peak_bytes),
-            "error": None if event.error is None else event.error[:300],
+            "error": None if event.error is None else cut(event.error, TEXT),
         }
         self._outbox.put("trials", sorted(self._trials.values(), key=lambda trial: int(trial["size"])))
 

@@ -12,6 +12,18 @@ LIMIT = 40_000
 """Bytes in one message at most, JSON and buffers together."""
 _FRAME = 200
 """What the description of one part may take."""
+_ROOM = LIMIT - _FRAME
+"""What is left for values and rows."""
+
+
+def cut(text: str, size: int) -> str:
+    """As much of the beginning of `text` as takes `size` bytes in JSON, where one character may take twelve."""
+    taken = 0
+    for i, character in enumerate(text):
+        taken += len(json.dumps(character)) - 2
+        if taken > size:
+            return text[:i]
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +52,7 @@ class Outbox:
         if key in self._values and self._values[key] == value:
             return
         text = json.dumps({key: value}, allow_nan=False)
-        if len(text) > LIMIT:
+        if len(text) > _ROOM:
             raise ValueError(f"{key!r} is too long for one message ({len(text)} bytes)")
         self._values[key], self._sizes[key] = value, len(text)
         self._changed[key] = None
@@ -59,7 +71,7 @@ class Outbox:
         """The next message, or None when the browser knows all."""
         if not self.waiting:
             return None
-        room = LIMIT - _FRAME
+        room = _ROOM
         state: dict[str, Any] = {}
         for key in list(self._changed):
             if self._sizes[key] <= room:

@@ -53,6 +53,7 @@ def percent(fraction: float) -> str:
 
 
 _JOBS = {
+    "": "Job",
     "fit": "Training",
     "find_lr": "Learning-rate finder",
     "find_batch_size": "Batch-size finder",

@@ -88,16 +88,20 @@ export class Finder {
     this.handle.attach(this.plot);
   }
 
-  /** The part that matters: from the lowest loss to somewhat above where it began. The divergence runs off the top. */
+  /** The part that matters: from the lowest loss before the edge to somewhat above where it began. What comes after runs off. */
   private lossRange(): [number, number] {
     const rows = this.store.curve.rows;
     const raw = rows.column(LOSS);
-    const smoothed = rows.column(SMOOTHED).filter(Number.isFinite);
+    const smoothed = rows.column(SMOOTHED);
     const start = quantile(raw.slice(0, 10), 0.5);
-    const low = Math.min(start, ...smoothed, quantile(raw, 0.02));
-    if (!Number.isFinite(start) || !Number.isFinite(low)) return rangeOf(raw);
-    const span = Math.max(start - low, 0.1 * Math.abs(start), 1e-6);
-    return [low - 0.15 * span, start + 0.5 * span];
+    const lowest = Math.min(start, ...smoothed.filter(Number.isFinite));
+    if (!Number.isFinite(start) || !Number.isFinite(lowest)) return rangeOf(raw);
+    const spanFrom = (low: number) => Math.max(start - low, 0.1 * Math.abs(start), 1e-6);
+    const top = start + 0.5 * spanFrom(lowest);
+    const bottom = smoothed.indexOf(lowest); // -1 where it never fell below its start
+    const edge = smoothed.findIndex((value, i) => i > bottom && !(value <= top));
+    const low = Math.min(lowest, ...raw.slice(0, edge < 0 ? undefined : edge).filter(Number.isFinite));
+    return [low - 0.1 * spanFrom(low), start + 0.5 * spanFrom(low)];
   }
 
   /** uPlot forgets a new size that is set while it draws. */

@@ -16,7 +16,9 @@ export class Store {
   readonly curve = new Table();
   readonly heat = new Table();
   private listeners = new Set<Listener>();
+  private readonly missing = new Set<string>(); // channels that lack rows
   private asked = 0;
+  private later: ReturnType<typeof setTimeout> | undefined;
 
   constructor(readonly model: AnyModel) {
     model.on("msg:custom", (content: unknown, buffers: DataView[]) => this.hear(content, buffers));
@@ -30,12 +32,21 @@ export class Store {
     return () => this.listeners.delete(listener);
   }
 
-  /** Ask Python for everything: at the start, and when rows went missing on the way. */
+  /** Ask Python for everything: at the start, and when rows went missing on the way; after a while if it was asked just now. */
   private ask(): void {
     const now = Date.now();
-    if (now - this.asked < ASK_AGAIN_MS) return;
+    const rest = this.asked + ASK_AGAIN_MS - now;
+    if (rest > 0) {
+      this.later ??= setTimeout(() => this.askAgain(), rest);
+      return;
+    }
     this.asked = now;
     this.model.send({ type: "ready" });
+  }
+
+  private askAgain(): void {
+    this.later = undefined;
+    if (this.missing.size) this.ask();
   }
 
   private hear(content: unknown, buffers: DataView[]): void {
@@ -46,7 +57,11 @@ export class Store {
       const buffer = buffers[i];
       const table = (this as unknown as Record<string, Table>)[part.channel];
       if (!(table instanceof Table) || buffer === undefined) return;
-      if (!table.apply(part, floats(buffer))) this.ask();
+      if (table.apply(part, floats(buffer))) this.missing.delete(part.channel);
+      else {
+        this.missing.add(part.channel);
+        this.ask();
+      }
       topics.add(part.channel as Topic);
     });
     this.tell(topics);
