@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
 from tests.engine.problems import same_weights, weights
+from workbench.task.make import task_of
 from workbench.task.protocol import TaskError
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -329,7 +330,86 @@ def test_a_plain_object_with_the_two_methods(tmp_path):
     assert "Plain" in repr(b)
 
 
+def plain_object(**members):
+    """An object with the two methods; `members` are added to it."""
+
+    class Plain:
+        def __init__(self):
+            torch.manual_seed(0)
+            self.net = torch.nn.Linear(32, 1)
+            for name, value in members.get("attributes", {}).items():
+                setattr(self, name, value)
+
+        def training_step(self, batch, batch_idx):
+            return members.get("step", lambda _, loss: loss)(self, self.net(batch).pow(2).mean())
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.net.parameters(), lr=members["rate"](self))
+
+    return Plain()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "rate"),
+    [({"lr": 0.1, "hparams": {"lr": 0.1}}, lambda o: o.hparams["lr"]),
+     ({"lr": 0.1, "hparams": {"lr": 0.1}}, lambda o: o.lr),
+     ({"lr": 0.3, "learning_rate": 0.1}, lambda o: o.learning_rate),
+     ({"lr": 0.3}, lambda o: 0.1),
+     ({"lr": 0.1}, lambda o: 0.1)],
+    ids=["hparams", "attribute", "the other name", "not read", "not read, and the same"],
+)  # fmt: skip
+def test_the_rate_is_what_was_asked_wherever_it_is_read(attributes, rate, tmp_path):
+    thing = plain_object(attributes=copy.deepcopy(attributes), rate=rate)
+    b = bench(thing, tmp_path, train=rows(), batch_size=8, max_steps=2)
+    assert b.settings.lr == 0.1  # what the user's own loop would train with
+    assert b.fit().result().history["lr"].tolist() == [np.float32(0.1)] * 2
+    assert b.fit(lr=0.5).result().history["lr"].tolist() == [0.5] * 2
+    assert {name: getattr(thing, name) for name in attributes} == attributes
+
+
+def test_all_homes_of_a_rate_are_named_for_the_script(tmp_path):
+    thing = plain_object(attributes={"lr": 0.1, "hparams": {"lr": 0.1}, "batch_size": 4}, rate=lambda o: o.lr)
+    task = task_of(
+        thing, train=rows(), val=None, test=None, loss=None, optimizer=torch.optim.SGD, scheduler=None, metrics=None,
+        collate_fn=None,
+    )  # fmt: skip
+    assert task.homes == {"lr": "network.lr = network.hparams['lr']", "batch_size": "network.batch_size"}
+
+
+def test_a_log_of_its_own_is_put_back(tmp_path):
+    kept: list[Any] = []
+
+    def step(self, loss):
+        self.log.append(1)
+        return loss
+
+    thing = plain_object(attributes={"log": kept, "log_dict": print}, rate=lambda o: 0.1, step=step)
+    bench(thing, tmp_path, train=rows(), max_steps=1).fit().result()
+    assert thing.log is kept
+    assert kept
+    assert thing.log_dict is print
+
+
 # -- refused by name
+
+
+def test_a_weight_beside_the_loss(tmp_path):
+    thing = plain_object(rate=lambda o: 0.1, step=lambda self, loss: {"loss": loss, "weight": 3.0})
+    b = bench(thing, tmp_path, train=rows(), max_steps=1)
+    assert b.fit().result().step == 1
+    with pytest.raises(TaskError, match="'weight', which is not served yet"):
+        b.fit(accumulate_grad_batches=2).result()
+
+
+def test_an_optimizer_that_is_made_once(tmp_path):
+    made: list[Any] = []
+
+    def configure_optimizers(self):
+        made.append(torch.optim.SGD(self.parameters(), lr=0.1)) if not made else None
+        return made[0]
+
+    with pytest.raises(TaskError, match=r"returned the same optimizer again.*make it in configure_optimizers"):
+        bench(variation(configure_optimizers=configure_optimizers), tmp_path)
 
 
 def variation(**members):

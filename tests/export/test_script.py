@@ -96,7 +96,7 @@ CASES = {
         "model, train=loader, val=val_loader, loss=F.cross_entropy, collate_fn=None",
         "from torch.utils.data import DataLoader, TensorDataset\n\n\ndef collate(samples):\n"
         "    xs, ys = zip(*samples)\n    return torch.stack(xs) * 0.5, torch.stack(ys)\n\n\n"
-        "def start(worker):\n    torch.set_num_threads(1)\n\n\n"
+        "def start(worker):\n    assert len(torch.utils.data.get_worker_info().dataset.tensors) == 2\n\n\n"
         "g = torch.Generator().manual_seed(7)\ntorch.rand(3, generator=g)\ndata = TensorDataset(x, y)\n"
         "loader = DataLoader(data, 12, shuffle=True, generator=g, collate_fn=collate, num_workers=1, worker_init_fn=start)\n"
         "val_loader = DataLoader(torch.utils.data.Subset(data, range(20)), 10)\n",
@@ -122,6 +122,19 @@ CASES = {
         "def decay(optimizer, updates):\n"
         "    return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=updates)\n",
     ),
+    "a random sampler with a generator of its own, inside a batch sampler": (
+        "model, train=loader, loss=F.cross_entropy",
+        "from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset\n\n"
+        "data = TensorDataset(x, y)\nsampler = RandomSampler(data, generator=torch.Generator().manual_seed(5))\n"
+        "loader = DataLoader(data, batch_sampler=BatchSampler(sampler, 15, drop_last=True))\n",
+    ),
+    "ready batches from workers, sequences": (
+        "Sequences(), train=batches, loss=F.cross_entropy, num_workers=2, accumulate_grad_batches=2",
+        "from torch.nn.utils.rnn import pack_sequence\n\n\nclass Sequences(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.read = nn.GRU(8, 6)\n        self.head = nn.Linear(6, 3)\n\n"
+        "    def forward(self, packed):\n        return self.head(self.read(packed)[1][0])\n\n\n"
+        "batches = [(pack_sequence([x[i : i + 4], x[i : i + 2]]), y[i : i + 2]) for i in range(7)]\n",
+    ),
     "arguments that draw, in the order of the call": (
         "val=draw(20), loss=nn.functional.cross_entropy, train=draw(50), model=Net(12), metrics={'unused': lambda *_: 1.0}",
         "torch.manual_seed(1)\n\n\ndef draw(count):\n    return torch.randn(count, 8), torch.randint(0, 3, (count,))\n",
@@ -142,6 +155,16 @@ CASES = {
         "        return torch.utils.data.DataLoader(list(zip(self.x, self.y)), batch_size=10, shuffle=True)\n\n"
         "    def val_dataloader(self):\n"
         "        return torch.utils.data.DataLoader(list(zip(self.x[:9], self.y)), batch_size=4)\n",
+    ),
+    "names of built-ins": (
+        "model, train=(x.numpy(), y), val=(x, y), loss=loss, num_workers=0, accumulate_grad_batches=2, max_steps=5",
+        "from builtins import len as builtins\nfrom operator import truth as map\n\n"
+        "range, len, float, int, list, iter, enumerate = 3, 1.0, 2, 1, 1, 1, 1\n"
+        "vars = type = print = setattr = isinstance = getattr = sorted = dict = hasattr = 1\n"
+        "sum = x.sum(1)\nx = x + 0.1 * sum[:, None]\n\n\ndef loss(output, target):\n"
+        "    assert builtins('ab') == 2 and map(range * len * float * int * list * iter * enumerate)\n"
+        "    assert vars * type * print * setattr * isinstance * getattr * sorted * dict * hasattr == 1\n"
+        "    return F.cross_entropy(output, target)\n",
     ),
     "star imports": (
         "model, train=TensorDataset(x, y), val=TensorDataset(x, y), loss=F.cross_entropy, num_workers=1",
@@ -192,6 +215,7 @@ def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
     run = bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     assert "safetensors" not in script.read_text()
+    assert "The weights that the run began with were not recorded" in script.read_text()
     check(bench, run, runner.run(script))
 
 

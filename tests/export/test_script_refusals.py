@@ -15,19 +15,20 @@ from workbench.export.recipe import CARRIED, LIVE, NOT_NEEDED
 from workbench.settings import Settings, knob
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy"
+OLD = '"""An older export.\n\nWritten by Tuning Workbench 0.0.\n"""\n'
 
 
 def refused(bench: wb.Workbench, folder: Path, match: str, run: str | None = None) -> None:
     """Exporting says why not, and leaves what was there."""
     folder.mkdir(exist_ok=True)
     there = folder / "train.py"
-    there.write_text("mine")
+    there.write_text(OLD)
     with pytest.raises(ExportError, match=match):
         bench.export(there, run=run)
     with pytest.raises(ExportError, match=match):
         bench.export(folder / "new" / "train.py", run=run)
     assert list(folder.iterdir()) == [there]
-    assert there.read_text() == "mine"
+    assert there.read_text() == OLD
     bench.close()
 
 

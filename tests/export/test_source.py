@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from export_slicing import execute, run_cells, slice_cells
 
+from workbench.export.capture import literal
 from workbench.export.source import slice_call
 
 WB = "import workbench as wb\n"
@@ -450,3 +451,20 @@ def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:
     own = "def fix(n):\n    torch.manual_seed(n)\nfix(2)"
     assert slice_cells(start, net, look, own, "bench = wb.Workbench(Net())").sliced.notes == ()
     assert "the Workbench call" in slice_cells(start, net, look, "bench = wb.Workbench(Net())").sliced.notes[0]
+
+
+def test_literals_are_bounded() -> None:
+    around: list[object] = [1]
+    around.append({"again": around})
+    deep: list[object] = []
+    for _ in range(900):
+        deep = [deep]
+    wide = [[[[0] * 100] * 100] * 100] * 100
+    assert [literal(value) for value in (around, deep, wide, 10**5000)] == [None] * 4
+    row = (1, "a", None)
+    assert literal([row, row, {row: [2.0]}]) == "[(1, 'a', None), (1, 'a', None), {(1, 'a', None): [2.0]}]"
+    assert literal([object(), wide]) is None
+
+
+def test_a_list_that_holds_itself_does_not_end_the_capture() -> None:
+    assert values("a = []\na.append(a)\nbig = 10**5000\nmodel = [1]", MAKE)

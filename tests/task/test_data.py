@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    Sampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 from tests.engine.problems import Augmented, labelled
 from workbench.settings import Settings
@@ -107,6 +117,95 @@ def test_a_users_batch_sampler_stays_his():
     assert [sample_count(b) for b in epochs(own, 1, batch_size=2)[0]] == [6, 6, 6, 2]
 
 
+def test_a_plain_batch_sampler_is_taken_apart():
+    """The loader that holds it says neither its size nor its order; it does."""
+    data = labelled(20)
+    spec = DataSpec.of("train", DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 8, True)))
+    assert spec.defaults == {"batch_size": 8, "shuffle": True, "drop_last": True, "num_workers": 0}
+    assert same(epochs(spec, drop_last=True), plain(data, drop_last=True))
+    weighted = WeightedRandomSampler(torch.ones(20), 40)
+    spec = DataSpec.of("train", DataLoader(data, batch_sampler=BatchSampler(weighted, 4, False)))
+    assert spec.parts.sampler is weighted
+    assert len(spec.loader(Settings(batch_size=8), train=True)) == 5
+    few = DataLoader(data, sampler=RandomSampler(range(5)), batch_size=5)  # of the first five alone
+    assert len(epochs(DataSpec.of("train", few), 1, batch_size=5)[0]) == 1
+
+
+@pytest.mark.parametrize("numpy", [False, True])
+def test_a_batch_samplers_own_generator_stays_where_it_is(numpy):
+    class Own(Sampler):
+        def __init__(self):
+            self.inner = RandomSampler(range(20), generator=torch.Generator().manual_seed(3))
+            self.generator = np.random.default_rng(3) if numpy else self.inner.generator
+
+        def __iter__(self):
+            self.generator.random(1) if numpy else torch.rand(1, generator=self.generator)
+            yield from BatchSampler(self.inner, 6, False)
+
+    data, sampler = labelled(20), Own()
+    spec = DataSpec.of("train", DataLoader(data, batch_sampler=sampler))
+    first = epochs(spec)
+    spec.peek(2)
+    assert same(first, epochs(spec))
+    assert same(first[0], list(DataLoader(data, batch_sampler=sampler)))  # the order of the user's own loop
+
+
+def test_a_random_samplers_own_generator_gives_the_users_order():
+    data = labelled(20)
+
+    def given():
+        return DataLoader(data, 8, sampler=RandomSampler(data, generator=torch.Generator().manual_seed(3)))
+
+    spec = DataSpec.of("train", given())
+    theirs = given()
+    assert same(epochs(spec), [list(theirs), list(theirs)])
+    with pytest.raises(TaskError, match="shuffle=False: the loader of train has a RandomSampler of its own"):
+        spec.loader(Settings(shuffle=False, batch_size=8), train=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ready_batches_are_dealt_out_to_workers(workers):
+    batches = [[torch.full((2, 1), float(i)), torch.zeros(2)] for i in range(5)]
+    spec = DataSpec.of("train", batches)
+    assert same(epochs(spec, 1, num_workers=workers, persistent_workers=False)[0], batches)
+    once = DataSpec.of("train", iter(batches)).loader(Settings(num_workers=workers))
+    assert once.num_workers == 0
+    assert same(list(once), batches)
+
+
+def saw_its_data(worker):
+    data = get_worker_info().dataset
+    data.tensors[0].fill_(float(type(data) is TensorDataset))
+
+
+def test_options_of_a_users_workers():
+    """They are kept, and `worker_init_fn` finds the user's own data set, which is the one that is read."""
+    given = DataLoader(
+        labelled(20), 8, num_workers=1, prefetch_factor=7, timeout=33, multiprocessing_context="spawn",
+        worker_init_fn=saw_its_data,
+    )  # fmt: skip
+    spec = DataSpec.of("train", given)
+    loader = spec.loader(Settings(batch_size=8, num_workers=1, persistent_workers=False), train=True)
+    assert (loader.prefetch_factor, loader.timeout) == (7, 33)
+    assert loader.multiprocessing_context.get_start_method() == "spawn"
+    assert all((x == 1).all() for x, _ in loader)
+    assert sample_count(next(iter(spec.loader(Settings(num_workers=0))))) == 20
+
+
+def test_pinning_is_left_out_where_it_cannot_be(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    away = torch.zeros(4, 2, device="meta")
+    for data in ((away, away), {"x": away}, TensorDataset(away), Subset(TensorDataset(away), [0])):
+        assert not DataSpec.of("train", data).loader(Settings()).pin_memory
+    spec = DataSpec.of("train", labelled(4))
+    assert spec.loader(Settings()).pin_memory
+    assert not spec.loader(Settings(accelerator="cpu")).pin_memory
+    made = []
+    monkeypatch.setattr(spec, "loader", lambda settings: made.append(settings.pin_memory) or [1])
+    spec.peek(2)
+    assert made == [False]
+
+
 def test_a_one_shot_iterable_gives_its_batch_back():
     batches = [[torch.full((2, 1), float(i)), torch.zeros(2)] for i in range(3)]
     spec = DataSpec.of("train", iter(batches))
@@ -141,7 +240,8 @@ def test_a_batch_size_above_the_data():
 @pytest.mark.parametrize(
     ("batch", "count"),
     [(torch.zeros(3, 2), 3), ([torch.zeros(3, 2), torch.zeros(5)], 3), ({"a": np.zeros(4)}, 4), (((torch.zeros(2),),), 2),
-     (torch.zeros(()), 1), ("text", 1), (["a", torch.zeros(6)], 6)],
+     (torch.zeros(()), 1), ("text", 1), (["a", torch.zeros(6)], 6), ({"text": ["a", "b"], "x": torch.zeros(3)}, 3),
+     (pack_sequence([torch.ones(5, 2), torch.ones(3, 2)]), 2), ((["a"], ["b"]), 1)],
 )  # fmt: skip
 def test_samples_in_a_batch(batch, count):
     assert sample_count(batch) == count
@@ -157,3 +257,10 @@ def test_moving_keeps_containers():
     assert type(moved["a"]) is Pair
     assert moved["a"].y[1] == "text"
     assert moved["b"] == 3
+
+
+def test_packed_sequences_are_moved_by_their_own_method():
+    """Their batch_sizes have to stay on the CPU, wherever the data goes."""
+    moved = to_device({"x": pack_sequence([torch.ones(5, 2), torch.ones(3, 2)])}, torch.device("meta"))["x"]
+    assert type(moved) is PackedSequence
+    assert (moved.data.device.type, moved.batch_sizes.device.type) == ("meta", "cpu")

@@ -11,14 +11,14 @@ from torch import Tensor
 from workbench.engine.session import Session, opened
 from workbench.engine.validate import validate
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, describe, leaves, to_device
+from workbench.task.data import DataSpec, describe, leaves, sample_count, to_device
 from workbench.task.protocol import Task, TaskError
 
 SAMPLES = 2
 
 
 def dry_run(task: Task, settings: Settings) -> None:
-    """Forward, loss and backward on two training samples, and a validation of two; nothing is left changed."""
+    """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1); nothing is left changed."""
     if task.train is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
     if task.val is not None and task.val.one_shot:
@@ -34,21 +34,22 @@ def dry_run(task: Task, settings: Settings) -> None:
         )
     with opened(task, settings) as session, session.scratch():
         session.train_mode()
-        batch = _peek(task.train)
+        count = min(SAMPLES, settings.batch_size)  # samples of different lengths may only do one by one
+        batch = _peek(task.train, count)
         _train(session, batch)
         if task.val is not None:
-            held_out = _peek(task.val)
+            held_out = _peek(task.val, count)
             _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
                        lambda: validate(session, [held_out]))  # fmt: skip
 
 
-def _peek(spec: DataSpec) -> Any:
+def _peek(spec: DataSpec, count: int) -> Any:
     try:
-        return spec.peek(SAMPLES)
+        return spec.peek(count)
     except TaskError:
         raise
     except Exception as error:
-        raise TaskError(f"reading {SAMPLES} samples of {spec.name} failed with {_said(error)}.") from error
+        raise TaskError(f"reading {count} sample{'s' if count > 1 else ''} of {spec.name} failed with {_said(error)}.") from error
 
 
 def _train(session: Session, batch: Any) -> None:
@@ -58,7 +59,7 @@ def _train(session: Session, batch: Any) -> None:
         raise TaskError(f"the loss is {loss!r}, no tensor: a loss must be computed with torch from the output.")
     if loss.numel() != 1:
         raise TaskError(
-            f"the loss has shape {tuple(loss.shape)} for a batch of {SAMPLES}; it must be one number. "
+            f"the loss has shape {tuple(loss.shape)} for a batch of {sample_count(batch)}; it must be one number. "
             "Take its mean: loss=lambda output, y: your_loss(output, y).mean(), or reduction='mean'."
         )
     if not loss.requires_grad:
@@ -69,7 +70,7 @@ def _train(session: Session, batch: Any) -> None:
     value = float(loss.detach())
     if value - value != 0.0:
         raise TaskError(
-            f"the loss of the first {SAMPLES} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
+            f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
         )
     _explained("backward", batch, "train", lambda: loss.backward())  # type: ignore[no-untyped-call]
     for name, parameter in zip(session.names, session.parameters, strict=True):

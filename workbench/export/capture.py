@@ -25,6 +25,7 @@ _RAISED_AT = re.compile(r"In\[(\d+)\], line (\d+)|<timed exec>:(\d+)")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _BOOKKEEPING = re.compile(r"In|Out|_+|_i+|_ih|_oh|_dh|_i?\d+|__\w+__")
 _ITEMS = 1000
+_DEPTH = 30
 _KINDS = {
     "torch.nn.modules.module.Module": "network",
     "torch.utils.data.dataloader.DataLoader": "loader",
@@ -254,10 +255,10 @@ def _literals(names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def literal(value: Any) -> str | None:
     """Source text that makes an equal value, for plain values of a moderate size; else None."""
-    return _literal(value, itertools.repeat(None, _ITEMS), frozenset())
+    return _literal(value, iter(range(2 * _ITEMS)), frozenset())
 
 
-def _literal(value: Any, left: Iterator[None], around: frozenset[int]) -> str | None:
+def _literal(value: Any, left: Iterator[int], around: frozenset[int]) -> str | None:
     """`left` gives up one for each item inside, however deep; `around` are the containers that hold `value`."""
     if value is None or type(value) is bool:
         return repr(value)
@@ -273,7 +274,7 @@ def _literal(value: Any, left: Iterator[None], around: frozenset[int]) -> str | 
         return None
     words: list[str] = []
     for item in [*value, *value.values()] if type(value) is dict else list(value):
-        text = _literal(item, left, around | {id(value)}) if next(left, _NONE) is None else None
+        text = None if next(left, None) is None else _literal(item, left, around | {id(value)})
         if text is None:
             return None
         words.append(text)

@@ -27,6 +27,12 @@ def datasets(r: Recipe) -> str:
                     return {name: column[index] for name, column in self.columns.items()}''')
         )
     if any(data.kind == "batches" and not data.iterable and ".dataset" not in data.dataset for data in r.loaders):
+        each = "return iter(self.batches)"
+        if r.settings.num_workers:
+            each = (
+                "worker = get_worker_info()\n        if worker is None:\n            return iter(self.batches)\n"
+                "        return itertools.islice(self.batches, worker.id, None, worker.num_workers)"
+            )
         parts.append(
             dedent('''\
             class Batches(IterableDataset):
@@ -36,9 +42,25 @@ def datasets(r: Recipe) -> str:
                     self.batches = batches
 
                 def __iter__(self):
-                    return iter(self.batches)''')
+                    @@''').replace("@@", each)
         )
     return "\n\n\n".join(parts)
+
+
+_WORKER_INIT = dedent('''\
+    class WorkerInit:
+        """A worker_init_fn that finds the data set in `get_worker_info()`, without the seeds around it."""
+
+        def __init__(self, init):
+            self.init = init
+
+        def __call__(self, worker_id):
+            info = get_worker_info()
+            object.__setattr__(info, "dataset", info.dataset.dataset)
+            self.init(worker_id)
+
+
+    ''')
 
 
 def workers(r: Recipe) -> str:
@@ -52,7 +74,8 @@ def workers(r: Recipe) -> str:
             'if hasattr(self.dataset, "__getitems__"):\n'
             "            return self.dataset.__getitems__(indices)\n        " + fetch
         )
-    return dedent('''\
+    init = _WORKER_INIT if any(data.worker_init for data in samples) else ""
+    return init + dedent('''\
         class SeededDataset(Dataset):
             """Each batch is made with random numbers of its own, whichever worker makes it."""
 
@@ -156,7 +179,7 @@ def _options(data: Data) -> dict[str, str | None]:
         "sampler": None if data.batch_sampler else data.sampler,
         "generator": data.generator,
         "collate_fn": data.collate,
-        "worker_init_fn": data.worker_init,
+        "worker_init_fn": f"WorkerInit({data.worker_init})" if data.kind == "samples" and data.worker_init else data.worker_init,
     }
 
 
@@ -168,7 +191,7 @@ def common(r: Recipe) -> list[str]:
         found.append("num_workers=config.num_workers")
         if s.persistent_workers:
             found.append("persistent_workers=config.num_workers > 0")
-    if s.pin_memory is None and s.accelerator != "cpu":
+    if s.pin_memory is None and s.accelerator != "cpu" and all(data.pinned for data in r.loaders):
         found.append("pin_memory=torch.cuda.is_available()")
     elif s.pin_memory:
         found.append("pin_memory=True")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from workbench._version import __version__
@@ -25,7 +26,7 @@ from workbench.export.source import Sliced, slice_call
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.data import Batches, Columns, DataSpec, Parts, batches_in
+from workbench.task.data import Batches, Columns, DataSpec, batches_in
 from workbench.task.lightning import LightningLike, has_loader
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
@@ -226,6 +227,7 @@ def _data(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Setti
     kind = "batches" if parts.ready else "stream" if stream else "samples"
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
     by_collate = sliced.arguments.get("collate_fn", "None") != "None" and not before
+    loader = spec.loader(settings, train=name == "train")
     whole = hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
@@ -234,14 +236,15 @@ def _data(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Setti
         arrays=isinstance(columns, tuple),
         columns=isinstance(columns, dict),
         iterable=stream and not isinstance(dataset, Batches),
-        sampler=None if parts.sampler is None else f"{base}.sampler",
+        sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
-        generator=None if parts.generator is None else _generator(base, parts),
+        generator=None if parts.generator is None else f"{base}.generator.clone_state()",
         collate=None if parts.collate_fn is None else "collate" if by_collate else f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
         whole=whole and kind == "samples",
-        sized=batches_in(spec.loader(settings, train=name == "train")) is not None,
-        count=_count(_first_batch(spec), "batch"),
+        pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
+        sized=batches_in(loader) is not None,
+        count=_count(_first_batch(spec)) or "1",
     )
 
 
@@ -269,14 +272,6 @@ def _maker(spec: DataSpec) -> Any:
     return maker
 
 
-def _generator(base: str, parts: Parts) -> str:
-    """The generator of a user's loader, or of its sampler."""
-    if parts.sampler is not None and getattr(parts.sampler, "generator", None) is parts.generator:
-        return f"{base}.sampler.generator.clone_state()"
-    found = f"({base}.generator or {base}.sampler.generator)" if parts.defaults.get("shuffle") else f"{base}.generator"
-    return f"{found}.clone_state()"
-
-
 def _first_batch(spec: DataSpec) -> Any:
     # Without the user's samplers, which may count how often they are asked.
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
@@ -295,17 +290,16 @@ def _layout(batch: Any, has_loss: bool) -> str:
     return "single"
 
 
-def _count(batch: Any, name: str) -> str:
-    """How many samples `batch` holds, as an expression; the places are those of `task.data.sample_count`."""
-    if isinstance(batch, Tensor):
+def _count(batch: Any, name: str = "batch") -> str | None:
+    """How many samples `batch` holds, as an expression; None where it holds no tensor. As `task.data.sample_count`."""
+    if isinstance(batch, PackedSequence):
+        return f"int({name}.batch_sizes[0])"
+    if isinstance(batch, (Tensor, np.ndarray)):
         return f"len({name})" if batch.ndim else "1"
     items: list[tuple[Any, Any]] = []
     if isinstance(batch, Mapping):
         items = list(batch.items())
     elif isinstance(batch, (tuple, list)):
         items = list(enumerate(batch))
-    for key, value in items:
-        if isinstance(value, (Tensor, np.ndarray, Mapping, tuple, list)):
-            place = f"{name}[{quoted(key)}]"
-            return f"len({place})" if isinstance(value, np.ndarray) else _count(value, place)
-    return f"int({name}.batch_sizes[0])" if isinstance(getattr(batch, "batch_sizes", None), Tensor) else "1"
+    counts = (_count(value, f"{name}[{quoted(key)}]") for key, value in items)
+    return next((count for count in counts if count is not None), None)

@@ -53,6 +53,8 @@ class Data:
     worker_init: str | None = None
     whole: bool = False
     """Whether the data set makes whole batches by itself (`__getitems__`)."""
+    pinned: bool = True
+    """Whether its batches are pinned where there is a GPU: not where the data lie there already."""
     sized: bool = True
     """Whether the number of batches is known before."""
     count: str = "1"

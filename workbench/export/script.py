@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from workbench.export.capture import CallSite
@@ -35,11 +36,12 @@ def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
     Raises `ExportError`, and writes nothing, where something cannot be carried, or where a file that is not ours
     would be lost.
     """
-    if not path.name or path.is_dir():
-        raise ExportError(f"{str(path)!r} is no name for a script: give a file, as in 'train.py'.")
-    start = start_of(run)
-    weights = None if start is None else path.with_name(f"{path.stem}.start.safetensors")
-    _check_free(path, weights, site)
+    with _told(path):
+        if not path.name or path.is_dir():
+            raise ExportError(f"{str(path)!r} is no name for a script: give a file, as in 'train.py'.")
+        start = start_of(run)
+        weights = None if start is None else path.with_name(f"{path.stem}.start.safetensors")
+        _check_free(path, weights, site)
     text = text_of(recipe_of(path, run, site, task, None if weights is None else weights.name))
     try:
         compile(text, str(path), "exec", dont_inherit=True)
@@ -49,12 +51,19 @@ def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
     files[path] = lambda aside: aside.write_text(text, encoding="utf-8")
-    try:
+    with _told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(files)
+    return path
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What is in the way of writing `path`, in our words."""
+    try:
+        yield
     except OSError as error:
         raise ExportError(f"{path} cannot be written: {error}") from error
-    return path
 
 
 def _check_free(path: Path, weights: Path | None, site: CallSite) -> None:

@@ -24,7 +24,7 @@ _IMPORTS = [
     Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_model"),
     *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
-    *(Import(_DATA, name) for name in ("RandomSampler", "SequentialSampler", "TensorDataset")),
+    *(Import(_DATA, name) for name in ("RandomSampler", "SequentialSampler", "TensorDataset", "get_worker_info")),
 ]  # fmt: skip
 
 

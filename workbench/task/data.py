@@ -392,8 +392,9 @@ def _whole_batches(parts: Parts) -> Dataset[Any]:
         # A user's collate function expects a list of samples.
         return _Samples(dataset) if isinstance(dataset, Columns) else dataset
     # A worker_init_fn may look at the data set: then it is the user's own that is read.
-    whole = type(dataset) is TensorDataset and parts.worker_init_fn is None
-    return _StackedTensors(dataset.tensors) if whole else dataset
+    if type(dataset) is TensorDataset and parts.worker_init_fn is None:
+        return _StackedTensors(dataset.tensors)
+    return dataset
 
 
 class _StackedTensors(Columns):
@@ -423,7 +424,7 @@ def _on_cpu(dataset: Any) -> bool:
     tensors: Iterable[Tensor] = ()
     if isinstance(dataset, Columns):
         tensors = dataset._values()
-    elif isinstance(dataset, TensorDataset):
+    elif type(dataset) is TensorDataset:
         tensors = dataset.tensors
     return all(tensor.device.type == "cpu" for tensor in tensors)
 
@@ -487,7 +488,7 @@ def _first_count(value: Any) -> int | None:
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch on `device`, in the same containers."""
     if isinstance(batch, PackedSequence):
-        return batch.to(device=device, non_blocking=True)  # its batch_sizes stay on the CPU
+        return batch.to(device, non_blocking=True)  # type: ignore[arg-type]  # its batch_sizes stay on the CPU
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):

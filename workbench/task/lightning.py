@@ -101,11 +101,15 @@ class LightningLike(Task):
         self._logged: dict[str, Tensor | float] = {}
         self._accumulates = False
         self._optimizer: weakref.ref[Optimizer] | None = None
+        self._reads_rate: bool | None = None if _homes(module, LR_NAMES) else False
         self._trainer = Trainer()
         if self._steps["val"] is None:
             self.val = None
         if self._steps["test"] is None:
             self.test = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_optimizer": None}
 
     @property
     def implied(self) -> dict[str, Any]:
@@ -204,10 +208,11 @@ class LightningLike(Task):
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         found = self._optimization()
-        if found.lr == settings.lr or self._reads(settings.lr, found.lr):
-            found.lr = None  # the object has read the job's own rate, and made of it what it wants
-        elif _homes(self.module, LR_NAMES):
+        if self._reads_rate is None and found.lr != settings.lr:
+            self._reads(settings.lr, found.lr)
             found = self._optimization()  # the object may have kept what it made last
+        if self._reads_rate is not False:
+            found.lr = None  # the object has read the job's own rate, and made of it what it wants
         for group in found.optimizer.param_groups:
             if settings.weight_decay is not None and "weight_decay" in group:
                 group["weight_decay"] = settings.weight_decay
@@ -225,11 +230,10 @@ class LightningLike(Task):
 
     def _reads(self, rate: float, made: float | None) -> bool:
         """Whether `configure_optimizers` reads the object's rate: with twice `rate` there it makes another than `made`."""
-        homes = _homes(self.module, LR_NAMES)
-        if not homes:
-            return False
-        with _written(homes, 2 * rate):
-            return self._optimization().lr != made
+        if self._reads_rate is None:
+            with _written(_homes(self.module, LR_NAMES), 2 * rate):
+                self._reads_rate = self._optimization().lr != made
+        return self._reads_rate
 
 
 def spec_of(name: str, source: Any) -> DataSpec | None:
