@@ -75,6 +75,9 @@ class FakeJob:
     def change(self, **values: Any) -> None:
         self.changes.update(values)
 
+    def done(self) -> bool:
+        return self.over.is_set()
+
     def wait(self, timeout: float | None = None) -> bool:
         return self.over.wait(timeout)
 
@@ -95,7 +98,11 @@ class FakeBench:
 
     @property
     def job(self) -> FakeJob | None:
-        return self.jobs[-1] if self.jobs else None
+        found = [job for job in self.jobs if job.status in ("running", "paused")] or self.jobs
+        return found[-1] if found else None
+
+    def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
 
     def subscribe(self, callback: Callable[[BenchEvent], None]) -> Callable[[], None]:
         self._callbacks.append(callback)
@@ -131,6 +138,7 @@ class FakeBench:
         job.going.set()
         self.jobs.append(job)
         self.tell(Called(f"bench.{kind}()"))
+        self.tell(StatusChanged("queued"))
         threading.Thread(target=self._run, args=(job,), daemon=True).start()
         return job
 

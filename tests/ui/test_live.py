@@ -10,10 +10,22 @@ import pytest
 
 from tests.ui.fakes import LAYERS, FakeBench, FakeJob, flush, sizes, sweep, training
 from tests.ui.mirror import Mirror
-from workbench.events import Changed, Event, RunEnded, RunStarted, StatusChanged, StepsDone, Validated, pack
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    Event,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+    StepsDone,
+    Suggestion,
+    Trial,
+    Validated,
+    pack,
+)
 from workbench.settings import Settings
 from workbench.ui.live import LiveView
-from workbench.ui.wire import LIMIT, Outbox
+from workbench.ui.wire import LIMIT, Outbox, cut
 
 
 class Screen:
@@ -205,6 +217,61 @@ def test_messages_hold_no_nan_in_json() -> None:
 def test_a_value_too_long_for_a_message_is_an_error() -> None:
     with pytest.raises(ValueError, match="too long"):
         Outbox({}).put("code", "x" * LIMIT)
+
+
+def test_a_value_is_refused_or_sent_and_never_waits_for_ever() -> None:
+    for length in range(LIMIT - 300, LIMIT):
+        outbox = Outbox({})
+        try:
+            outbox.put("code", "x" * length)
+        except ValueError:
+            continue
+        packet = outbox.take()
+        assert packet is not None
+        assert len(packet.content["state"]["code"]) == length
+        assert packet.size <= LIMIT
+        assert not outbox.waiting
+
+
+def test_errors_in_any_script_fit_in_a_message() -> None:
+    screen = Screen()
+    screen.draw(RunStarted("r1", "find_batch_size", Settings.make().model_dump(), "cpu"))
+    for i in range(60):
+        screen.draw(Trial(2**40 + i, False, 1 / 3, 1e6 / 3, 2**45 + i, "内存不足" * 75))
+    notes, why = ("没有" * 150,) * 8, "因为" * 150
+    screen.draw(RunStarted("r2", "find_lr", Settings.make().model_dump(), "cpu"))
+    screen.draw(CurveEnded("边" * 200, tuple(Suggestion("名" * 30, 1 / 3, 1, why) for _ in range(16)), 1 / 3, notes))
+    screen.settle()
+    trials = screen.mirrors[0].state["trials"]
+    assert len(trials) == 60
+    assert all(trial["error"] == ("内存不足" * 75)[:66] for trial in trials)
+    assert max(screen.sent) <= LIMIT
+
+
+@pytest.mark.parametrize("text", ["", "plain", "内存", "😀" * 50, '"\n\\' * 200, "x" * 399 + "é"])
+def test_a_text_is_cut_by_what_it_takes_in_json(text: str) -> None:
+    short = cut(text, 400)
+    assert text.startswith(short)
+    assert len(json.dumps(short)) - 2 <= 400
+    assert short == text or len(json.dumps(text[: len(short) + 1])) - 2 > 400
+
+
+def test_a_queued_job_is_shown_until_it_starts_or_ends() -> None:
+    screen = Screen()
+
+    def progress() -> tuple[str, str, list[str]]:
+        screen.settle()
+        shown = screen.mirrors[0].state["progress"]
+        return shown["status"], shown["doing"], shown["words"]
+
+    screen.draw(StatusChanged("queued"))
+    assert progress() == ("queued", "Job", ["waiting for its turn"])
+    screen.draw(RunEnded("stopped", 0, 0.0))
+    assert progress() == ("stopped", "Job", ["it had not begun"])
+    screen.draw(started(), RunEnded("finished", 5, 1.0), StatusChanged("queued"))
+    assert progress()[0] == "queued"
+    screen.draw(started())
+    assert progress()[:2] == ("running", "Training")
 
 
 def test_the_bundle_is_there_or_says_how_to_build_it() -> None:

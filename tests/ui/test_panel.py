@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from ipywidgets.widgets.widget import _instances
+from torch import nn
 
+import workbench as wb
 from tests.ui.fakes import FakeBench
 from workbench.events import CurveEnded, Message, RunEnded, RunStarted, SettingsSet
 from workbench.settings import Settings
@@ -157,13 +164,14 @@ def test_a_running_fit_is_changed_by_its_own_button_only() -> None:
 
 
 def test_errors_of_a_click_are_shown(panel: Panel, bench: FakeBench) -> None:
-    bench.trouble = RuntimeError("the bench is closed")
+    bench.trouble = RuntimeError("the <b>bench</b> is closed")
     panel.run.fit.click()
-    assert panel.notice.lines == [("error", "Fit: RuntimeError: the bench is closed")]
+    assert panel.notice.lines == [("error", "Fit: RuntimeError: the <b>bench</b> is closed")]
     panel.run.write.click()
     until(lambda: len(panel.notice.lines) == 2)
     assert "Export" in panel.notice.lines[0][1]
-    assert "&lt;" not in panel.notice._text.value
+    assert "the &lt;b&gt;bench&lt;/b&gt; is closed" in panel.notice._text.value
+    assert "<b>" not in panel.notice._text.value
 
 
 def test_errors_and_messages_of_a_job_are_shown_and_escaped(panel: Panel, bench: FakeBench) -> None:
@@ -195,15 +203,21 @@ def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
     assert panel.notice.lines == [("info", "Written: out/mine.py")]
 
 
-def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench) -> None:
+def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.find_lr().wait(10)
     bench.fit().wait(10)
     until(lambda: bench.jobs[-1].over.is_set())
+
+    def subscribe(callback: Callable[[Any], None]) -> Callable[[], None]:
+        """The bench's own thread is still telling what the panel will read."""
+        for event in bench.jobs[-1].events:
+            callback(event)
+        return lambda: None
+
+    monkeypatch.setattr(bench, "subscribe", subscribe)
     panel = Panel(bench)
-    # The bench's own thread may still be telling what the panel has read already.
-    for event in bench.jobs[-1].events:
-        panel.pump.put(event)
     assert panel.pump.drain()
+    assert panel._replayed == panel._on_their_way == {}
     picture = panel.canvas._picture
     assert len(picture._training._recent) == 80
     assert visible(panel.header.use_lr)
@@ -261,9 +275,107 @@ def test_a_click_from_one_thread_is_not_lost_while_another_shows_settings(panel:
     assert panel.form.controls["seed"].read() == 59
 
 
-def test_importing_and_making_a_panel_starts_no_thread() -> None:
-    before = {thread.name for thread in threading.enumerate()}
+def test_making_a_panel_starts_no_thread() -> None:
+    before = set(threading.enumerate())
     quiet = Panel(FakeBench())
-    quiet.pump.drain()
-    assert {thread.name for thread in threading.enumerate()} - before <= {"workbench-pump"}
+    assert set(threading.enumerate()) <= before
     assert Settings.make() == quiet._bench.settings
+
+
+# -- on a real bench
+
+
+class Held(nn.Module):
+    """Its batches wait at a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def forward(self, x: Any) -> Any:
+        assert self.gate.wait(30)
+        return self.layer(x)
+
+
+def real(model: nn.Module, root: Path) -> wb.Workbench:
+    data = (torch.zeros(8, 2), torch.zeros(8, 1))
+    return wb.Workbench(
+        model, train=data, loss=nn.functional.mse_loss, root=root, accelerator="cpu", batch_size=4, max_epochs=1
+    )
+
+
+def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
+    """Jobs of two benches take turns."""
+    model = Held()
+    with real(model, tmp_path) as other, real(Held(), tmp_path) as bench:
+        panel = Panel(bench)
+        values = panel.canvas._picture.outbox._values
+        model.gate.clear()
+        other.fit()
+        until(lambda: other.jobs[0].status == "running")
+        bench.fit()
+        until(lambda: not panel.run.stop.disabled)
+        assert panel.pump.drain()
+        assert values["progress"]["status"] == "queued"
+        assert panel.run.pause.disabled
+        late = Panel(bench)
+        assert not late.run.stop.disabled, "a panel made now says the same"
+        panel.run.stop.click()
+        model.gate.set()
+        until(lambda: panel.run.stop.disabled and late.run.stop.disabled)
+        assert bench.jobs[0].result().status == "stopped"
+        assert other.jobs[0].result().status == "finished"
+        assert values["progress"]["status"] == "stopped"
+
+
+def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_path: Path) -> None:
+    model = Held()
+    with real(model, tmp_path) as bench:
+        panel = Panel(bench)
+        values = panel.canvas._picture.outbox._values
+        model.gate.clear()
+        fit = bench.fit()
+        until(lambda: panel._run_id == fit.id)
+        sweep = bench.find_lr()
+        assert panel.pump.drain()
+        assert values["progress"]["status"] == "running"
+        assert panel._job() is fit
+        panel.run.stop.click()
+        model.gate.set()
+        assert fit.result().status == "stopped"
+        assert panel._job() is sweep, "whatever the panel has heard by now"
+        sweep.result()
+        assert sweep.status == "finished"
+        until(lambda: panel.run.stop.disabled and values["progress"]["status"] == "finished")
+        assert values["progress"]["doing"] == "Learning-rate finder"
+
+
+def test_a_closed_bench_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = set(_instances)
+    bench = real(Held(), tmp_path)
+    panel = Panel.of(bench)
+    bench.fit().result()
+    assert panel.pump.drain()
+    assert len(_instances) > len(before)
+    bench.close()
+    assert set(_instances) <= before, "layouts and styles are closed too"
+    gone = weakref.ref(bench)
+    del bench, panel
+
+    def collected() -> bool:
+        gc.collect()
+        return gone() is None
+
+    until(collected, 3)
+
+
+def test_a_closed_panel_is_not_held_by_its_bench(tmp_path: Path) -> None:
+    with real(Held(), tmp_path) as bench:
+        panel = Panel.of(bench)
+        panel.close()
+        gone = weakref.ref(panel)
+        del panel
+        gc.collect()
+        assert gone() is None
