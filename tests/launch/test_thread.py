@@ -460,6 +460,7 @@ def test_a_listener_that_raises_is_told_once_and_the_run_goes_on(tmp_path):
     assert run.status == "finished"
     assert [type(e).__name__ for e in heard if not isinstance(e, Message)] == [
         "Called",
+        "StatusChanged",
         *(type(e).__name__ for e in job.events if not isinstance(e, Message)),
     ]
     b.set(lr=0.1)  # tells its listeners too
