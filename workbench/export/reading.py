@@ -141,7 +141,7 @@ def _of_task(task: Task, sliced: Sliced, settings: Settings) -> dict[str, Any]:
         return {**found, **none, "hooks": _hooks(task, sliced, settings)}
     return {
         **found,
-        "batch": _layout(_first_batch(task.train), sliced.arguments.get("loss", "None") != "None"),
+        "batch": _layout(_first_batch(task.train, settings), sliced.arguments.get("loss", "None") != "None"),
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
         "metric_modules": len(task.modules) > 1 + task.loss_is_module,
@@ -244,7 +244,7 @@ def _data(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Setti
         whole=whole and kind == "samples",
         pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
         sized=batches_in(loader) is not None,
-        count=_count(_first_batch(spec)) or "1",
+        count=_count(_first_batch(spec, settings)) or "1",
     )
 
 
@@ -272,11 +272,11 @@ def _maker(spec: DataSpec) -> Any:
     return maker
 
 
-def _first_batch(spec: DataSpec) -> Any:
+def _first_batch(spec: DataSpec, settings: Settings) -> Any:
     # Without the user's samplers, which may count how often they are asked.
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
     try:
-        return DataSpec(spec.name, parts).peek(SAMPLES)
+        return DataSpec(spec.name, parts).peek(min(SAMPLES, settings.batch_size))
     except Exception as error:
         raise ExportError(f"reading a sample of {spec.name} failed: {type(error).__name__}: {error}") from error
 
