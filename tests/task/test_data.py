@@ -17,7 +17,8 @@ from torch.utils.data import (
 
 from tests.engine.problems import Augmented, labelled
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, sample_count, to_device
+from workbench.task.batch import sample_count, to_device
+from workbench.task.data import DataSpec
 from workbench.task.protocol import TaskError
 
 

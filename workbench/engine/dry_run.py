@@ -11,7 +11,8 @@ from torch import Tensor
 from workbench.engine.session import Session, opened
 from workbench.engine.validate import validate
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, describe, leaves, sample_count, to_device
+from workbench.task.batch import describe, leaves, sample_count, to_device
+from workbench.task.data import DataSpec
 from workbench.task.protocol import Task, TaskError
 
 SAMPLES = 2

@@ -21,7 +21,7 @@ from workbench.engine.step import update
 from workbench.engine.validate import validate
 from workbench.events import Changed, Emit, Event, Status, StatusChanged, StepsDone, Validated
 from workbench.instruments.finite import NonFiniteError
-from workbench.task.data import describe
+from workbench.task.batch import describe
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import windows
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from workbench.engine.session import Session
 from workbench.instruments import finite
 from workbench.instruments.grad_norm import layer_norms, total_norm
-from workbench.task.data import to_device
+from workbench.task.batch import to_device
 from workbench.task.protocol import TaskError
 from workbench.techniques import clipping
 from workbench.techniques.accumulation import shares

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.session import Modes, Session
-from workbench.task.data import to_device
+from workbench.task.batch import to_device
 
 
 def validate(session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val") -> dict[str, float]:

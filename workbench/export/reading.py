@@ -26,7 +26,8 @@ from workbench.export.source import Sliced, slice_call
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.data import Batches, Columns, DataSpec, batches_in
+from workbench.task.data import DataSpec, batches_in
+from workbench.task.datasets import Batches, Columns
 from workbench.task.lightning import LightningLike, has_loader
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary

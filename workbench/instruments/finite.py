@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.task.data import leaves
+from workbench.task.batch import leaves
 
 
 class NonFiniteError(FloatingPointError):

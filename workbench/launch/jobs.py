@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -74,7 +75,7 @@ class Start:
                 raise
 
 
-class BenchWork:
+class BenchWork(abc.ABC):
     """Work that knows its run: called by the launcher with where events go and commands come from."""
 
     def __init__(self, task: Task, settings: Settings) -> None:
@@ -89,8 +90,9 @@ class BenchWork:
         """The run that this work belongs to, and what went wrong in making its folder."""
         self._id, self._folder, self._trouble = id, folder, trouble
 
+    @abc.abstractmethod
     def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
-        raise NotImplementedError
+        """Do it, and say how it ended."""
 
     def _begin(self, kind: str, session: Session, emit: Emit, updates: int | None, epochs: int | None) -> None:
         settings = self._settings.model_dump()

@@ -7,16 +7,14 @@ finder nor a validation moves the order of the training samples, and the exporte
 from __future__ import annotations
 
 import copy
-import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -31,89 +29,11 @@ from torch.utils.data import (
 )
 
 from workbench.settings import Settings
+from workbench.task.datasets import Batches, Columns, KeyedBatches, Samples, SeededBatches, StackedTensors
 from workbench.task.protocol import TaskError
 
 Loader = DataLoader[Any]
 Collate = Callable[[list[Any]], Any]
-
-
-class Columns(Dataset[Any]):
-    """Arrays of equal length as a data set: sample i is row i of each, in the container that was given.
-
-    Whole batches are indexed at once, which gives the same batches as stacking samples, much faster.
-    """
-
-    def __init__(self, columns: Sequence[Tensor] | Mapping[str, Tensor]) -> None:
-        self.columns = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
-
-    def _values(self) -> Iterable[Tensor]:
-        return self.columns.values() if isinstance(self.columns, dict) else self.columns
-
-    def __len__(self) -> int:
-        return len(next(iter(self._values())))
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(self.columns, dict):
-            return {name: column[index] for name, column in self.columns.items()}
-        return tuple(column[index] for column in self.columns)
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        return self[torch.as_tensor(indices)]
-
-
-class Batches(IterableDataset[Any]):
-    """Ready batches from any iterable; a batch that was looked at is given back to a one-shot iterator."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = batches
-        self.one_shot = iter(batches) is batches
-
-    def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        if worker is None:
-            return iter(self._batches)
-        return itertools.islice(self._batches, worker.id, None, worker.num_workers)  # each batch by one worker
-
-    def peek(self) -> Any:
-        """The first batch, without losing it."""
-        if not self.one_shot:
-            return next(iter(self._batches), None)
-        first = list(itertools.islice(iter(self._batches), 1))
-        self._batches = itertools.chain(first, self._batches)
-        return first[0] if first else None
-
-
-class SeededBatches(Dataset[Any]):
-    """In loader workers each batch draws from random numbers of its own, whichever worker makes it."""
-
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self.dataset = dataset
-
-    def __getitems__(self, keyed: tuple[int, list[int]]) -> Any:
-        seed, indices = keyed
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        many = getattr(self.dataset, "__getitems__", None)
-        return many(indices) if many else [self.dataset[i] for i in indices]
-
-
-class KeyedBatches(Sampler[tuple[int, list[int]]]):
-    """The batches of a batch sampler, each with a seed from (seed, epoch, batch)."""
-
-    def __init__(self, batches: Iterable[list[int]], seed: int) -> None:
-        self.batches = batches
-        self.seed = seed
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return len(self.batches)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        for number, indices in enumerate(self.batches):
-            key = np.random.SeedSequence([self.seed, epoch, number]).generate_state(1)
-            yield int(key[0]), indices
 
 
 def _as_is(batch: Any) -> Any:
@@ -390,31 +310,11 @@ def _whole_batches(parts: Parts) -> Dataset[Any]:
     dataset = parts.dataset
     if parts.collate_fn is not None:
         # A user's collate function expects a list of samples.
-        return _Samples(dataset) if isinstance(dataset, Columns) else dataset
+        return Samples(dataset) if isinstance(dataset, Columns) else dataset
     # A worker_init_fn may look at the data set: then it is the user's own that is read.
     if type(dataset) is TensorDataset and parts.worker_init_fn is None:
-        return _StackedTensors(dataset.tensors)
+        return StackedTensors(dataset.tensors)
     return dataset
-
-
-class _StackedTensors(Columns):
-    """As Columns; default collation makes a list of a TensorDataset's tuples, so batches are lists here."""
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        return list(self[torch.as_tensor(indices)])
-
-
-class _Samples(Dataset[Any]):
-    """Columns, one sample at a time."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-
-    def __len__(self) -> int:
-        return len(self.columns)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.columns[index]
 
 
 def _on_cpu(dataset: Any) -> bool:
@@ -464,58 +364,3 @@ def batches_in(loader: Loader) -> int | None:
         return len(loader)
     except TypeError:
         return None
-
-
-def sample_count(batch: Any) -> int:
-    """How many samples a batch holds: the first dimension of its first tensor or array; 1 where there is none."""
-    found = _first_count(batch)
-    return 1 if found is None else found
-
-
-def _first_count(value: Any) -> int | None:
-    if isinstance(value, PackedSequence):
-        return int(value.batch_sizes[0])
-    if isinstance(value, (Tensor, np.ndarray)):
-        return len(value) if value.ndim else 1
-    parts: Iterable[Any] = ()
-    if isinstance(value, Mapping):
-        parts = value.values()
-    elif isinstance(value, (tuple, list)):
-        parts = value
-    return next((count for count in map(_first_count, parts) if count is not None), None)
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch on `device`, in the same containers."""
-    if isinstance(batch, PackedSequence):
-        return batch.to(device, non_blocking=True)  # type: ignore[arg-type]  # its batch_sizes stay on the CPU
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        moved = {key: to_device(value, device) for key, value in batch.items()}
-        return moved if type(batch) is dict else type(batch)(moved)  # type: ignore[call-arg]
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch.to(device) if hasattr(batch, "to") else batch
-
-
-def describe(batch: Any) -> str:
-    """Shapes and types in a batch, as a person would write them down."""
-    found = leaves(batch)
-    if not found:
-        return type(batch).__name__
-    return ", ".join(f"{name or 'x'}: {tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in found)
-
-
-def leaves(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
-    """The tensors in a batch, each with where it is ("0", "image.1")."""
-    if isinstance(value, Tensor):
-        return [(path, value)]
-    items: list[tuple[Any, Any]] = []
-    if isinstance(value, Mapping):
-        items = list(value.items())
-    elif isinstance(value, (tuple, list)):
-        items = list(enumerate(value))
-    return [leaf for key, part in items for leaf in leaves(part, f"{path}.{key}" if path else str(key))]

@@ -18,7 +18,9 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from workbench.settings import Settings
-from workbench.task.data import Batches, DataSpec, Parts, parts_of, sample_count
+from workbench.task.batch import sample_count
+from workbench.task.data import DataSpec, Parts, parts_of
+from workbench.task.datasets import Batches
 from workbench.task.protocol import Optimization, Progress, Schedule, Scores, Task, TaskError
 
 # What Lightning would call and this task does not: silence would train something else than was written.

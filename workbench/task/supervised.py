@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, sample_count
+from workbench.task.batch import sample_count
+from workbench.task.data import DataSpec
 from workbench.task.protocol import Optimization, Schedule, Scores, Task, TaskError
 
 MakeOptimizer = Callable[..., Optimizer]

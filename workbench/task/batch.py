@@ -1,0 +1,66 @@
+"""What can be done with a batch, whatever it is made of: count it, move it, describe it, list its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+
+def sample_count(batch: Any) -> int:
+    """How many samples a batch holds: the first dimension of its first tensor or array; 1 where there is none."""
+    found = _first_count(batch)
+    return 1 if found is None else found
+
+
+def _first_count(value: Any) -> int | None:
+    if isinstance(value, PackedSequence):
+        return int(value.batch_sizes[0])
+    if isinstance(value, (Tensor, np.ndarray)):
+        return len(value) if value.ndim else 1
+    parts: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, (tuple, list)):
+        parts = value
+    return next((count for count in map(_first_count, parts) if count is not None), None)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch on `device`, in the same containers."""
+    if isinstance(batch, PackedSequence):
+        return batch.to(device, non_blocking=True)  # type: ignore[arg-type]  # its batch_sizes stay on the CPU
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        moved = {key: to_device(value, device) for key, value in batch.items()}
+        return moved if type(batch) is dict else type(batch)(moved)  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch.to(device) if hasattr(batch, "to") else batch
+
+
+def describe(batch: Any) -> str:
+    """Shapes and types in a batch, as a person would write them down."""
+    found = leaves(batch)
+    if not found:
+        return type(batch).__name__
+    return ", ".join(f"{name or 'x'}: {tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in found)
+
+
+def leaves(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
+    """The tensors in a batch, each with where it is ("0", "image.1")."""
+    if isinstance(value, Tensor):
+        return [(path, value)]
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, (tuple, list)):
+        items = list(enumerate(value))
+    return [leaf for key, part in items for leaf in leaves(part, f"{path}.{key}" if path else str(key))]

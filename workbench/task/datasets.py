@@ -1,0 +1,112 @@
+"""Data sets that stand for what the user gave: arrays, ready batches, samples that draw random numbers in workers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+
+
+class Columns(Dataset[Any]):
+    """Arrays of equal length as a data set: sample i is row i of each, in the container that was given.
+
+    Whole batches are indexed at once, which gives the same batches as stacking samples, much faster.
+    """
+
+    def __init__(self, columns: Sequence[Tensor] | Mapping[str, Tensor]) -> None:
+        self.columns = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
+
+    def _values(self) -> Iterable[Tensor]:
+        return self.columns.values() if isinstance(self.columns, dict) else self.columns
+
+    def __len__(self) -> int:
+        return len(next(iter(self._values())))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(self.columns, dict):
+            return {name: column[index] for name, column in self.columns.items()}
+        return tuple(column[index] for column in self.columns)
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self[torch.as_tensor(indices)]
+
+
+class Batches(IterableDataset[Any]):
+    """Ready batches from any iterable; a batch that was looked at is given back to a one-shot iterator."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = batches
+        self.one_shot = iter(batches) is batches
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        if worker is None:
+            return iter(self._batches)
+        return itertools.islice(self._batches, worker.id, None, worker.num_workers)  # each batch by one worker
+
+    def peek(self) -> Any:
+        """The first batch, without losing it."""
+        if not self.one_shot:
+            return next(iter(self._batches), None)
+        first = list(itertools.islice(iter(self._batches), 1))
+        self._batches = itertools.chain(first, self._batches)
+        return first[0] if first else None
+
+
+class SeededBatches(Dataset[Any]):
+    """In loader workers each batch draws from random numbers of its own, whichever worker makes it."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self.dataset = dataset
+
+    def __getitems__(self, keyed: tuple[int, list[int]]) -> Any:
+        seed, indices = keyed
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        many = getattr(self.dataset, "__getitems__", None)
+        return many(indices) if many else [self.dataset[i] for i in indices]
+
+
+class KeyedBatches(Sampler[tuple[int, list[int]]]):
+    """The batches of a batch sampler, each with a seed from (seed, epoch, batch)."""
+
+    def __init__(self, batches: Iterable[list[int]], seed: int) -> None:
+        self.batches = batches
+        self.seed = seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        for number, indices in enumerate(self.batches):
+            key = np.random.SeedSequence([self.seed, epoch, number]).generate_state(1)
+            yield int(key[0]), indices
+
+
+class StackedTensors(Columns):
+    """As Columns; default collation makes a list of a TensorDataset's tuples, so batches are lists here."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return list(self[torch.as_tensor(indices)])
+
+
+class Samples(Dataset[Any]):
+    """Columns, one sample at a time."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.columns[index]
