@@ -38,7 +38,7 @@ bench: install live ## every benchmark in tests/benchmarks, one after another
 	  name=$$(basename "$$file" .py); echo "== $$name"; $(PY) -m "tests.benchmarks.$$name"; done
 
 soak: install live browser ## all tests with their full counts, the slow ones too (long)
-	WORKBENCH_SOAK=1 $(PY) -m pytest -m 'slow or not slow' --durations=15 $(ARGS)
+	WORKBENCH_SOAK=1 $(PY) -m pytest -m 'slow or not slow' --timeout=3600 --durations=15 $(ARGS)
 
 install: .venv/.installed ## .venv with the project and all that its tests need
 

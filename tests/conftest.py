@@ -1,10 +1,9 @@
-"""What all tests share: a folder for runs, one thread where sums must repeat, counts that grow in a soak."""
+"""What all tests share: one thread where sums must repeat, counts that grow in a soak."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -21,18 +20,6 @@ hypothesis.settings.load_profile("soak" if SOAK else "ci")
 def count(n_ci: int, n_soak: int) -> int:
     """`n_ci`, or `n_soak` under `make soak`."""
     return n_soak if SOAK else n_ci
-
-
-@pytest.fixture(scope="session")
-def repeats() -> Callable[[int, int], int]:
-    """`repeats(n_ci, n_soak)`: how often to repeat something, the second number under `make soak`."""
-    return count
-
-
-@pytest.fixture
-def tmp_root(tmp_path: Path) -> Path:
-    """An empty folder for a bench's runs: `Workbench(…, root=tmp_root)`."""
-    return tmp_path / "runs"
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import count
 from workbench.events import RunStarted, StepsDone, pack
 from workbench.runs.read import list_runs, read_record
 from workbench.runs.run import Run
@@ -33,7 +34,7 @@ def write(root: str) -> None:
         folder.append(flush(i))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(count(5, 100)))
 def test_killed_at_a_random_moment(tmp_path: Path, seed: int) -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); from test_killed_writer import write; write(sys.argv[2])"
     here = str(Path(__file__).parent)
