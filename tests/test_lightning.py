@@ -1,6 +1,7 @@
 """LightningModules as they are: Lightning's own demo models, unchanged, beside Lightning's Trainer."""
 
 import copy
+import importlib
 import logging
 import warnings
 from pathlib import Path
@@ -17,8 +18,8 @@ from tests.engine.problems import same_weights, weights
 from workbench.task.make import task_of
 from workbench.task.protocol import TaskError
 
-pl = pytest.importorskip("lightning.pytorch")
-boring = pytest.importorskip("lightning.pytorch.demos.boring_classes")
+pl = importlib.import_module("lightning.pytorch")
+boring = importlib.import_module("lightning.pytorch.demos.boring_classes")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

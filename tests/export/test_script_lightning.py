@@ -10,7 +10,6 @@ import pytest
 
 from tests.export.export_running import Runner, check, lint, make_bench
 
-pytest.importorskip("lightning.pytorch")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PRELUDE = """\

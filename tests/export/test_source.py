@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 from export_slicing import execute, run_cells, slice_cells
@@ -28,7 +30,7 @@ def code(*cells: str) -> str:
 
 
 def test_a_network_with_its_data_and_nothing_else() -> None:
-    torch = pytest.importorskip("torch")
+    torch = importlib.import_module("torch")
     outcome = slice_cells(
         "import os, torch\nfrom torch import nn, optim\nimport torch.nn.functional as F\nimport workbench as wb\n",
         "# how wide\nHIDDEN = 8  # units\ntorch.manual_seed(0);",
@@ -375,7 +377,6 @@ def test_dataclass_fields_keep_their_types_under_future_annotations() -> None:
 
 
 def test_numpy_and_scikit_learn_state() -> None:
-    pytest.importorskip("sklearn")
     outcome = slice_cells(
         WB + "import numpy as np\nfrom sklearn.preprocessing import StandardScaler",
         "rng = np.random.default_rng(0)\nx = rng.normal(size=(8, 2))\ntest = rng.normal(size=(4, 2))\nx.mean()",
@@ -388,7 +389,6 @@ def test_numpy_and_scikit_learn_state() -> None:
 
 
 def test_process_state_is_kept_and_repeated_runs_of_it_are_not() -> None:
-    pytest.importorskip("torch")
     sliced = slice_cells(
         WB + "import torch\ntorch.manual_seed(0)\ntorch.set_printoptions(precision=2)",
         WB + "import torch\ntorch.manual_seed(0)",
@@ -404,7 +404,6 @@ def test_process_state_is_kept_and_repeated_runs_of_it_are_not() -> None:
 
 
 def test_exploring_a_model_is_left_out_but_building_it_by_a_first_call_is_not() -> None:
-    pytest.importorskip("torch")
     start = WB + "import torch\nfrom torch import nn"
     plain = slice_cells(
         start,
@@ -418,7 +417,6 @@ def test_exploring_a_model_is_left_out_but_building_it_by_a_first_call_is_not() 
 
 
 def test_what_changes_a_model() -> None:
-    pytest.importorskip("torch")
     sliced = slice_cells(
         WB + "import torch\nfrom torch import nn",
         "def init(m):\n    if isinstance(m, nn.Linear):\n        nn.init.zeros_(m.weight)",
@@ -435,7 +433,6 @@ def test_what_changes_a_model() -> None:
 
 
 def test_random_numbers_that_the_script_does_not_draw_are_noted() -> None:
-    pytest.importorskip("torch")
     start = WB + "import torch, random\nfrom torch import nn\ntorch.manual_seed(0)\nrandom.seed(0)"
     net = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear(2, 2)"
     look = "sample = torch.randn(3)"

@@ -279,7 +279,6 @@ def test_a_module_edited_later_is_taken_as_it_was(home: Path) -> None:
 
 
 def test_classes_of_the_workbench_are_written_out(home: Path) -> None:
-    pytest.importorskip("torch")
     bench = run_file(
         home / "train.py",
         "import workbench as wb\nfrom workbench.task.protocol import Scores\n\n\nclass Mine(wb.Task):\n"

@@ -52,15 +52,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert header["pid"] == os.getpid()
 
 
-def test_a_header_is_updated_whole(tmp_path: Path) -> None:
+def test_a_closed_folder_takes_no_more(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "a", {"kind": "fit"})
-    folder.update_header(best=3, kind="find_lr")
     header = json.loads((folder.path / "run.json").read_text())
-    assert (header["best"], header["kind"], header["id"]) == (3, "find_lr", "a")
     assert header == folder.header
-    with pytest.raises(TypeError):
-        folder.update_header(bad=object())
-    assert json.loads((folder.path / "run.json").read_text()) == folder.header == header
     folder.close()
     folder.close()
     with pytest.raises(ValueError):

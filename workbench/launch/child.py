@@ -111,12 +111,6 @@ def run_in_child(
     return _outcome(end, answers, lines.tail)
 
 
-def warm() -> None:
-    """Start the server now, in the background, so that the first call does not wait for it."""
-    if FORK:
-        forked.server()
-
-
 def close() -> None:
     """End this process's server and all children. The next call starts a new one."""
     forked.close()

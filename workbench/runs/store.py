@@ -92,13 +92,6 @@ class RunFolder:
         with self._lock:
             self._write(_TORN + line if self._torn else line)
 
-    def update_header(self, **changes: Any) -> None:
-        """Change or add header keys; `run.json` is replaced whole."""
-        with self._lock:
-            header = {**self._header, **changes}
-            _write_aside(self.path / HEADER, header)
-            self._header = header
-
     def close(self) -> None:
         """No more events. Safe to call twice."""
         with self._lock:
