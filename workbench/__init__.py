@@ -16,20 +16,27 @@ if TYPE_CHECKING:
     from workbench.runs.run import Run as Run
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
+    from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
     from workbench.tuners.batch_size import BatchSizes as BatchSizes
     from workbench.tuners.lr_finder import LRCurve as LRCurve
+    from workbench.values import EarlyStopping as EarlyStopping
 
 _HOMES = {
     "Workbench": "workbench.bench",
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
+    "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
+    "EarlyStopping": "workbench.values",
     "BatchSizes": "workbench.tuners.batch_size",
     "LRCurve": "workbench.tuners.lr_finder",
 }
-__all__ = ["BatchSizes", "LRCurve", "Run", "Settings", "SettingsError", "Task", "Workbench", "__version__"]
+__all__ = [
+    "BatchSizes", "EarlyStopping", "LRCurve", "Run", "Schedule", "Settings", "SettingsError", "Task", "Workbench",
+    "__version__",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-Group = Literal["optimisation", "length", "data", "validation", "watching", "checkpoints", "where"]
+from workbench.values import Batches, ByEpoch, Duration, Epochs, Interval, Monitors, SwaStart, Warmup
+
+Group = Literal[
+    "optimisation", "length", "data", "validation", "early stopping", "averaging", "sequences", "milestones",
+    "watching", "checkpoints", "where",
+]  # fmt: skip
+
+
+_PART = "batches or a fraction"
 
 
 class SettingsError(ValueError):
@@ -70,8 +78,8 @@ class Settings(BaseModel):
         None, "Weight decay; None leaves the optimizer's own default.", "optimisation", ge=0
     )
     batch_size: int = _knob(32, "Samples in a batch on one device.", "optimisation", "samples", ge=1)
-    accumulate_grad_batches: int = _knob(
-        1, "Batches whose gradients make one update.", "optimisation", "batches", ge=1
+    accumulate_grad_batches: ByEpoch = _knob(
+        1, "Batches whose gradients make one update; {epoch: batches} changes it on the way.", "optimisation", "batches"
     )
     gradient_clip_val: Annotated[float | None, BeforeValidator(_off_when_zero)] = _knob(
         None,
@@ -83,24 +91,105 @@ class Settings(BaseModel):
     gradient_clip_algorithm: Literal["norm", "value"] = _knob(
         "norm", "'norm' scales all gradients by their total norm; 'value' clamps each entry.", "optimisation"
     )
+    lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = _knob(
+        "constant", "How the learning rate goes on behind the warm-up; 'linear' and 'cosine' fall to 0.", "optimisation"
+    )
+    warmup: Warmup = _knob(
+        0, "The learning rate rises from near 0 over so many updates, or that fraction of the run.", "optimisation",
+        "updates or a fraction",
+    )  # fmt: skip
+    precision: Literal["32-true", "16-mixed", "bf16-mixed"] = _knob(
+        "32-true", "Type of the arithmetic; mixed: weights stay float32, most products are taken in 16 bits.",
+        "optimisation",
+    )  # fmt: skip
+    compile: bool | str = _knob(
+        False, "Run the model through torch.compile; a string names its backend.", "optimisation"
+    )
 
     max_epochs: int | None = _knob(
-        None, "Passes over the training data. 10 when max_steps is not given either.", "length", "epochs", ge=0
+        None, "Passes over the training data. 10 when neither max_steps nor max_time is given.", "length", "epochs", ge=0
     )
+    min_epochs: int | None = _knob(None, "Early stopping waits for so many epochs.", "length", "epochs", ge=0)
     max_steps: int | None = _knob(None, "Stop after so many updates.", "length", "updates", ge=0)
+    min_steps: int | None = _knob(None, "Early stopping waits for so many updates.", "length", "updates", ge=0)
+    max_time: Duration | None = _knob(
+        None, "Stop after so much time, pauses left out: 'DD:HH:MM:SS', a timedelta or a dict.", "length", "DD:HH:MM:SS"
+    )
 
     shuffle: bool = _knob(True, "Draw the training samples in a new order each epoch.", "data")
     num_workers: int = _knob(0, "Processes that load batches; 0 loads in the training thread.", "data", "processes", ge=0)
     pin_memory: bool | None = _knob(None, "Page-locked batches for faster copies. None: only on CUDA.", "data")
     persistent_workers: bool = _knob(True, "Keep loader processes from one epoch to the next.", "data")
     drop_last: bool = _knob(False, "Leave out an epoch's last batch when it is not full.", "data")
+    limit_train_batches: Batches = _knob(
+        1.0, "Of the training batches of an epoch, so many (int) or that fraction (float).", "data", _PART
+    )
+    limit_val_batches: Batches = _knob(1.0, "The same for a check of the validation data; 0: none.", "data", _PART)
+    limit_test_batches: Batches = _knob(1.0, "The same for `test`.", "data", _PART)
+    limit_predict_batches: Batches = _knob(1.0, "The same for `predict`.", "data", _PART)
+    overfit_batches: Batches = _knob(
+        0, "Train on the first batches alone, unshuffled, and validate on as many: can the model learn them? 0: off.",
+        "data", _PART,
+    )  # fmt: skip
+    fast_dev_run: int = _knob(
+        0, "Try everything with so many batches of each kind of data; nothing is recorded. 0: off.", "data", "batches",
+        ge=0,
+    )  # fmt: skip
 
     check_val_every_n_epoch: int = _knob(1, "Validate after every n-th epoch.", "validation", "epochs", ge=1)
+    val_check_interval: Interval = _knob(
+        1.0, "Validate every so often: a fraction of an epoch (0.25), updates (500) or a time ('00:00:10:00').",
+        "validation", "fraction, updates or time",
+    )  # fmt: skip
+    num_sanity_val_steps: int = _knob(
+        2, "Validation batches tried before the first update; -1: all of them, 0: none.", "validation", "batches", ge=-1
+    )
+
+    early_stopping: Monitors = _knob(
+        (), "End the fit when a metric stops improving: EarlyStopping(monitor='val_loss', patience=3).", "early stopping"
+    )
+
+    weight_averaging: Literal["ema", "swa"] | None = _knob(
+        None, "Average the weights: 'ema' exponentially over updates, 'swa' equally over the last epochs.", "averaging"
+    )
+    ema_decay: float = _knob(0.999, "Share of the average that stays at each averaging.", "averaging", gt=0, lt=1)
+    averaging_every_n_steps: int = _knob(1, "EMA: average after every n-th update.", "averaging", "updates", ge=1)
+    averaging_start: int = _knob(0, "EMA: the first so many updates are not averaged.", "averaging", "updates", ge=0)
+    averaging_start_epoch: int = _knob(0, "EMA: nothing is averaged before this epoch.", "averaging", "epochs", ge=0)
+    swa_epoch_start: SwaStart = _knob(
+        0.8, "SWA: the first epoch (int, from 0) whose end is averaged, or a fraction of max_epochs.", "averaging",
+        "epoch or a fraction",
+    )  # fmt: skip
+    swa_lrs: float | None = _knob(
+        None, "SWA: the learning rate that the averaged epochs move to; None leaves the schedule as it is.", "averaging",
+        "per update", gt=0,
+    )  # fmt: skip
+    annealing_epochs: int = _knob(10, "SWA: epochs in which the rate moves to swa_lrs.", "averaging", "epochs", ge=0)
+    annealing_strategy: Literal["cos", "linear"] = _knob("cos", "SWA: how the rate moves to swa_lrs.", "averaging")
+
+    truncated_bptt_steps: int | None = _knob(
+        None, "Split a batch of sequences into pieces of this length, one update each; hidden state is carried on.",
+        "sequences", "time steps", ge=1,
+    )  # fmt: skip
+    tbptt_time_dim: int = _knob(1, "The dimension of time in a batch: 1 for batch-first, 0 for time-first.", "sequences", ge=0)
+
+    find_lr_at: Epochs = _knob(
+        (), "At the start of these epochs a learning rate is found and taken.", "milestones", "epochs"
+    )
+    find_batch_size_at: Epochs = _knob(
+        (), "At the start of these epochs a batch size is found and taken.", "milestones", "epochs"
+    )
 
     track_grad_norm: Annotated[Literal["inf"] | float | None, BeforeValidator(_norm_order)] = _knob(
         2.0, "Order p of the gradient norms, total and per layer. None: no norms.", "watching"
     )
     log_every_n_steps: int = _knob(1, "Every n-th update is kept in the record.", "watching", "updates", ge=1)
+    on_nonfinite: Literal["stop", "skip"] = _knob(
+        "stop", "When a loss or gradient is NaN or infinite: end the run, or leave that update out.", "watching"
+    )
+    detect_anomaly: bool = _knob(
+        False, "Name the operation whose backward made a NaN (torch.autograd.set_detect_anomaly); slow.", "watching"
+    )
 
     keep_runs: int = _knob(50, "Run folders kept; the oldest go first.", "checkpoints", "runs", ge=1)
 
@@ -133,7 +222,7 @@ class Settings(BaseModel):
     @property
     def epochs(self) -> int | None:
         """The number of epochs that holds: `max_epochs`, or 10 when no length at all was given."""
-        if self.max_epochs is None and self.max_steps is None:
+        if self.max_epochs is None and self.max_steps is None and self.max_time is None:
             return 10
         return self.max_epochs
 
@@ -155,10 +244,15 @@ def _refuse_unknown(values: dict[str, Any]) -> None:
 def _explain(error: ValidationError, values: dict[str, Any]) -> str:
     lines = []
     for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):
-        reasons = sorted({e["msg"][:1].lower() + e["msg"][1:] for e in error.errors() if e["loc"][0] == name})
+        reasons = sorted({_plain(e["msg"]) for e in error.errors() if e["loc"][0] == name})
         field = Settings.model_fields[name]
         lines.append(f"{name}={values.get(name)!r}: {' or '.join(reasons)}. {_meaning(field)}")
     return "\n".join(lines) or str(error)
+
+
+def _plain(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
 
 
 def _meaning(field: FieldInfo) -> str:
@@ -175,6 +269,18 @@ _SPOKEN = {name: name for name in Settings.model_fields} | {
     "num_train_epochs": "max_epochs",
     "steps": "max_steps",
     "clip": "gradient_clip_val",
+    "schedule": "lr_schedule",
+    "scheduler": "lr_schedule",
+    "mixed_precision": "precision",
+    "amp": "precision",
+    "warmup_steps": "warmup",
+    "warmup_ratio": "warmup",
+    "ema": "weight_averaging",
+    "swa": "weight_averaging",
+    "patience": "early_stopping",
+    "tbptt_steps": "truncated_bptt_steps",
+    "bptt": "truncated_bptt_steps",
+    "eval_steps": "val_check_interval",
     "max_grad_norm": "gradient_clip_val",
     "clip_grad_norm": "gradient_clip_val",
     "gradient_accumulation_steps": "accumulate_grad_batches",

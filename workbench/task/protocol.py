@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
 
@@ -36,21 +36,52 @@ class Scores:
 
 @dataclass(slots=True)
 class Schedule:
-    """A learning-rate scheduler and when it steps."""
+    """A learning-rate scheduler and when it steps: every `frequency` updates ("step") or epochs ("epoch").
 
-    scheduler: LRScheduler
+    A ReduceLROnPlateau steps after a check of the validation data, with the metric named by `monitor`; its
+    interval is "epoch" and its frequency counts those checks.
+    """
+
+    scheduler: LRScheduler | ReduceLROnPlateau
     interval: Literal["step", "epoch"] = "step"
     frequency: int = 1
+    monitor: str | None = None
 
 
 @dataclass(slots=True)
 class Optimization:
-    """The optimizer of a run, with its schedules."""
+    """One optimizer of a run, with its schedules."""
 
     optimizer: Optimizer
     schedules: tuple[Schedule, ...] = ()
     lr: float | None = None
     """The base rate that it was made at; None: `settings.lr`, as it was asked for."""
+    frequency: int = 0
+    """Of several optimizers: for how many updates in a row it is this one's turn alone. 0 for all: each at every update."""
+
+
+StepResult = Tensor | Mapping[str, Any] | None
+"""What a training step returns: the loss; or {"loss": …} with "weight" (how much the batch counts: its tokens, say) or
+"hiddens" (state carried to the next piece of a split batch); None to leave the batch out."""
+
+
+class Handle(Protocol):
+    """What a task with `manual = True` steps its optimizers through; clipping, norms and accumulation stay the engine's."""
+
+    def backward(self, loss: Tensor, **options: Any) -> None:
+        """Gradients of the loss, at the batch's share of its window."""
+
+    def step(self, optimizer: int = 0) -> None:
+        """Clip and take a step with this optimizer, at the window's last batch; before it, do nothing."""
+
+    def zero_grad(self, optimizer: int = 0) -> None:
+        """Drop the gradients of this optimizer's parameters, unless they are still being added up."""
+
+    def toggle(self, optimizer: int) -> None:
+        """From here on only this optimizer's parameters require gradients."""
+
+    def untoggle(self, optimizer: int) -> None:
+        """All parameters require gradients again that did before `toggle`."""
 
 
 class Progress(Protocol):
@@ -72,6 +103,8 @@ class Task(abc.ABC):
     train: DataSpec | None = None
     val: DataSpec | None = None
     test: DataSpec | None = None
+    manual: bool = False
+    """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -83,16 +116,31 @@ class Task(abc.ABC):
         return 1.0
 
     @abc.abstractmethod
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch that lies on the model's device, as a scalar with a graph behind it."""
+    def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
+        """The loss of one batch that lies on the model's device, as a scalar with a graph behind it.
+
+        extra: `optimizer_idx` where there are several optimizers and the task is not manual; `hiddens` under
+        `truncated_bptt_steps` (None at the first piece of a batch).
+        """
 
     @abc.abstractmethod
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         """The metrics of one batch, named as they are reported ("val_loss", "val_accuracy", …)."""
 
     @abc.abstractmethod
-    def configure(self, settings: Settings, updates: int | None) -> Optimization:
-        """The optimizer at `settings.lr`, and its schedules for a run of `updates` updates (None: unknown)."""
+    def configure(self, settings: Settings, updates: int | None) -> Optimization | Sequence[Optimization]:
+        """The optimizers at `settings.lr`, each with its schedules for a run of `updates` updates (None: unknown)."""
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """The model's output for one batch, with or without targets."""
+        raise TaskError(f"{type(self).__name__} defines no predict_step.")
+
+    def split(self, batch: Any, length: int, time_dim: int) -> Sequence[Any] | None:
+        """The batch in pieces of `length` time steps, where the task has its own way; None: the workbench's."""
+        return None
+
+    def drive(self, handle: Handle) -> None:
+        """Of a manual task: the handle of the session that begins. (A task that is not manual never hears of it.)"""
 
     def follow(self, progress: Progress) -> None:  # noqa: B027  # most tasks need not know
         """A session of this task has begun; `progress` says how far it is at any time."""

@@ -1,0 +1,171 @@
+"""The kinds of values that settings take beyond plain numbers: durations, intervals, numbers of batches, monitors."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+_CLOCK = re.compile(r"(\d+):(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d+)?)")
+
+
+def seconds(duration: str) -> float:
+    """A duration as `Duration` keeps it ("DD:HH:MM:SS") in seconds."""
+    found = _CLOCK.fullmatch(duration)
+    if found is None:
+        raise ValueError(f"{duration!r} should be a duration like '00:01:30:00' (days:hours:minutes:seconds)")
+    days, hours, minutes, rest = found.groups()
+    return int(days) * 86400 + int(hours) * 3600 + int(minutes) * 60 + float(rest)
+
+
+def _duration(value: object) -> object:
+    """"DD:HH:MM:SS", a timedelta, or its keyword arguments in a dict, in the one form that can be written down."""
+    if isinstance(value, dict):
+        try:
+            value = timedelta(**value)
+        except TypeError:
+            raise ValueError("a duration as a dict takes timedelta's names: days, hours, minutes, seconds") from None
+    if isinstance(value, str):
+        value = timedelta(seconds=seconds(value))
+    if not isinstance(value, timedelta):
+        raise ValueError("should be 'DD:HH:MM:SS', a timedelta, or a dict like {'minutes': 90}")
+    if value < timedelta(0):
+        raise ValueError("a duration should not be negative")
+    minutes, rest = divmod(value.seconds, 60)
+    fraction = f".{value.microseconds:06d}".rstrip("0") if value.microseconds else ""
+    return f"{value.days:02d}:{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}{fraction}"
+
+
+Duration = Annotated[str, BeforeValidator(_duration)]
+"""A length of time: "DD:HH:MM:SS", a timedelta, or a dict of its arguments; kept as the first."""
+
+
+def _interval(value: object) -> object:
+    if isinstance(value, (str, timedelta, dict)):
+        return _duration(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("should be a fraction of an epoch (0.25), a number of updates (500) or a time ('00:00:10:00')")
+    if isinstance(value, float) and not 0 < value <= 1:
+        raise ValueError("a fraction of an epoch should be above 0 and at most 1.0; a number of updates is an int")
+    if isinstance(value, int) and value < 1:
+        raise ValueError("a number of updates should be at least 1")
+    return value
+
+
+Interval = Annotated[int | float | str, BeforeValidator(_interval)]
+"""A float is a fraction of an epoch, an int a number of updates, a string (timedelta, dict) a time."""
+
+
+def _batches(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("should be a number of batches (an int) or a fraction of them (a float up to 1.0)")
+    if isinstance(value, float) and not 0 <= value <= 1:
+        raise ValueError("a fraction of the batches should lie between 0.0 and 1.0; a number of them is an int")
+    if value < 0:
+        raise ValueError("should not be negative")
+    return value
+
+
+Batches = Annotated[int | float, BeforeValidator(_batches)]
+"""An int is a number of batches, a float a fraction of an epoch's."""
+
+
+def _by_epoch(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | dict):
+        raise ValueError("should be a number of batches (an int), or {epoch: batches}")
+    if isinstance(value, int):
+        if value < 1:
+            raise ValueError("should be at least 1")
+        return value
+    if not value:
+        raise ValueError("an empty dict says nothing: give {0: 4}, say, or an int")
+    return {_key(key): _size(key, size) for key, size in value.items()}
+
+
+def _key(key: object) -> int:
+    number = int(key) if isinstance(key, str) and key.isdigit() else key  # JSON has no other keys than strings
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ValueError(f"the key {key!r} should be an epoch, counted from 0")
+    return number
+
+
+def _size(key: object, size: object) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"the value at key {key!r} is {size!r}, and should be a number of batches of at least 1")
+    return size
+
+
+ByEpoch = Annotated[int | dict[int, int], BeforeValidator(_by_epoch)]
+"""A number, or {epoch: number}: each holds from its epoch (counted from 0) on; before the first it is 1."""
+
+
+def _epochs(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value,)
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise ValueError("should be epochs, counted from 0: {0, 5, 10}")
+    return tuple(sorted({_key(epoch) for epoch in value}))
+
+
+Epochs = Annotated[tuple[int, ...], BeforeValidator(_epochs)]
+"""Some epochs, counted from 0, in their order."""
+
+
+def _warmup(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("should be a number of updates (an int) or a fraction of the run (a float below 1.0)")
+    if isinstance(value, float) and not 0 <= value < 1:
+        raise ValueError("a fraction of the run should lie between 0.0 and 1.0; a number of updates is an int")
+    if value < 0:
+        raise ValueError("should not be negative")
+    return value
+
+
+Warmup = Annotated[int | float, BeforeValidator(_warmup)]
+"""An int is a number of updates, a float a fraction of all the run's."""
+
+
+def _swa_start(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("should be an epoch (an int, from 0) or a fraction of max_epochs (a float)")
+    if value < 0 or (isinstance(value, float) and value > 1):
+        raise ValueError("an epoch should not be negative, and a fraction should lie between 0.0 and 1.0")
+    return value
+
+
+SwaStart = Annotated[int | float, BeforeValidator(_swa_start)]
+"""An int is an epoch, counted from 0, a float a fraction of `max_epochs`."""
+
+
+class EarlyStopping(BaseModel):
+    """When to end a fit because a metric says so. It is looked at after each check of the validation data.
+
+    Names and meaning are those of Lightning's EarlyStopping callback; `warmup` is added.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    monitor: str = Field(description="The metric, as the run reports it: 'val_loss', 'val_accuracy', 'train_loss'.")
+    mode: Literal["min", "max"] = Field("min", description="Whether a lower or a higher value is better.")
+    min_delta: float = Field(0.0, ge=0, description="A change of at most this is no improvement.")
+    patience: int = Field(3, ge=0, description="Checks without improvement after which the run ends.")
+    warmup: int = Field(0, ge=0, description="The first so many checks never end the run for want of patience.")
+    stopping_threshold: float | None = Field(None, description="Ends the run as soon as the metric is this good.")
+    divergence_threshold: float | None = Field(None, description="Ends the run as soon as the metric is worse.")
+    check_finite: bool = Field(True, description="Ends the run when the metric is NaN or infinite.")
+
+
+def _monitors(value: object) -> object:
+    if value is None:
+        return ()
+    one = [value] if isinstance(value, (str, dict, EarlyStopping)) else value
+    if not isinstance(one, (list, tuple)):
+        raise ValueError("should be EarlyStopping(monitor='val_loss'), several of them, or a metric's name")
+    return tuple({"monitor": item} if isinstance(item, str) else item for item in one)
+
+
+Monitors = Annotated[tuple[EarlyStopping, ...], BeforeValidator(_monitors)]
+"""Any number of EarlyStopping; None is none, a metric's name stands for EarlyStopping(monitor=name)."""
+
