@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from workbench.engine.session import Session, opened
+from workbench.engine.step import update
 from workbench.engine.validate import validate
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, sample_count, to_device
@@ -33,7 +36,8 @@ def dry_run(task: Task, settings: Settings) -> None:
             f"batch_size={settings.batch_size} is larger than the train data ({samples} samples): "
             f"take batch_size={samples} or less."
         )
-    with opened(task, settings) as session, session.scratch():
+    calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
+    with opened(task, calm) as session, session.scratch():
         session.train_mode()
         count = min(SAMPLES, settings.batch_size)  # samples of different lengths may only do one by one
         batch = _peek(task.train, count)
@@ -50,19 +54,19 @@ def _peek(spec: DataSpec, count: int) -> Any:
     except TaskError:
         raise
     except Exception as error:
-        raise TaskError(f"reading {count} sample{'s' if count > 1 else ''} of {spec.name} failed with {_said(error)}.") from error
+        raise TaskError(
+            f"reading {count} sample{'s' if count > 1 else ''} of {spec.name} failed with {_said(error)}."
+        ) from error
 
 
 def _train(session: Session, batch: Any) -> None:
-    moved = to_device(batch, session.device)
-    loss = _explained("the model or the loss", batch, "train", lambda: session.task.training_step(moved, 0))
-    if not isinstance(loss, Tensor):
-        raise TaskError(f"the loss is {loss!r}, no tensor: a loss must be computed with torch from the output.")
-    if loss.numel() != 1:
-        raise TaskError(
-            f"the loss has shape {tuple(loss.shape)} for a batch of {sample_count(batch)}; it must be one number. "
-            "Take its mean: loss=lambda output, y: your_loss(output, y).mean(), or reduction='mean'."
-        )
+    if session.task.manual or session.optimizers[0].needs_closure or session.several:
+        # These step while they evaluate, and the session is scratch: what is wrong shows in a whole update.
+        _explained("training_step", batch, "train", lambda: update(session, _window(session, batch)))
+        return
+    loss = _explained("the model or the loss", batch, "train", lambda: _loss(session, batch))
+    if loss is None:
+        return
     if not loss.requires_grad:
         raise TaskError(
             "the loss does not depend on any trainable parameter: look for detach(), torch.no_grad(), .item(), "
@@ -73,12 +77,39 @@ def _train(session: Session, batch: Any) -> None:
         raise TaskError(
             f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
         )
-    _explained("backward", batch, "train", lambda: loss.backward())  # type: ignore[no-untyped-call]
+    _explained("backward", batch, "train", lambda: loss.backward())
     for name, parameter in zip(session.names, session.parameters, strict=True):
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise TaskError(
                 f"the gradient of {name!r} is sparse, which is not served yet: make the layer with sparse=False."
             )
+
+
+def _window(session: Session, batch: Any) -> list[Any]:
+    """The batch, or its first piece in time."""
+    return list(itertools.islice(session.data.split([batch]), 1))
+
+
+def _loss(session: Session, batch: Any) -> Tensor | None:
+    """The loss of the batch (of its first piece in time); None where the step leaves it out."""
+    extra: dict[str, Any] = {}
+    (item,) = _window(session, batch)
+    if session.tbptt is not None:
+        item, extra = item.batch, {"hiddens": None}
+    with session.precision.autocast():
+        result = session.task.training_step(to_device(item, session.device), 0, **extra)
+    loss = result.get("loss") if isinstance(result, Mapping) else result
+    if result is None:
+        return None
+    if not isinstance(loss, Tensor):
+        got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else repr(loss)
+        raise TaskError(f"the loss is {got}, no tensor: a loss must be computed with torch from the output.")
+    if loss.numel() != 1:
+        raise TaskError(
+            f"the loss has shape {tuple(loss.shape)} for a batch of {sample_count(batch)}; it must be one number. "
+            "Take its mean: loss=lambda output, y: your_loss(output, y).mean(), or reduction='mean'."
+        )
+    return loss
 
 
 def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
@@ -117,7 +148,9 @@ def _remedy(text: str) -> str:
 
 
 def _non_finite(batch: Any) -> str:
-    bad = [name for name, t in leaves(batch, "") if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    bad = [
+        name for name, t in leaves(batch, "") if t.is_floating_point() and not bool(torch.isfinite(t).all())
+    ]
     if bad:
         return f"The data holds NaN or infinite values in {', '.join(f'element {b}' for b in bad)}: clean it first."
     return "The data is finite: look for log(0), 0/0 or overflow in the model or the loss."

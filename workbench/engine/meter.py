@@ -1,12 +1,13 @@
 """The meter: what each update measured stays on the device, and is copied out together about ten times a second.
 
-A ring of rows (loss, total norm, total after clipping, one norm per layer) lies on the model's device. `record`
-writes a row and syncs nothing; `flush` copies the rows out, on CUDA asynchronously: the copy begun by one flush
-is handed on by the next, unless it is asked to wait.
+A ring of rows (loss, total norm, total after clipping, one norm per layer; with several optimizers the first three
+for each of them too) lies on the model's device. `record` writes a row and syncs nothing; `flush` copies the rows
+out, on CUDA asynchronously: the copy begun by one flush is handed on by the next, unless it is asked to wait.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from workbench.events import Floats, StepsDone, pack
 
-LOSS, TOTAL, CLIPPED, LAYERS = 0, 1, 2, 3
+LOSS, TOTAL, CLIPPED = 0, 1, 2
 CAPACITY = 256
 PERIOD = 0.1
 """Seconds between flushes."""
@@ -29,24 +30,35 @@ class _Flight:
     rows: Tensor
     landed: torch.cuda.Event | None
     step: int
-    lrs: list[float]
+    lrs: list[tuple[float, ...]]
+    skipped: list[bool]
     epoch: int
     seconds: float
 
 
 class Meter:
-    """Rows of measurements of one run; `every` n-th update is kept."""
+    """Rows of measurements of one run; `every` n-th update is kept.
 
-    def __init__(self, layers: int, device: torch.device, every: int, norms: bool) -> None:
+    Quantities of one optimizer of several lie in rows of `loss[1 + i]`, `total[1 + i]`, `clipped[1 + i]`; those of the
+    whole update (and of the only optimizer) in `loss[0]`, …
+    """
+
+    def __init__(
+        self, layers: int, device: torch.device, every: int, norms: bool, optimizers: int = 1
+    ) -> None:
         self._norms = norms
         self._every = every
-        self._ring = torch.full((CAPACITY, LAYERS + layers), float("nan"), device=device)
+        self._several = optimizers if optimizers > 1 else 0
+        self._layers_at = 3 * (1 + self._several)
+        self._ring = torch.full((CAPACITY, self._layers_at + layers), float("nan"), device=device)
         # Views made once: indexing at every update would cost more than writing.
-        self.loss = [row[LOSS] for row in self._ring]
-        self.total = [row[TOTAL] for row in self._ring]
-        self.clipped = [row[CLIPPED] for row in self._ring]
-        self.layers = [row[LAYERS:] for row in self._ring]
-        self._lrs: list[float] = []
+        sets = range(0, self._layers_at, 3)
+        self.loss = [[row[first + LOSS] for row in self._ring] for first in sets]
+        self.total = [[row[first + TOTAL] for row in self._ring] for first in sets]
+        self.clipped = [[row[first + CLIPPED] for row in self._ring] for first in sets]
+        self.layers = [row[self._layers_at :] for row in self._ring]
+        self._lrs: list[tuple[float, ...]] = []
+        self._skipped: list[bool] = []
         self._first = 0
         self._flown: _Flight | None = None
         self._last_flush = perf_counter()
@@ -78,13 +90,14 @@ class Meter:
         """The row that the next `record` fills."""
         return len(self._lrs)
 
-    def record(self, step: int, lr: float, loss: Tensor) -> None:
+    def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Update `step` is done; its norms, if any, lie in this row already."""
         row = len(self._lrs)
-        self.loss[row].copy_(loss)
+        self.loss[0][row].copy_(loss)
         if row == 0:
             self._first = step
-        self._lrs.append(lr)
+        self._lrs.append(tuple(lrs))
+        self._skipped.append(skipped)
 
     def due(self) -> bool:
         """Whether it is time to flush."""
@@ -111,8 +124,8 @@ class Meter:
         else:
             rows = source.cpu() if source.device.type != "cpu" else source.clone()
         # The next rows are written behind this copy on the same stream, so the ring can be used again at once.
-        self._flown = _Flight(rows, event, self._first, self._lrs, epoch, self.seconds)
-        self._lrs = []
+        self._flown = _Flight(rows, event, self._first, self._lrs, self._skipped, epoch, self.seconds)
+        self._lrs, self._skipped = [], []
         self._ring[: len(rows), TOTAL:] = float("nan")
 
     def _land(self, wait: bool) -> list[StepsDone]:
@@ -127,10 +140,21 @@ class Meter:
         return [self._event(flight, flight.rows.numpy())]
 
     def _event(self, flight: _Flight, rows: Floats) -> StepsDone:
-        columns = {"loss": pack(rows[:, LOSS]), "lr": pack(np.asarray(flight.lrs))}
+        lrs = np.asarray(flight.lrs)
+        columns = {"loss": pack(rows[:, LOSS]), "lr": pack(lrs[:, 0])}
+        self._totals(columns, rows, "")
+        for number in range(self._several):
+            own = rows[:, 3 * (1 + number) :]
+            columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(own[:, LOSS]), pack(lrs[:, number])
+            self._totals(columns, own, f".{number}")
         if self._norms:
-            columns["grad_norm"] = pack(rows[:, TOTAL])
-            columns["layer_norms"] = pack(rows[:, LAYERS:])
-        if not np.isnan(rows[:, CLIPPED]).all():
-            columns["grad_norm_clipped"] = pack(rows[:, CLIPPED])
+            columns["layer_norms"] = pack(rows[:, self._layers_at :])
+        if any(flight.skipped):
+            columns["skipped"] = pack(np.asarray(flight.skipped, dtype=np.float32))
         return StepsDone(flight.step, self._every, len(rows), flight.epoch, flight.seconds, columns)
+
+    def _totals(self, columns: dict[str, bytes], rows: Floats, name: str) -> None:
+        if self._norms:
+            columns[f"grad_norm{name}"] = pack(rows[:, TOTAL])
+        if not np.isnan(rows[:, CLIPPED]).all():
+            columns[f"grad_norm_clipped{name}"] = pack(rows[:, CLIPPED])

@@ -8,35 +8,44 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
+from torch import Tensor, nn
 
 from workbench.engine import rng
+from workbench.engine.compiled import compiled
+from workbench.engine.epoch_loss import EpochLoss
+from workbench.engine.feeds import Feeds
 from workbench.engine.meter import Meter
+from workbench.engine.optimizing import Optimizing
 from workbench.engine.runtime import Runtime
 from workbench.engine.weights import Weights
+from workbench.events import Message
 from workbench.settings import Settings
-from workbench.task.data import Loader, batches_in
-from workbench.task.protocol import Schedule, Task, TaskError
-from workbench.techniques.accumulation import updates_in
+from workbench.task.protocol import Averaging, Optimization, Schedule, Task, TaskError
+from workbench.techniques import limits
+from workbench.techniques.averaging import Average, has_batch_norm, swa_first_epoch
+from workbench.techniques.precision import Precision
+from workbench.techniques.schedules import built_in
+from workbench.techniques.toggling import toggled, whose_turn
 
 
 class Session:
-    """A task with its optimizer and loaders on a device, and how far it has come.
+    """A task with its optimizers and loaders on a device, and how far it has come.
 
     `step` counts the updates taken, `epoch` the epochs finished, `batch_idx` the batches of this epoch.
     """
 
     def __init__(self, task: Task, settings: Settings, runtime: Runtime) -> None:
+        settings = limits.effective(settings)
         self.task = task
         self.settings = settings
         self.device = runtime.device
         self.on_cpu = runtime.device.type == "cpu"
+        self.precision = Precision.of(settings.precision, runtime.device)
         for module in task.modules[1:]:
             module.to(runtime.device)
         self.model = runtime.prepare(task.model)
@@ -45,66 +54,98 @@ class Session:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
         self.names = tuple(name for name, _ in named)
         self.parameters = [p for _, p in named]
-        if task.train is None:
-            raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
-        self.train_loader: Loader = task.train.loader(settings, train=True)
-        self.updates_per_epoch = _updates(self.train_loader, settings)
-        self.updates = _total(self.updates_per_epoch, settings)
-        self._val_loader: Loader | None = None
-        if task.val is not None:
-            # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
-            self._val_loader = task.val.loader(settings)
-        optimization = task.configure(settings, self.updates)
-        self.optimizer: Optimizer = optimization.optimizer
-        if isinstance(self.optimizer, torch.optim.LBFGS):
-            raise TaskError("optimizer=LBFGS needs its step to evaluate the loss again, which is not served yet.")
-        self.schedules: tuple[Schedule, ...] = optimization.schedules
-        self.all_schedules = optimization.schedules
+        self.data = Feeds(task, settings)
+        self.updates = self.data.updates()
+        self.optimizers = _optimizers(task, settings, self.updates, self.parameters)
+        self.several = len(self.optimizers) > 1
+        self._all_of_them = tuple(self.optimizers)
+        self._frequencies = [opt.frequency for opt in self.optimizers]
         self.step = 0
         self.epoch = 0
         self.batch_idx = 0
+        self.hiddens: dict[int, Any] = {}
+        """State carried from one piece of a batch to the next, by optimizer (truncated BPTT)."""
+        self.next_hiddens: dict[int, Any] = {}
+        self.tbptt = settings.truncated_bptt_steps
         task.follow(self)
-        self.base_lr = settings.lr if optimization.lr is None else optimization.lr
-        if self.base_lr != settings.lr:
+        if self.optimizers[0].base_lr != settings.lr:
             self.set_lr(settings.lr)
         norm = settings.track_grad_norm
         self.norm_order = None if norm is None else float(norm)
         self.clip_val = settings.gradient_clip_val
         self.recording = True
-        self.meter = Meter(len(self.names), self.device, settings.log_every_n_steps, norm is not None)
+        self.scheduling = True
+        self.average = _average(task, settings)
+        self.averaged_parameters = list(task.model.parameters())
+        self.handle: object | None = None
+        """What a task with manual optimisation steps through (engine/manual.py)."""
+        self.epoch_loss = EpochLoss()
+        self.notes: list[Message] = []
+        """What an update has to say; the loop tells it."""
+        self.skipped = False
+        """Whether the update at hand left a step out."""
+        self.left_out = 0
+        self.losses: dict[int, Tensor] = {}
+        """The losses of the latest update, by optimizer."""
+        self.recent: list[Any] = []
+        """The windows of the latest updates (engine/trouble.py)."""
+        self.meter = Meter(
+            len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers)
+        )
 
     @property
     def lr(self) -> float:
-        """The rate of the first parameter group as it is now."""
-        return float(self.optimizer.param_groups[0]["lr"])
+        """The rate of the first optimizer's first parameter group as it is now."""
+        return self.optimizers[0].lr
+
+    @property
+    def lrs(self) -> list[float]:
+        """The rate of each optimizer's first parameter group."""
+        return [opt.lr for opt in self.optimizers]
 
     def set_lr(self, lr: float) -> None:
-        """A new base rate: schedules and the ratios of parameter groups multiply it."""
-        old, self.base_lr = self.base_lr, lr
+        """A new base rate: schedules, the ratios of parameter groups and of further optimizers multiply it."""
+        old = self.optimizers[0].base_lr
+        for opt in self.optimizers:
+            opt.set_lr(lr if opt.base_lr == old else opt.base_lr * (lr / old))
 
-        def scaled(value: Any) -> Any:
-            return lr if value == old else value * (lr / old)
+    @property
+    def records(self) -> bool:
+        """Whether the update at hand is recorded."""
+        return self.recording and self.meter.wants(self.step)
 
-        for group in self.optimizer.param_groups:
-            for key in ("lr", "initial_lr", "max_lr", "min_lr"):
-                if key in group:
-                    group[key] = scaled(group[key])
-        for schedule in self.schedules:
-            for part in chain(schedule.scheduler):
-                for name in ("base_lrs", "max_lrs"):
-                    if hasattr(part, name):
-                        setattr(part, name, [scaled(value) for value in getattr(part, name)])
-                if isinstance(getattr(part, "eta_min", None), float):
-                    part.eta_min = scaled(part.eta_min)
+    def column(self, opt: Optimizing) -> int:
+        """Where in the meter's rows this optimizer's numbers go."""
+        return 1 + opt.index if self.several else 0
+
+    def turn(self) -> Sequence[Optimizing]:
+        """The optimizers that take a step at this update."""
+        if not self.several:
+            return self._all_of_them
+        return [self.optimizers[n] for n in whose_turn(self._frequencies, self.step)]
+
+    def only(self, opt: Optimizing) -> contextlib.AbstractContextManager[None]:
+        """Inside, only this optimizer's parameters require gradients."""
+        return toggled(self.parameters, opt.parameters) if self.several else _AS_IT_IS
+
+    @contextlib.contextmanager
+    def recording_first(self, wanted: bool) -> Iterator[None]:
+        """Inside, numbers are recorded only if `wanted`: of several evaluations, those of the first."""
+        before, self.recording = self.recording, wanted
+        try:
+            yield
+        finally:
+            self.recording = before
+
+    def should_average(self, step: int, epoch: int, usual: Callable[[Settings, int, int], bool]) -> bool:
+        """Whether the weights are averaged now: the user's rule, or else the usual one."""
+        own = self.task.averaging.should_update
+        return bool(own(step, epoch)) if own is not None else usual(self.settings, step, epoch)
 
     def train_mode(self) -> None:
         """Training mode for all of the model, unless it is on: then a part that the user set to eval stays so."""
         if not self.task.model.training:
             self.task.model.train()
-
-    def val_loader(self) -> Loader | None:
-        """The validation loader, made once for the job."""
-        return self._val_loader
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
@@ -114,21 +155,66 @@ class Session:
         """
         before = Snapshot.take(self)
         clip_val = self.clip_val
-        self.schedules, self.recording = (), False
+        self.scheduling = self.recording = False
+        self.hiddens, self.next_hiddens = {}, {}
         try:
             yield
         finally:
-            self.schedules, self.recording, self.clip_val = self.all_schedules, True, clip_val
+            self.scheduling = self.recording = True
+            self.clip_val = clip_val
             before.restore()
 
     def close(self) -> None:
         """Let go of gradients and loader processes."""
         for parameter in self.parameters:
             parameter.grad = None
-        for loader in (self.train_loader, self._val_loader):
-            workers = getattr(loader, "_iterator", None)
-            if workers is not None and hasattr(workers, "_shutdown_workers"):
-                workers._shutdown_workers()
+        self.data.close()
+
+
+_AS_IT_IS: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def _optimizers(
+    task: Task, settings: Settings, updates: int | None, parameters: list[Any]
+) -> list[Optimizing]:
+    made = task.configure(settings, updates)
+    listed = [made] if isinstance(made, Optimization) else list(made)
+    found = []
+    for index, optimization in enumerate(listed):
+        schedule = built_in(optimization.optimizer, settings, updates)
+        if schedule is not None:
+            optimization.schedules = (*optimization.schedules, Schedule(schedule))
+        found.append(Optimizing(index, optimization, parameters))
+    if found[0].made_lr is None:
+        found[0].base_lr = settings.lr
+    if len(found) > 1 and not task.manual:
+        for opt in found:
+            opt.extra = {"optimizer_idx": opt.index}
+    if settings.precision == "16-mixed" and any(opt.needs_closure for opt in found):
+        raise TaskError(
+            "precision='16-mixed' cannot be used with LBFGS, whose step evaluates the loss again: take bf16-mixed."
+        )
+    if task.manual and settings.truncated_bptt_steps is not None:
+        raise TaskError("truncated_bptt_steps: with manual optimisation the task splits its batches itself.")
+    return found
+
+
+def _average(task: Task, settings: Settings) -> Average | None:
+    kind = settings.weight_averaging
+    if kind is None:
+        if task.averaging != Averaging():
+            raise TaskError(
+                "avg_fn= and should_update= belong to weight_averaging='ema' or 'swa', which is off."
+            )
+        return None
+    if task.manual and has_batch_norm(task.modules):
+        raise TaskError(
+            "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
+            "take another normalisation, or average in the task."
+        )
+    if kind == "swa":
+        swa_first_epoch(settings)  # a fraction needs max_epochs: said before anything is trained
+    return Average(kind, settings.ema_decay, task.averaging.avg_fn)
 
 
 @contextlib.contextmanager
@@ -136,7 +222,7 @@ def opened(task: Task, settings: Settings) -> Iterator[Session]:
     """A session for one job: seeded, with the process's random state and torch flags put back after."""
     with rng.kept(), _deterministic(settings.deterministic), task.running(settings):
         rng.seed(settings.seed)
-        for spec in (task.train, task.val, task.test):
+        for spec in (task.train, task.val, task.test, task.predict):
             if spec is not None:
                 spec.refresh()
         modes = Modes.of(task)
@@ -146,13 +232,18 @@ def opened(task: Task, settings: Settings) -> Iterator[Session]:
         session: Session | None = None
         try:
             session = Session(task, settings, Runtime(settings))
-            yield session
+            with compiled(task, settings.compile), _watched(settings.detect_anomaly):
+                yield session
         finally:
             modes.restore()
             if session is not None:
                 session.close()
             for parameter, grad in kept:  # the parameter may lie on another device now
                 parameter.grad = None if grad is None else grad.to(parameter.device)
+
+
+def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
+    return torch.autograd.set_detect_anomaly(True) if wanted else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -192,9 +283,9 @@ class Snapshot:
 
     session: Session
     weights: Weights
-    optimizer: dict[str, Any]
-    schedules: tuple[dict[str, Any], ...]
-    counters: tuple[int, int, int, float]
+    optimizers: tuple[tuple[dict[str, Any], tuple[dict[str, Any], ...], float, int], ...]
+    counters: tuple[int, int, int, dict[int, Any]]
+    scaler: dict[str, Any]
     modes: Modes
     random: rng.RandomState
 
@@ -203,9 +294,17 @@ class Snapshot:
         return cls(
             session,
             Weights.of(session.task, tensors=True),
-            copy.deepcopy(session.optimizer.state_dict()),
-            tuple(copy.deepcopy(s.scheduler.state_dict()) for s in session.all_schedules),
-            (session.step, session.epoch, session.batch_idx, session.base_lr),
+            tuple(
+                (
+                    copy.deepcopy(opt.optimizer.state_dict()),
+                    tuple(copy.deepcopy(s.scheduler.state_dict()) for s in opt.schedules),
+                    opt.base_lr,
+                    opt.taken,
+                )
+                for opt in session.optimizers
+            ),
+            (session.step, session.epoch, session.batch_idx, session.hiddens),
+            copy.deepcopy(session.precision.state_dict()),
             Modes.of(session.task),
             rng.RandomState.capture(),
         )
@@ -214,38 +313,18 @@ class Snapshot:
         session = self.session
         try:
             self.weights.put(session.task)
-            session.optimizer.load_state_dict(self.optimizer)
-            for schedule, state in zip(session.all_schedules, self.schedules, strict=True):
-                schedule.scheduler.load_state_dict(state)
+            for opt, (state, schedules, base_lr, taken) in zip(
+                session.optimizers, self.optimizers, strict=True
+            ):
+                opt.optimizer.load_state_dict(state)
+                for schedule, its in zip(opt.schedules, schedules, strict=True):
+                    schedule.scheduler.load_state_dict(its)
+                opt.base_lr, opt.taken = base_lr, taken
+            session.precision.load_state_dict(self.scaler)
         finally:
             for parameter in session.parameters:
                 parameter.grad = None
-            session.step, session.epoch, session.batch_idx, session.base_lr = self.counters
+            session.step, session.epoch, session.batch_idx, session.hiddens = self.counters
+            session.next_hiddens = {}
             self.modes.restore()
             self.random.restore()
-
-
-def _updates(loader: Loader, settings: Settings) -> int | None:
-    batches = batches_in(loader)
-    if batches == 0:
-        raise TaskError(
-            "an epoch has no batch: drop_last leaves out the only one; take a smaller batch_size or drop_last=False."
-        )
-    return None if batches is None else updates_in(batches, settings.accumulate_grad_batches)
-
-
-def _total(per_epoch: int | None, settings: Settings) -> int | None:
-    """Updates of the whole run; None where nobody can know before."""
-    by_epochs = None
-    if settings.epochs is not None and per_epoch is not None:
-        by_epochs = settings.epochs * per_epoch
-    if settings.max_steps is None:
-        return by_epochs
-    return settings.max_steps if by_epochs is None else min(settings.max_steps, by_epochs)
-
-
-def chain(scheduler: Any) -> Iterator[Any]:
-    """A scheduler and those inside it (SequentialLR, ChainedScheduler)."""
-    yield scheduler
-    for part in getattr(scheduler, "_schedulers", ()):
-        yield from chain(part)

@@ -1,125 +1,186 @@
-"""One update: backward over a window of batches, measure, check, clip, step."""
+"""One update: for each optimizer whose turn it is, backward over a window of batches, measure, check, clip, step."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from workbench.engine import gradient, manual, trouble
+from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
-from workbench.instruments import finite
 from workbench.instruments.grad_norm import layer_norms, total_norm
-from workbench.task.batch import to_device
-from workbench.task.protocol import TaskError
 from workbench.techniques import clipping
-from workbench.techniques.accumulation import shares
+from workbench.techniques.averaging import ema_due
 
 
-def update(session: Session, window: Sequence[Any]) -> Tensor:
-    """Take one update with the gradient of `window`; returns its mean loss, a detached scalar on the device.
+def update(session: Session, window: Sequence[Any]) -> Tensor | None:
+    """Take one update with the gradient of `window`; its loss, a detached scalar on the device.
 
+    With several optimizers it is the sum of their losses. None: nothing was in the window, and no update was taken.
     Raises `NonFiniteError` before the step is taken, where that can be seen without a sync (on CPU).
     """
-    loss = _backward(session, window)
-    recorded = session.recording and session.meter.wants(session.step)
-    gradients = [p.grad for p in session.parameters if p.grad is not None]
-    total = _measure(session, gradients) if gradients and recorded and session.norm_order else None
-    if session.on_cpu:
-        _check(session, window, loss, gradients, total)
-    if session.clip_val is not None and gradients:
-        _clip(session, gradients, total, session.clip_val)
-    if recorded:
-        session.meter.record(session.step, session.lr, loss)
-    session.optimizer.step()
-    session.optimizer.zero_grad()
+    session.skipped, session.losses = False, {}
+    trouble.remember(session, window)
+    if session.task.manual:
+        loss, taken = manual.update(session, window, take_step)
+    else:
+        loss, taken = _turns(session, window)
+    gradient.pass_on(session, window)
+    if loss is None:
+        return None
+    session.precision.update()
+    if session.records:
+        _sum_up(session)
+        session.meter.record(session.step, session.lrs, loss, session.skipped)
     session.step += 1
-    for schedule in session.schedules:
-        if schedule.interval == "step" and session.step % schedule.frequency == 0:
-            schedule.scheduler.step()
+    _follow_up(session, taken)
     return loss
 
 
-def _backward(session: Session, batches: Sequence[Any]) -> Tensor:
-    task = session.task
-    if len(batches) == 1:
-        loss = _scalar(task.training_step(_there(session, batches[0]), session.batch_idx))
-        session.batch_idx += 1
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-    mean: Tensor | None = None
-    for batch, share in zip(batches, shares([task.weight(b) for b in batches]), strict=True):
-        part = _scalar(task.training_step(_there(session, batch), session.batch_idx)) * share
-        session.batch_idx += 1
-        part.backward()  # type: ignore[no-untyped-call]
-        mean = part.detach() if mean is None else mean + part.detach()
-    assert mean is not None
-    return mean
+def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[Optimizing]]:
+    """Each optimizer whose turn it is; the sum of their losses, and those that took a step."""
+    loss: Tensor | None = None
+    taken = []
+    for opt in session.turn():
+        with session.only(opt):
+            own, stepped = (
+                _by_closure(session, opt, window) if opt.needs_closure else _plainly(session, opt, window)
+            )
+        if own is None:
+            continue
+        session.losses[opt.index] = own
+        if session.records and session.several:
+            session.meter.loss[1 + opt.index][session.meter.row].copy_(own)
+        loss = own if loss is None else loss + own
+        if stepped:
+            taken.append(opt)
+    return loss, taken
 
 
-def _there(session: Session, batch: Any) -> Any:
-    """The batch on the session's device; of a window, one at a time is there."""
-    return batch if session.on_cpu else to_device(batch, session.device)
+def _plainly(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
+    loss = gradient.backward(session, opt, window)
+    return loss, loss is not None and take_step(session, opt, window, loss)
 
 
-def _scalar(loss: Tensor) -> Tensor:
-    if loss.ndim == 0 or loss.numel() == 1:
-        return loss if loss.ndim == 0 else loss.reshape(())
-    raise TaskError(f"the loss has shape {tuple(loss.shape)}; it must be one number: take its mean.")
+def _by_closure(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
+    """An optimizer that evaluates the loss itself (LBFGS): each evaluation starts from no gradient."""
+    first: Tensor | None = None
+    records = session.records
+
+    def evaluate() -> Tensor:
+        nonlocal first
+        opt.optimizer.zero_grad()
+        loss = gradient.backward(session, opt, window)
+        if loss is None:
+            raise _NothingThere
+        with session.recording_first(records and first is None):
+            _ready(session, opt, window, loss)
+        first = loss if first is None else first
+        return loss
+
+    try:
+        opt.optimizer.step(evaluate)  # type: ignore[arg-type]
+    except _NothingThere:
+        return None, False
+    except trouble.LeftOut:
+        session.skipped = True
+        return first if first is not None else torch.full((), float("nan")), False
+    finally:
+        opt.optimizer.zero_grad()
+    return first, True
 
 
-def _measure(session: Session, gradients: Sequence[Tensor]) -> Tensor:
-    """Write the norms before clipping into the meter's row; returns their total."""
-    assert session.norm_order is not None
-    row = session.meter.row
-    norms = layer_norms(gradients, session.norm_order)
-    total = total_norm(norms, session.norm_order)
-    session.meter.total[row].copy_(total)
-    if len(gradients) == len(session.parameters):
-        session.meter.layers[row].copy_(norms)
-    else:  # a parameter without a gradient has no norm, which is not a norm of zero
-        has = tuple(i for i, p in enumerate(session.parameters) if p.grad is not None)
-        session.meter.layers[row][session.meter.places(has)] = norms.float()
+class _NothingThere(Exception):
+    """All batches of a window were left out."""
+
+
+def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor) -> bool:
+    """Clip and step with the gradients as they are now; False: the update was left out."""
+    session.precision.unscale(opt.optimizer)
+    try:
+        total = _ready(session, opt, window, loss)
+    except trouble.LeftOut:
+        session.skipped = True
+        opt.optimizer.zero_grad()
+        return False
+    with trouble.guarded(session, opt, loss, total):
+        taken = session.precision.step(opt.optimizer)
+    session.skipped |= not taken
+    opt.optimizer.zero_grad()
+    return taken
+
+
+def _ready(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor) -> Tensor | None:
+    """Measure, check and clip the gradients of one optimizer; their total norm before clipping, if it was measured."""
+    gradients = [p.grad for p in opt.parameters if p.grad is not None]
+    total = (
+        _measure(session, opt, gradients) if gradients and session.records and session.norm_order else None
+    )
+    if session.on_cpu:
+        trouble.check(session, opt, window, loss, gradients, total)
+    if session.clip_val is not None and gradients:
+        _clip(session, opt, gradients, total, session.clip_val)
     return total
 
 
-def _clip(session: Session, gradients: Sequence[Tensor], total: Tensor | None, limit: float) -> None:
-    row = session.meter.row
-    recorded = session.recording and session.meter.wants(session.step)
+def _follow_up(session: Session, taken: Sequence[Optimizing]) -> None:
+    """Behind the step of these optimizers: their schedules, and the average of the weights."""
+    for opt in taken:
+        opt.taken += 1
+        if session.scheduling:
+            opt.step_schedules("step", opt.taken)
+    ema = session.settings.weight_averaging == "ema" and session.scheduling
+    if (
+        taken
+        and ema
+        and session.average is not None
+        and session.should_average(session.step, session.epoch, ema_due)
+    ):
+        session.average.update(session.averaged_parameters)
+
+
+def _measure(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> Tensor:
+    """Write the norms before clipping into the meter's row; returns their total."""
+    assert session.norm_order is not None
+    meter, row = session.meter, session.meter.row
+    norms = layer_norms(gradients, session.norm_order)
+    total = total_norm(norms, session.norm_order)
+    meter.total[session.column(opt)][row].copy_(total)
+    if opt.whole and len(gradients) == len(opt.parameters):
+        meter.layers[row].copy_(norms)
+    else:  # a parameter without a gradient has no norm, which is not a norm of zero
+        has = tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if p.grad is not None)
+        meter.layers[row][meter.places(has)] = norms.float()
+    return total
+
+
+def _clip(
+    session: Session, opt: Optimizing, gradients: Sequence[Tensor], total: Tensor | None, limit: float
+) -> None:
     if session.settings.gradient_clip_algorithm == "norm":
         if total is None or session.norm_order != 2.0:
             total = total_norm(layer_norms(gradients, 2.0), 2.0)
         after = clipping.clip_norm(gradients, total, limit)
     else:
         clipping.clip_value(gradients, limit)
-        if not recorded:
+        if not session.records:
             return
         after = total_norm(layer_norms(gradients, 2.0), 2.0)
-    if recorded:
-        session.meter.clipped[row].copy_(after)
+    if session.records:
+        session.meter.clipped[session.column(opt)][session.meter.row].copy_(after)
 
 
-def _finite(gradients: Sequence[Tensor], total: Tensor | None) -> bool:
-    if total is not None and math.isfinite(total.item()):
-        return True
-    # Not measured at this update, or a sum of powers that is too large for its type: the largest entry decides.
-    return math.isfinite(total_norm(layer_norms(gradients, math.inf), math.inf).item())
-
-
-def _check(
-    session: Session, batches: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor], total: Tensor | None
-) -> None:
-    value = loss.item()
-    if math.isfinite(value) and (not gradients or _finite(gradients, total)):
+def _sum_up(session: Session) -> None:
+    """With several optimizers, the total norms of the update are those over all that stepped."""
+    if not session.several or session.norm_order is None:
         return
-    raise finite.NonFiniteError(
-        finite.explain(
-            session.step,
-            value,
-            {n: p.grad for n, p in zip(session.names, session.parameters, strict=True) if p.grad is not None},
-            batches,
-            dict(session.task.model.named_parameters()),
-        ),
-        value,
-    )
+    meter, row = session.meter, session.meter.row
+    orders = ((meter.total, session.norm_order), (meter.clipped, 2.0))
+    for column, order in orders:
+        own = torch.stack([column[1 + opt.index][row] for opt in session.optimizers])
+        there = ~torch.isnan(own)
+        total = total_norm(torch.where(there, own, 0.0), order)
+        column[0][row].copy_(torch.where(there.any(), total, float("nan")))

@@ -13,7 +13,9 @@ from workbench.engine.session import Modes, Session
 from workbench.task.batch import to_device
 
 
-def validate(session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val") -> dict[str, float]:
+def validate(
+    session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val"
+) -> dict[str, float]:
     """Each metric's mean over the samples of `batches`, in evaluation mode; one host sync at the end."""
     modes = Modes.of(session.task)
     sums: dict[str, list[Tensor | float]] = {}
@@ -23,7 +25,10 @@ def validate(session: Session, batches: Iterable[Any], stage: Literal["val", "te
             module.eval()
         try:
             for number, batch in enumerate(batches):
-                scores = session.task.validation_step(to_device(batch, session.device), number, stage)
+                if batch is None:
+                    continue
+                with session.precision.autocast():
+                    scores = session.task.validation_step(to_device(batch, session.device), number, stage)
                 for name, value in scores.values.items():
                     sums.setdefault(name, []).append(value)
                     weights.setdefault(name, []).append(scores.weight)

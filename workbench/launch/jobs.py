@@ -113,7 +113,7 @@ class Fit(BenchWork):
         early: list[Message] = []
         with self._start.placed(self._where, early.append):
             with opened(self._task, self._settings) as session:
-                self._begin("fit", session, emit, session.updates, self._settings.epochs)
+                self._begin("fit", session, emit, session.updates, session.settings.epochs)
                 for message in early:
                     emit(message)
                 self._save("start", emit)

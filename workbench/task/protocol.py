@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -65,6 +65,14 @@ StepResult = Tensor | Mapping[str, Any] | None
 "hiddens" (state carried to the next piece of a split batch); None to leave the batch out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """The user's own ways of averaging weights: `avg_fn(averaged, current, count)`, `should_update(step, epoch)`."""
+
+    avg_fn: Callable[[Tensor, Tensor, Any], Tensor] | None = None
+    should_update: Callable[[int, int], bool] | None = None
+
+
 class Handle(Protocol):
     """What a task with `manual = True` steps its optimizers through; clipping, norms and accumulation stay the engine's."""
 
@@ -96,13 +104,15 @@ class Progress(Protocol):
 class Task(abc.ABC):
     """A model, its loss, its optimizer and its data, in the form that the engine runs.
 
-    Subclasses set `model` (whose parameters are trained) and the three data specs (None: no such data).
+    Subclasses set `model` (whose parameters are trained) and the data specs (None: no such data).
     """
 
     model: nn.Module
     train: DataSpec | None = None
     val: DataSpec | None = None
     test: DataSpec | None = None
+    predict: DataSpec | None = None
+    averaging: Averaging = Averaging()
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
@@ -139,7 +149,7 @@ class Task(abc.ABC):
         """The batch in pieces of `length` time steps, where the task has its own way; None: the workbench's."""
         return None
 
-    def drive(self, handle: Handle) -> None:
+    def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
         """Of a manual task: the handle of the session that begins. (A task that is not manual never hears of it.)"""
 
     def follow(self, progress: Progress) -> None:  # noqa: B027  # most tasks need not know

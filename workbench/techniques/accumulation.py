@@ -1,16 +1,24 @@
 """Gradient accumulation: several batches make one update, each weighing what it holds.
 
 The last, shorter window of an epoch is divided by its true length, and an uneven batch weighs as its samples,
-so K batches of N give the update of one batch of K·N (to float tolerance).
+so K batches of N give the update of one batch of K·N (to float tolerance). K may change from epoch to epoch.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 Batch = TypeVar("Batch")
+
+
+def size_at(setting: int | Mapping[int, int], epoch: int) -> int:
+    """How many batches make one update in this epoch: {0: 8, 4: 2} holds 8 to epoch 3 and 2 from then on."""
+    if isinstance(setting, int):
+        return setting
+    begun = [start for start in setting if start <= epoch]
+    return setting[max(begun)] if begun else 1
 
 
 def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
@@ -32,3 +40,13 @@ def shares(weights: Sequence[float]) -> list[float]:
 def updates_in(batches: int, size: int) -> int:
     """Updates in an epoch of so many batches."""
     return -(-batches // size)
+
+
+def updates_of_run(batches: int, setting: int | Mapping[int, int], epochs: int) -> int:
+    """Updates in so many epochs of so many batches each."""
+    changes = [] if isinstance(setting, int) else [epoch for epoch in setting if 0 < epoch < epochs]
+    bounds = [0, *sorted(changes), epochs]
+    return sum(
+        (end - start) * updates_in(batches, size_at(setting, start))
+        for start, end in itertools.pairwise(bounds)
+    )

@@ -24,6 +24,7 @@ from workbench.instruments import memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task, TaskError
+from workbench.techniques.accumulation import size_at
 from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
 from workbench.tuners.batch_sizes import NotEnoughData, check, ended_event, search
 from workbench.tuners.batch_sizes import TrialStopped as TrialStopped
@@ -50,7 +51,9 @@ class BatchSizeRequest:
     def __post_init__(self) -> None:
         check(self.mode, self.init_val, self.max_trials, self.max_val, None, self.headroom)
         if not isinstance(self.steps_per_trial, int) or self.steps_per_trial < 1:
-            raise SettingsError(f"steps_per_trial={self.steps_per_trial!r}: at least 1 update is needed; 3 is usual.")
+            raise SettingsError(
+                f"steps_per_trial={self.steps_per_trial!r}: at least 1 update is needed; 3 is usual."
+            )
         if self.max_memory is not None and self.max_memory <= 0:
             raise SettingsError(f"max_memory={self.max_memory!r}: bytes above 0, or None for what is free.")
 
@@ -92,7 +95,9 @@ def cap_of(task: Task) -> int | None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
     own = task.train.parts.own_batches
     if own is not None:
-        raise TaskError(f"find_batch_size cannot set the batch size of train: {own}. Give the Dataset instead.")
+        raise TaskError(
+            f"find_batch_size cannot set the batch size of train: {own}. Give the Dataset instead."
+        )
     return task.train.samples
 
 
@@ -115,14 +120,16 @@ def measure(task: Task, settings: Settings, size: int, steps: int) -> Trial:
         while perf_counter() < until and len(seconds) < steps + MOST:
             seconds.append(_timed(session, feed))
         typical = statistics.median(seconds[1:] or seconds)
-        samples = size * settings.accumulate_grad_batches
+        samples = size * size_at(settings.accumulate_grad_batches, 0)
         return Trial(size, True, typical, samples / typical, peak)
 
 
 def _timed(session: Session, feed: Iterator[list[Any]]) -> float:
     """Seconds for one more update, its batches included."""
     began = perf_counter()
-    float(update(session, next(feed)))  # waits for the device
+    loss = update(session, next(feed))
+    if loss is not None:
+        float(loss)  # waits for the device
     return perf_counter() - began
 
 

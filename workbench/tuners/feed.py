@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
+from workbench.engine.feeds import first
 from workbench.settings import Settings
+from workbench.task.data import Loader, batches_in
 from workbench.task.protocol import Task, TaskError
+from workbench.techniques import limits
+from workbench.techniques.accumulation import size_at
+from workbench.techniques.tbptt import pieces
 
 
 class NoBatch(TaskError):
     """The training data gave no batch at all at this batch size."""
 
 
-def cycled_windows(task: Task, settings: Settings, *, across_epochs: bool = False) -> Generator[list[Any]]:
-    """Windows of `settings.accumulate_grad_batches` training batches, without end; close it to end its workers.
+def cycled_windows(
+    task: Task, settings: Settings, *, epoch: int = 0, across_epochs: bool = False
+) -> Generator[list[Any]]:
+    """Windows of `accumulate_grad_batches` (as in `epoch`) batches, without end; close it to end its workers.
 
-    An epoch's last window may be shorter, unless windows go on `across_epochs`.
+    An epoch's last window may be shorter, unless windows go on `across_epochs`. Under truncated BPTT they hold
+    pieces in time.
     """
     spec = task.train
     if spec is None:
@@ -27,13 +35,14 @@ def cycled_windows(task: Task, settings: Settings, *, across_epochs: bool = Fals
             "give a Dataset, a DataLoader, or a list of batches."
         )
     loader = spec.loader(settings, train=True)
+    size = size_at(settings.accumulate_grad_batches, epoch)
     window: list[Any] = []
     while True:
         count = 0
-        for batch in loader:
+        for batch in _epoch(loader, task, settings):
             count += 1
             window.append(batch)
-            if len(window) == settings.accumulate_grad_batches:
+            if len(window) == size:
                 yield window
                 window = []
         if not count:
@@ -41,3 +50,12 @@ def cycled_windows(task: Task, settings: Settings, *, across_epochs: bool = Fals
         if window and not across_epochs:
             yield window
             window = []
+
+
+def _epoch(loader: Loader, task: Task, settings: Settings) -> Iterator[Any]:
+    """One pass over the batches that a fit would take."""
+    most = limits.count(batches_in(loader), settings.limit_train_batches, "limit_train_batches")
+    batches = first(loader, most)
+    if settings.truncated_bptt_steps is None:
+        return batches
+    return pieces(batches, settings.truncated_bptt_steps, settings.tbptt_time_dim, task.split)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -18,14 +19,19 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import rng
-from workbench.engine.session import Session, chain
+from workbench.engine.optimizing import Optimizing, chain
+from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
+from workbench.task.protocol import TaskError
 from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
 from workbench.tuners.feed import cycled_windows
 from workbench.tuners.lr_suggest import recommended, suggest_all, trust
+
+PATIENCE = 1000
+"""Windows without a loss of the optimizer that is swept, after which the sweep gives up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +43,8 @@ class LRRequest:
     num_training: int = 100
     mode: str = "exponential"
     early_stop_threshold: float | None = 4.0
+    optimizer: int = 0
+    """Of several optimizers, the one whose rate is swept; the others stay at theirs."""
 
     def __post_init__(self) -> None:
         sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
@@ -45,34 +53,53 @@ class LRRequest:
 
 def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
     """Sweep the session's learning rate; whatever happens, the session is as it was before."""
-    one_cycle = _one_cycle(session)
+    opt = _chosen(session, request)
+    one_cycle = _one_cycle(opt)
     with session.scratch():
         if one_cycle:
-            _undo_momentum(session.optimizer)
-        points, ended = _sweep(session, request, emit, inbox)
-        end = _conclude(session.optimizer, one_cycle, points, ended, request)
+            _undo_momentum(opt.optimizer)
+        points, ended = _sweep(session, opt, request, emit, inbox)
+        end = _conclude(opt.optimizer, one_cycle, points, ended, request)
     emit(end)
     return end
 
 
-def _sweep(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> tuple[list[CurvePoint], str]:
-    with contextlib.closing(cycled_windows(session.task, session.settings)) as feed:
-        return _points(session, request, feed, emit, inbox)
+def _chosen(session: Session, request: LRRequest) -> Optimizing:
+    count = len(session.optimizers)
+    if not isinstance(request.optimizer, int) or not 0 <= request.optimizer < count:
+        there = "one optimizer: 0" if count == 1 else f"{count} optimizers: 0 to {count - 1}"
+        raise TaskError(f"find_lr(optimizer={request.optimizer!r}): there is {there}.")
+    return session.optimizers[request.optimizer]
+
+
+def _sweep(
+    session: Session, opt: Optimizing, request: LRRequest, emit: Emit, inbox: Inbox
+) -> tuple[list[CurvePoint], str]:
+    windows = cycled_windows(session.task, session.data.settings, epoch=session.epoch)
+    with contextlib.closing(windows) as feed:
+        return _points(session, opt, request, feed, emit, inbox)
 
 
 def _points(
-    session: Session, request: LRRequest, feed: Iterator[list[object]], emit: Emit, inbox: Inbox
+    session: Session,
+    opt: Optimizing,
+    request: LRRequest,
+    feed: Iterator[list[object]],
+    emit: Emit,
+    inbox: Inbox,
 ) -> tuple[list[CurvePoint], str]:
     smoother, rule = sweep.Smoother(), sweep.StopRule(request.early_stop_threshold)
-    set_lr = _multiplier(session.optimizer)
+    set_lr = _multiplier(opt.optimizer)
     session.train_mode()
     points: list[CurvePoint] = []
-    for index, lr in enumerate(sweep.rates(request.min_lr, request.max_lr, request.num_training, request.mode)):
+    for index, lr in enumerate(
+        sweep.rates(request.min_lr, request.max_lr, request.num_training, request.mode)
+    ):
         if _stop_wanted(inbox):
             return points, sweep.STOPPED
         set_lr(float(lr))
         rng.give_way()
-        loss, broken = _loss_of_update(session, next(feed))
+        loss, broken = _loss_of_update(session, opt, feed)
         smoothed = smoother.update(loss) if math.isfinite(loss) else loss
         points.append(CurvePoint(index, float(lr), loss, smoothed))
         emit(points[-1])
@@ -82,10 +109,19 @@ def _points(
     return points, sweep.ALL_DONE
 
 
-def _loss_of_update(session: Session, window: list[object]) -> tuple[float, str | None]:
-    """The loss of one more update, and why there can be no further one."""
+def _loss_of_update(
+    session: Session, opt: Optimizing, feed: Iterator[list[object]]
+) -> tuple[float, str | None]:
+    """The loss of one more update in which `opt` took its turn, and why there can be no further one."""
     try:
-        return float(update(session, window)), None
+        for window in itertools.islice(feed, PATIENCE):
+            its_turn = any(other is opt for other in session.turn())
+            loss = update(session, window)
+            if loss is not None and its_turn:
+                return float(session.losses.get(opt.index, loss)), None
+        raise TaskError(
+            f"{PATIENCE} windows of batches gave no loss for optimizer {opt.index}: every step left them out."
+        )
     except NonFiniteError as error:
         return error.loss, "gradient not finite"
 
@@ -121,12 +157,14 @@ def _conclude(
         schedule=schedule,
         num_training=request.num_training,
     )
-    notes = trust(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=request.num_training)
+    notes = trust(
+        lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=request.num_training
+    )
     return CurveEnded(ended, suggestions, recommended(suggestions), notes)
 
 
-def _one_cycle(session: Session) -> bool:
-    return any(isinstance(part, OneCycleLR) for s in session.all_schedules for part in chain(s.scheduler))
+def _one_cycle(opt: Optimizing) -> bool:
+    return any(isinstance(part, OneCycleLR) for s in opt.schedules for part in chain(s.scheduler))
 
 
 def _undo_momentum(optimizer: Optimizer) -> None:

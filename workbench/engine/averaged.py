@@ -1,0 +1,99 @@
+"""The averaged weights of a session: validated beside the raw ones, and handed over at the end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim.swa_utils import SWALR
+
+from workbench.engine import rng
+from workbench.engine.session import Modes, Session
+from workbench.task.batch import to_device
+from workbench.task.protocol import Schedule
+from workbench.techniques.averaging import (
+    has_batch_norm,
+    kept_batch_norm,
+    refreshing_batch_norm,
+    swa_due,
+    swa_first_epoch,
+)
+from workbench.techniques.tbptt import Piece, detached
+
+
+def begin_epoch(session: Session) -> None:
+    """At the first epoch of SWA its own schedule takes over, where a rate for it was given."""
+    settings = session.settings
+    if (
+        settings.weight_averaging != "swa"
+        or settings.swa_lrs is None
+        or session.epoch != swa_first_epoch(settings)
+    ):
+        return
+    for opt in session.optimizers:
+        schedule = SWALR(
+            opt.optimizer, settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy
+        )
+        opt.schedules = (Schedule(schedule, "epoch"),)
+
+
+def end_epoch(session: Session) -> None:
+    """SWA takes the weights at the end of each of its epochs, `session.epoch` having just ended."""
+    if session.average is None or session.settings.weight_averaging != "swa":
+        return
+    if session.should_average(
+        session.step, session.epoch, lambda settings, _, epoch: swa_due(settings, epoch)
+    ):
+        session.average.update(session.averaged_parameters)
+
+
+@contextlib.contextmanager
+def in_place(session: Session) -> Iterator[None]:
+    """Inside, the model has the averaged weights, with batch-norm statistics that belong to them."""
+    assert session.average is not None
+    with session.average.swapped(session.averaged_parameters), kept_batch_norm(session.task.modules):
+        _refresh(session)
+        yield
+
+
+def hand_over(session: Session) -> None:
+    """The model gets the averaged weights for good, if there are any yet."""
+    if session.average is None or not session.average.count:
+        return
+    session.average.hand_over(session.averaged_parameters)
+    _refresh(session)
+
+
+def _refresh(session: Session) -> None:
+    """Batch-norm statistics of the weights as they are, from one pass over the training data that moves nothing else."""
+    if not has_batch_norm(session.task.modules):
+        return
+    modes = Modes.of(session.task)
+    with rng.kept(), torch.no_grad():
+        try:
+            session.task.model.train()
+            with refreshing_batch_norm(session.task.modules):
+                _pass(session)
+        finally:
+            modes.restore()
+
+
+def _pass(session: Session) -> None:
+    hiddens = None
+    for number, item in enumerate(session.data.again()):
+        extra: dict[str, Any] = {}
+        batch = item
+        if isinstance(item, Piece):
+            batch = item.batch
+            extra["hiddens"] = None if item.first else hiddens
+        if batch is None:
+            continue
+        for opt in session.optimizers:
+            with session.precision.autocast():
+                result = session.task.training_step(
+                    to_device(batch, session.device), number, **opt.extra, **extra
+                )
+            if isinstance(item, Piece) and isinstance(result, dict):
+                hiddens = detached(result.get("hiddens"))

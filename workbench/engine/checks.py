@@ -1,0 +1,131 @@
+"""When a fit looks at its validation data, what it reports, and whether a metric ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from workbench.commands import Inbox, Stop
+from workbench.engine import averaged
+from workbench.engine.orders import obey
+from workbench.engine.record import flush
+from workbench.engine.session import Session
+from workbench.engine.validate import validate
+from workbench.events import Emit, Validated
+from workbench.task.protocol import TaskError
+from workbench.techniques.cadence import Cadence
+from workbench.techniques.stopping import EarlyStop, minimums_met
+
+
+class Checks:
+    """The checks of one fit. `ended`: why a metric has ended it, in words; None: it goes on."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._cadence = Cadence(session.settings, session.data.updates_in(0))
+        self._stops = (
+            [] if session.settings.fast_dev_run else [EarlyStop(m) for m in session.settings.early_stopping]
+        )
+        self._number = 0
+        self.ended: str | None = None
+
+    def sanity(self, emit: Emit, inbox: Inbox) -> bool:
+        """A few validation batches before the first update, so that a mistake there shows now; whether it was stopped."""
+        session = self._session
+        seen = _Watch(session, session.data.sanity(), emit, inbox)
+        validate(session, seen)
+        return seen.stopped
+
+    def begin_epoch(self) -> None:
+        """The number of updates in an epoch may be another one now."""
+        session = self._session
+        self._cadence.updates_per_epoch = session.data.updates_in(session.epoch)
+        session.epoch_loss.clear()
+
+    def midway(self, in_epoch: int, emit: Emit, inbox: Inbox) -> bool:
+        """After an update: check if it is time; whether it was stopped."""
+        session = self._session
+        if in_epoch == self._cadence.updates_per_epoch:
+            return False  # the end of the epoch has a check of its own
+        if not self._cadence.due(session.step, session.epoch, in_epoch, session.meter.seconds):
+            return False
+        flush(session, emit, wait=True)
+        return self._check(session.epoch, emit, inbox)
+
+    def at_end_of_epoch(self, last: bool, emit: Emit, inbox: Inbox) -> bool:
+        """After an epoch (`last`: the run ends here): check if it is time; whether it was stopped."""
+        session = self._session
+        if not self._cadence.due_at_end(session.step, session.epoch, last, session.meter.seconds):
+            return False
+        return self._check(session.epoch - 1, emit, inbox)
+
+    def _check(self, epoch: int, emit: Emit, inbox: Inbox) -> bool:
+        session = self._session
+        metrics = self._metrics(emit, inbox)
+        if metrics is None:
+            return True
+        self._cadence.checked(session.step, session.meter.seconds)
+        if metrics:
+            emit(Validated(session.step, epoch, metrics))
+        known = {**metrics, **session.epoch_loss.metric()}
+        self._step_plateaus(known, bool(metrics))
+        self._judge(known)
+        return False
+
+    def _metrics(self, emit: Emit, inbox: Inbox) -> dict[str, float] | None:
+        """Raw metrics, and those of the averaged weights; None: it was stopped, and then it says nothing."""
+        session = self._session
+        if not session.data.validates:
+            return {}
+        seen = _Watch(session, session.data.val(), emit, inbox)
+        metrics = validate(session, seen)
+        if not seen.stopped and session.average is not None and session.average.count:
+            with averaged.in_place(session):
+                seen = _Watch(session, session.data.val(), emit, inbox)
+                smooth = validate(session, seen)
+            metrics |= {f"{name}_averaged": value for name, value in smooth.items()}
+        return None if seen.stopped else metrics
+
+    def _step_plateaus(self, metrics: Mapping[str, float], checked: bool) -> None:
+        """Schedules that watch a metric, after a check that reported it."""
+        self._number += 1
+        for opt in self._session.optimizers:
+            for schedule in opt.schedules:
+                if (
+                    isinstance(schedule.scheduler, ReduceLROnPlateau)
+                    and self._number % schedule.frequency == 0
+                ):
+                    schedule.scheduler.step(
+                        _metric(metrics, schedule.monitor or "val_loss", "the scheduler's monitor")
+                    )
+
+    def _judge(self, metrics: Mapping[str, float]) -> None:
+        """Early stopping: each monitor hears of every check; the first verdict counts, once the minimums are met."""
+        verdicts = [why for why in [stop.check(metrics) for stop in self._stops] if why is not None]
+        if verdicts and minimums_met(self._session.settings, self._session.step, self._session.epoch):
+            self.ended = verdicts[0]
+
+
+def _metric(metrics: Mapping[str, float], name: str, who: str) -> float:
+    if name not in metrics:
+        raise TaskError(
+            f"{who} is {name!r}, and there is no such metric; there are: {', '.join(metrics) or 'none'}."
+        )
+    return metrics[name]
+
+
+class _Watch:
+    """Batches, until a Stop arrives; anything else waits for the next update."""
+
+    def __init__(self, session: Session, batches: Iterable[Any], emit: Emit, inbox: Inbox) -> None:
+        self._session, self._batches, self._emit, self._inbox = session, batches, emit, inbox
+        self.stopped = False
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            if self._inbox and self._inbox.has(Stop):
+                self.stopped = obey(self._session, self._emit, self._inbox)
+                return
+            yield batch

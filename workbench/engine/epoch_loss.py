@@ -1,0 +1,28 @@
+"""The mean loss of an epoch's updates, as a metric that monitors can watch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workbench.events import StepsDone
+
+
+class EpochLoss:
+    """The mean of the recorded losses of an epoch, reported to monitors as "train_loss"."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """A new epoch."""
+        self._sum, self._count = 0.0, 0
+
+    def add(self, event: StepsDone) -> None:
+        """Losses that have landed; those that are not finite were left out of training, and are here."""
+        losses = event.array("loss")
+        finite = losses[np.isfinite(losses)]
+        self._sum, self._count = self._sum + float(finite.sum(dtype=np.float64)), self._count + len(finite)
+
+    def metric(self) -> dict[str, float]:
+        """{"train_loss": mean}; empty before the first update."""
+        return {"train_loss": self._sum / self._count} if self._count else {}

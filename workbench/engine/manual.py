@@ -1,0 +1,113 @@
+"""Manual optimisation: the task calls backward and steps through a handle; what belongs to the engine stays there.
+
+The gradient of a window is added up over its batches, each at its share, and the steps that the task asks for are
+taken at the window's last batch, measured and clipped like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.engine.optimizing import Optimizing
+from workbench.engine.session import Session
+from workbench.task.batch import to_device
+from workbench.task.protocol import TaskError
+from workbench.techniques.accumulation import shares
+from workbench.techniques.toggling import Toggle
+
+TakeStep = Callable[[Session, Optimizing, Sequence[Any], Tensor], bool]
+
+
+class SessionHandle:
+    """The `Handle` of one session; it lives as long as the session and knows the window at hand."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._take_step: TakeStep | None = None
+        self._toggle = Toggle(session.parameters)
+        self._window: Sequence[Any] = ()
+        self._share, self._first, self._last = 1.0, True, True
+        self.loss: Tensor | None = None
+        self._since: Tensor | None = None
+        self.taken: list[Optimizing] = []
+
+    def begin(self, window: Sequence[Any], take_step: TakeStep) -> None:
+        """A new window: nothing has been stepped, and there is no loss yet."""
+        self._window, self._take_step = window, take_step
+        self.loss, self._since, self.taken = None, None, []
+
+    def at(self, share: float, first: bool, last: bool) -> None:
+        """The batch at hand: its share of the window, and whether it is the first or the last."""
+        self._share, self._first, self._last = share, first, last
+
+    def backward(self, loss: Tensor, **options: Any) -> None:
+        part = loss if self._share == 1.0 else loss * self._share
+        self._session.precision.scale(part).backward(**options)  # type: ignore[no-untyped-call]
+        part = part.detach()
+        self.loss = part if self.loss is None else self.loss + part
+        self._since = part if self._since is None else self._since + part
+
+    def step(self, optimizer: int = 0) -> None:
+        if not self._last or self._take_step is None:
+            return
+        opt = self._session.optimizers[optimizer]
+        own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
+        self._since = None
+        self._session.losses[opt.index] = own
+        if self._session.records and self._session.several:
+            self._session.meter.loss[1 + opt.index][self._session.meter.row].copy_(own)
+        if self._take_step(self._session, opt, self._window, own):
+            self.taken.append(opt)
+
+    def zero_grad(self, optimizer: int = 0) -> None:
+        if self._first:  # later in a window the gradients are still being added up
+            self._session.optimizers[optimizer].optimizer.zero_grad()
+
+    def toggle(self, optimizer: int) -> None:
+        self._toggle.toggle(self._session.optimizers[optimizer].parameters)
+
+    def untoggle(self, optimizer: int) -> None:
+        self._toggle.untoggle()
+
+    def end(self) -> None:
+        """Whatever the task has left toggled is as it was."""
+        self._toggle.untoggle()
+
+
+def update(
+    session: Session, window: Sequence[Any], take_step: TakeStep
+) -> tuple[Tensor | None, list[Optimizing]]:
+    """Give each batch of the window to the task; the sum of the losses it gave to backward, and who stepped."""
+    handle = session.handle
+    if not isinstance(handle, SessionHandle):
+        handle = session.handle = SessionHandle(session)
+        session.task.drive(handle)
+    handle.begin(window, take_step)
+    batches = [batch for batch in window if batch is not None]
+    returned: Tensor | None = None
+    try:
+        for number, share in enumerate(shares([session.task.weight(b) for b in batches]) if batches else ()):
+            handle.at(share, number == 0, number == len(batches) - 1)
+            batch = batches[number] if session.on_cpu else to_device(batches[number], session.device)
+            with session.precision.autocast():
+                result = session.task.training_step(batch, session.batch_idx + number)
+            loss = result.get("loss") if isinstance(result, Mapping) else result
+            if isinstance(loss, Tensor) and loss.numel() == 1:
+                part = loss.detach().reshape(()) * share
+                returned = part if returned is None else returned + part
+    finally:
+        handle.end()
+    if not batches:
+        return None, []
+    loss = handle.loss if handle.loss is not None else returned
+    if loss is None and not handle.taken:
+        return None, []
+    if loss is None:
+        raise TaskError(
+            "a manual training_step stepped an optimizer without a loss: use manual_backward(loss), or return the loss."
+        )
+    return loss, list(dict.fromkeys(handle.taken))

@@ -1,0 +1,96 @@
+"""One optimizer of a session: its parameters, its schedules, its base rate."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from workbench.task.protocol import Optimization, Schedule
+
+
+class Optimizing:
+    """Wraps an `Optimization`: `parameters` are those of its groups that require a gradient.
+
+    `places` are their numbers among the session's parameters; `whole`: they are all of them, in order.
+    """
+
+    def __init__(self, index: int, made: Optimization, parameters: list[Tensor]) -> None:
+        self.index = index
+        self.optimizer = made.optimizer
+        self.schedules: tuple[Schedule, ...] = made.schedules
+        self.frequency = made.frequency
+        self.made_lr = made.lr
+        self.base_lr = _rate(made)
+        self.needs_closure = _needs_closure(self.optimizer)
+        number = {id(p): n for n, p in enumerate(parameters)}
+        own = {
+            number[id(p)] for group in self.optimizer.param_groups for p in group["params"] if id(p) in number
+        }
+        self.places = tuple(sorted(own))
+        self.whole = len(self.places) == len(parameters)
+        self.parameters = [parameters[n] for n in self.places]
+        self.taken = 0
+        """Steps taken."""
+        self.extra: dict[str, Any] = {}
+        """What `training_step` is told beside the batch: which optimizer it is, where there are several."""
+
+    @property
+    def lr(self) -> float:
+        """The rate of the first parameter group as it is now."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def set_lr(self, lr: float) -> None:
+        """A new base rate: schedules and the ratios of parameter groups multiply it."""
+        old, self.base_lr = self.base_lr, lr
+
+        def scaled(value: Any) -> Any:
+            return lr if value == old else value * (lr / old)
+
+        for group in self.optimizer.param_groups:
+            for key in ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr"):
+                if key in group:
+                    group[key] = scaled(group[key])
+        for schedule in self.schedules:
+            for part in chain(schedule.scheduler):
+                for name in ("base_lrs", "max_lrs", "min_lrs"):
+                    if hasattr(part, name):
+                        setattr(part, name, [scaled(value) for value in getattr(part, name)])
+                if isinstance(getattr(part, "eta_min", None), float):
+                    part.eta_min = scaled(part.eta_min)
+
+    def step_schedules(self, interval: str, count: int) -> None:
+        """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken."""
+        for schedule in self.schedules:
+            if schedule.interval == interval and count % schedule.frequency == 0:
+                if not isinstance(schedule.scheduler, ReduceLROnPlateau):
+                    schedule.scheduler.step()
+
+    def of(self, columns: Sequence[Tensor]) -> list[Tensor]:
+        """Those of the session's per-parameter values that belong to this optimizer."""
+        return [columns[place] for place in self.places]
+
+
+def chain(scheduler: Any) -> Iterator[Any]:
+    """A scheduler and those inside it (SequentialLR, ChainedScheduler)."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from chain(part)
+
+
+def _rate(made: Optimization) -> float:
+    """The base rate that an optimizer was made at; a schedule's warm-up may have another one now."""
+    first = made.optimizer.param_groups[0]
+    return float(
+        made.lr if made.lr is not None else first.get("max_lr", first.get("initial_lr", first["lr"]))
+    )
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step evaluates the loss itself, again and again (LBFGS)."""
+    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty

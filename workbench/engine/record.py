@@ -1,0 +1,70 @@
+"""From the session to its record: what the meter holds goes out as events, and bad numbers end the run."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from workbench.engine import trouble
+from workbench.engine.session import Session
+from workbench.events import Emit, Event, Message, StepsDone
+from workbench.instruments.finite import NonFiniteError
+
+
+def flush(session: Session, emit: Emit, wait: bool = False) -> None:
+    """Send what has landed; `wait`: all there is. Raises `NonFiniteError` for numbers that only show here."""
+    events = session.meter.flush(session.epoch, wait)
+    for event in events:
+        emit(event)
+        session.epoch_loss.add(event)
+    for event in events:
+        _check_landed(session, event)
+    if not session.on_cpu and events:
+        session.recent = [m for m in session.recent if m.step > int(events[-1].steps[-1])]
+
+
+def say(session: Session, emit: Emit) -> None:
+    """What updates had to say, at its place in the record."""
+    notes, session.notes = session.notes, []
+    for note in notes:
+        tell(session, emit, note)
+
+
+def tell(session: Session, emit: Emit, event: Event) -> None:
+    """Say something at its place in the record: behind the updates before it."""
+    flush(session, emit, wait=True)
+    emit(event)
+
+
+def keep(session: Session, emit: Emit) -> None:
+    """An error ends the run: what led to it is kept, if the device still answers."""
+    with contextlib.suppress(RuntimeError):
+        for event in session.meter.flush(session.epoch, wait=True):
+            emit(event)
+
+
+def _check_landed(session: Session, event: StepsDone) -> None:
+    """On a device, a loss or gradient that is not finite is seen when its flush lands."""
+    losses = event.array("loss")
+    wrong = ~np.isfinite(losses)
+    if not session.on_cpu and "grad_norm" in event.columns and session.precision.scaler is None:
+        wrong |= np.isnan(event.array("grad_norm"))
+    if "skipped" in event.columns:
+        wrong &= event.array("skipped") == 0  # known, and told, already
+    bad = np.flatnonzero(wrong)
+    if not bad.size:
+        return
+    step = int(event.steps[bad[0]])
+    where = trouble.landed(session, step)
+    text = f"loss is {losses[bad[0]]} at update {step}" + (f". It began {where}" if where else "")
+    guarded = all(trouble.can_guard(opt) for opt in session.optimizers)
+    if guarded and session.settings.on_nonfinite == "skip":
+        session.left_out += len(bad)
+        if session.left_out <= trouble.TOLD:
+            session.notes.append(Message(f"{text}. The update was not taken.", "warning", step))
+        return
+    raise NonFiniteError(
+        f"{text}: lower the learning rate, clip, or look for bad inputs. The run ended at the next flush; "
+        + ("such updates were not taken." if guarded else "the weights after that update are not usable.")
+    )

@@ -1,0 +1,159 @@
+"""What a loss or gradient that is not finite does: on CPU it is seen before the step, on a device the step is guarded.
+
+On a device nothing may be waited for, so the numbers are looked at when a flush lands; until then an optimizer that
+can be told on the device (`fused=True`) leaves such steps out by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.engine import gradient
+from workbench.engine.optimizing import Optimizing
+from workbench.engine.session import Session
+from workbench.events import Message
+from workbench.instruments import finite
+from workbench.instruments.grad_norm import layer_norms, total_norm
+from workbench.instruments.replay import replay
+from workbench.task.protocol import TaskError
+
+TOLD = 3
+"""Updates left out that are told one by one; the rest are counted."""
+
+
+class LeftOut(Exception):
+    """This update is not taken, and the run goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A window, and the random state at its beginning."""
+
+    step: int
+    window: Sequence[Any]
+    random: Tensor
+
+
+def remember(session: Session, window: Sequence[Any]) -> None:
+    """Keep what is needed to take this update again: on CPU the last one, on a device those since the last flush."""
+    if not session.recording:
+        return
+    if session.on_cpu:
+        session.recent = [Moment(session.step, window, torch.get_rng_state())]
+    elif session.device.type == "cuda":
+        session.recent.append(Moment(session.step, window, torch.cuda.get_rng_state(session.device)))
+
+
+def check(
+    session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor],
+    total: Tensor | None,
+) -> None:  # fmt: skip
+    """On CPU, before the step: raise `NonFiniteError`, or `LeftOut` where the settings say so."""
+    value = loss.item()
+    if math.isfinite(value) and (
+        not gradients or session.precision.scaler is not None or _finite(gradients, total)
+    ):
+        return
+    if session.settings.on_nonfinite == "skip" and session.recording:
+        session.left_out += 1
+        if session.left_out <= TOLD:
+            session.notes.append(Message(_words(session, opt, window, value), "warning", session.step))
+        raise LeftOut
+    raise finite.NonFiniteError(_words(session, opt, window, value), value)
+
+
+def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: float) -> str:
+    text = finite.explain(
+        session.step,
+        value,
+        {
+            session.names[n]: p.grad
+            for n, p in zip(opt.places, opt.parameters, strict=True)
+            if p.grad is not None
+        },
+        [item.batch for item in window] if session.tbptt is not None else window,
+        dict(session.task.model.named_parameters()),
+    )
+    where = _replayed(session, opt, window) if session.recording and not session.task.manual else None
+    return f"{text} It began {where}." if where else text
+
+
+def _replayed(session: Session, opt: Optimizing, window: Sequence[Any]) -> str | None:
+    """Where it began, from taking the window again with the random numbers that it had."""
+    now = torch.get_rng_state()
+    try:
+        torch.set_rng_state(session.recent[-1].random)
+        return replay(lambda: gradient.losses(session, opt, window), session.task.model)
+    except Exception as error:  # the explanation must not hide what it explains
+        return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
+    finally:
+        torch.set_rng_state(now)
+
+
+def landed(session: Session, step: int) -> str | None:
+    """On a device: where update `step` went wrong, from replaying it, if its window is still there."""
+    if session.task.manual or session.device.type != "cuda":
+        return None
+    moment = next((m for m in session.recent if m.step == step), None)
+    if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.parameters):
+        return None  # the weights are gone already: a replay would say nothing of where it began
+    now = torch.cuda.get_rng_state(session.device)
+    try:
+        torch.cuda.set_rng_state(moment.random, session.device)
+        return replay(
+            lambda: gradient.losses(session, session.optimizers[0], moment.window), session.task.model
+        )
+    except Exception as error:  # the explanation must not hide what it explains
+        return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
+    finally:
+        torch.cuda.set_rng_state(now, session.device)
+
+
+def _finite(gradients: Sequence[Tensor], total: Tensor | None) -> bool:
+    if total is not None and math.isfinite(total.item()):
+        return True
+    # Not measured at this update, or a sum of powers that is too large for its type: the largest entry decides.
+    return math.isfinite(total_norm(layer_norms(gradients, math.inf), math.inf).item())
+
+
+def can_guard(opt: Optimizing) -> bool:
+    """Whether the optimizer's kernel itself can leave a step out, told by a flag on the device."""
+    return bool(getattr(opt.optimizer, "_step_supports_amp_scaling", False))
+
+
+def refuse_unguarded(session: Session) -> None:
+    """`on_nonfinite="skip"` on a device needs optimizers that can be told there."""
+    if session.settings.on_nonfinite != "skip" or session.on_cpu or session.precision.scaler is not None:
+        return
+    for opt in session.optimizers:
+        if not can_guard(opt):
+            kind = type(opt.optimizer).__name__
+            raise TaskError(
+                f"on_nonfinite='skip' on {session.device.type} needs an optimizer that can leave a step out by itself, "
+                f"and {kind} cannot: give functools.partial(torch.optim.AdamW, fused=True), or take 'stop'."
+            )
+
+
+@contextlib.contextmanager
+def guarded(session: Session, opt: Optimizing, loss: Tensor, total: Tensor | None) -> Iterator[None]:
+    """Inside, a step with numbers that are not finite is not taken, and nobody waits to see whether it was."""
+    if session.on_cpu or session.precision.scaler is not None or not can_guard(opt):
+        yield
+        return
+    optimizer: Any = opt.optimizer
+    if total is None:
+        total = total_norm(
+            layer_norms([p.grad for p in opt.parameters if p.grad is not None], math.inf), math.inf
+        )
+    optimizer.grad_scale, optimizer.found_inf = None, (~torch.isfinite(total + loss)).float().reshape(())
+    try:
+        yield
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf

@@ -1,0 +1,261 @@
+"""A step that was not finite is run again, slowly, to say where it began.
+
+Forward, every operation is watched: the first whose result is not finite though what it was given is, if that
+result reached the loss. (An infinite mask on the way to a softmax is no fault.) Backward, every node of the graph
+is watched in the same way; `torch.autograd.set_detect_anomaly` remembers the line of the forward pass that made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+from torch.overrides import TorchFunctionMode
+
+import workbench
+from workbench.task.batch import leaves
+
+_NOT_THE_USERS = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, workbench.__file__))
+
+
+def replay(forward: Callable[[], Tensor], modules: nn.Module) -> str | None:
+    """Where a NaN or infinity began in `forward` (which gives the loss) or its backward, in words; None: nowhere.
+
+    Gradients and buffers are as before afterwards, and no hook stays. Random generators are the caller's affair:
+    put them where they were before the step, so that it is the same step.
+    """
+    with _eager(), _kept_buffers(modules), torch.enable_grad():
+        # check_nan would end the backward with an error, and knows nothing of infinities.
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            watch = _Watch(modules)
+            with watch.hooked(), watch:
+                loss = forward()
+            return _backward(loss, watch) if _finite(loss) else watch.why(loss)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A module that is running, and whether its inputs and weights are finite."""
+
+    path: str
+    module: nn.Module
+    clean: bool
+
+    @property
+    def words(self) -> str:
+        kind = type(self.module).__name__
+        return f"`{self.path}` ({kind})" if self.path else f"the model itself ({kind})"
+
+    @property
+    def opaque(self) -> bool:
+        """Whether no line of the user's lies in it."""
+        return type(self.module).__module__.partition(".")[0] == "torch"
+
+
+class _Watch(TorchFunctionMode):
+    """Remembers which operation made each tensor that is not finite, and which module each node of the graph is of."""
+
+    def __init__(self, modules: nn.Module) -> None:
+        super().__init__()
+        self.owners: dict[Node, _Place | None] = {}
+        self._modules = modules
+        self._running: list[_Place] = []
+        # By identity; the tensor is kept, so that no other takes its number.
+        self._origins: dict[int, tuple[Tensor, str]] = {}
+        self._first: str | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = _floats([args, kwargs])
+        bad = [t for t in given if not _finite(t)]
+        result = func(*args, **kwargs)
+        written = given[:1] if not any(t is given[0] for t in bad) else []  # an operation in place gives no result
+        made = [t for t in [*_floats([result]), *written] if not _finite(t)]
+        if made and (origin := self._origin(func, bad, made, [args, kwargs])) is not None:
+            self._note(made, origin)
+        return result
+
+    def _origin(self, func: Any, bad: list[Tensor], made: list[Tensor], arguments: Any) -> str | None:
+        known = next((self._origins[id(t)][1] for t in bad if id(t) in self._origins), None)
+        if known is not None:
+            return known
+        if not bad and not _asked_for(arguments):
+            return self._words(func.__name__.strip("_"))
+        if any(map(_has_nan, made)) and not any(map(_has_nan, bad)):
+            return self._words(func.__name__.strip("_"), "which made NaN of infinite values")
+        return None  # it came in so: a mask, or what was given from outside
+
+    def _words(self, operation: str, remark: str = "") -> str:
+        place = self._running[-1] if self._running else None
+        line = _user_line(traceback.extract_stack())
+        tail = f", {remark}" if remark else ""
+        if place is None:
+            return f"first in {operation}{line}{tail}"
+        if place.clean and not remark and not any(place.module.children()):
+            detail = "" if place.opaque else f": in {operation}{line}"
+            return f"first in {place.words}, whose inputs and weights are finite{detail}"
+        return f"first in {operation}{line}, in {place.words}{tail}"
+
+    def _note(self, made: list[Tensor], origin: str) -> None:
+        self._first = self._first or origin
+        for tensor in made:
+            self._origins[id(tensor)] = (tensor, origin)
+
+    @contextlib.contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Inside, it is known which module is running."""
+        handles: list[torch.utils.hooks.RemovableHandle] = []
+        try:
+            for path, module in self._modules.named_modules():
+                handles.append(module.register_forward_pre_hook(self._enter(path), with_kwargs=True))
+                handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, path: str) -> Callable[[nn.Module, Any, Any], None]:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            with torch._C.DisableTorchFunction():
+                given = _floats([args, kwargs])
+                self.claim(given)
+                own = module.parameters(recurse=False)
+                self._running.append(_Place(path, module, all(map(_finite, [*given, *own]))))
+
+        return enter
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            made = _floats([output])
+            self.claim(made)
+            place = self._running.pop()
+            bad = [t for t in made if not _finite(t)]
+            if place.clean and any(id(t) not in self._origins for t in bad):  # made where no operation is seen
+                self._note(bad, f"first in {place.words}, whose inputs and weights are finite")
+
+    def claim(self, tensors: list[Tensor]) -> None:
+        """The nodes behind these tensors that are new belong to the module that is running."""
+        place = self._running[-1] if self._running else None
+        todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
+        while todo:
+            node = todo.pop()
+            if node not in self.owners:
+                self.owners[node] = place
+                todo += [after for after, _ in node.next_functions if after is not None]
+
+    def why(self, loss: Tensor) -> str:
+        """Where a loss that is not finite came from."""
+        found = self._origins.get(id(loss))
+        origin = found[1] if found else self._first
+        return origin or "no operation made it of finite values: it came in with the batch, the weights or a constant"
+
+
+def _backward(loss: Tensor, watch: _Watch) -> str | None:
+    """The first node whose result is not finite though what it was given is; no gradient is stored anywhere."""
+    if not loss.requires_grad:
+        return None
+    watch.claim([loss])
+    inputs = [v for v in (getattr(node, "variable", None) for node in watch.owners) if isinstance(v, Tensor)]
+    found: list[str] = []
+
+    def look(node: Node) -> Callable[[Any, Any], None]:
+        def after(results: Any, given: Any) -> None:
+            made = [t for t in _floats(results) if not _finite(t)]
+            if made and not found and all(map(_finite, _floats(given))):
+                found.append(_node_words(node, made, watch.owners[node]))
+
+        return after
+
+    handles = [node.register_hook(look(node)) for node in watch.owners]
+    try:
+        # Not loss.backward(): that would add to gradients, and wake hooks that step or send them.
+        gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not found and not all(_finite(g) for g in gradients if g is not None):
+        return "the gradient became infinite where finite parts of it were added up"
+    return found[0] if found else None
+
+
+def _node_words(node: Node, made: list[Tensor], place: _Place | None) -> str:
+    what = "NaN" if any(map(_has_nan, made)) else "infinite"
+    line = _user_line(_stack_of(node))
+    where = f", in {place.words}" if place else ""
+    return f"the gradient became {what} in {node.name().rpartition('::')[2].rstrip('0123456789')}{line}{where}"
+
+
+_FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)\n(?:    (.*))?')
+
+
+def _stack_of(node: Node) -> list[traceback.FrameSummary]:
+    """The stack on which anomaly mode saw the node made."""
+    metadata = cast("dict[str, Any]", node.metadata)
+    found = [_FRAME.match(entry) for entry in metadata.get("traceback_", ())]
+    return [
+        traceback.FrameSummary(m[1], int(m[2]), m[3], lookup_line=False, line=m[4] or "") for m in found if m is not None
+    ]
+
+
+def _user_line(stack: list[traceback.FrameSummary]) -> str:
+    """The innermost line of the user's own, below `replay`, as ", of `line` at file:number"; "" where there is none."""
+    for frame in reversed(stack):
+        if frame.filename == __file__ and frame.name == replay.__name__:
+            break  # what lies above is whoever started the run
+        if not frame.filename.startswith(_NOT_THE_USERS):
+            return f", of `{(frame.line or '?').strip()}` at {Path(frame.filename).name}:{frame.lineno}"
+    return ""
+
+
+@contextlib.contextmanager
+def _kept_buffers(modules: nn.Module) -> Iterator[None]:
+    before = [(buffer, buffer.clone()) for buffer in modules.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
+def _eager() -> contextlib.AbstractContextManager[Any]:
+    """Compiled code knows neither hooks nor lines; without torch.compile in use, there is nothing to switch off."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def _floats(value: Any) -> list[Tensor]:
+    return [t for _, t in leaves(value) if t.is_floating_point() or t.is_complex()]
+
+
+def _finite(tensor: Tensor) -> bool:
+    try:
+        return bool(torch.isfinite(tensor.detach()).all())
+    except RuntimeError:  # one that cannot be asked: sparse, or inside of vmap
+        return True
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    return bool(torch.isnan(tensor.detach()).any())
+
+
+def _asked_for(value: Any) -> bool:
+    """Whether a plain number among an operation's arguments is infinite: masked_fill(mask, -inf)."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_asked_for, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_asked_for, value))

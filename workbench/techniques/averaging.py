@@ -1,0 +1,180 @@
+"""Weight averaging: EMA over updates or SWA over epochs, to the bits of `torch.optim.swa_utils.AveragedModel`.
+
+The average lives beside the model as a list of tensors, and is swapped into the parameters to be validated; the
+statistics of batch-norm layers belong to the weights, and are collected anew for the averaged ones.
+
+Sources: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization" (2018); the
+arithmetic is that of `get_ema_multi_avg_fn` and `get_swa_multi_avg_fn`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
+from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
+
+from workbench.settings import Settings
+from workbench.task.protocol import TaskError
+
+AvgFn = Callable[[Tensor, Tensor, "int | Tensor"], Tensor]
+
+
+class Average:
+    """The average of a list of parameters, always given in the same order."""
+
+    def __init__(self, kind: Literal["ema", "swa"], decay: float = 0.999, avg_fn: AvgFn | None = None) -> None:
+        self.count = 0
+        """How many times was averaged; 0: there is no average yet."""
+        self._kind = kind
+        self._averages: list[Tensor] = []
+        self._avg_fn = avg_fn
+        self._multi: Callable[[list[Tensor], list[Tensor], Tensor], None] = (
+            get_ema_multi_avg_fn(decay) if kind == "ema" else get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
+        )
+
+    @torch.no_grad()
+    def update(self, parameters: Sequence[Tensor]) -> None:
+        """Take the parameters as they are now into the average; the first time, copy them."""
+        if self.count == 0:
+            self._averages = [p.detach().clone() for p in parameters]
+        elif self._avg_fn is not None:
+            for average, parameter in zip(self._there(parameters), parameters, strict=True):
+                count = torch.full((), self.count, device=average.device)
+                average.copy_(self._avg_fn(average, parameter.detach(), count))
+        else:
+            self._update_grouped(parameters)
+        self.count += 1
+
+    def _update_grouped(self, parameters: Sequence[Tensor]) -> None:
+        # A tensor as AveragedModel's: 1 / (count + 1) is rounded to float32. On the CPU, so that it costs no sync.
+        count = torch.tensor(self.count)
+        groups = _group_tensors_by_device_and_dtype([[*self._there(parameters)], [*parameters]])
+        for ((_, dtype), (pair, _)) in groups.items():
+            averages, current = cast("list[list[Tensor]]", pair)
+            if self._kind == "swa" and not (dtype.is_floating_point or dtype.is_complex):
+                torch._foreach_copy_(averages, current)  # torch refuses to divide integers; the newest stand
+            else:
+                self._multi(averages, current, count)
+
+    @contextlib.contextmanager
+    def swapped(self, parameters: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, the parameters hold the averages; behind it, whatever happened, their raw values again."""
+        targets = [p.detach() for p in parameters]
+        raw = [p.clone() for p in targets]
+        try:
+            self.hand_over(parameters)
+            yield
+        finally:
+            torch._foreach_copy_(targets, raw)
+
+    def hand_over(self, parameters: Sequence[Tensor]) -> None:
+        """Make the averages the parameters' values, for good."""
+        if self.count == 0:
+            raise RuntimeError("there is no average yet")
+        torch._foreach_copy_([p.detach() for p in parameters], self._there(parameters))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average and its counter; the tensors are the average's own, as an optimizer's are."""
+        return {"count": self.count, "averages": list(self._averages)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; it is copied, so that it may be loaded again."""
+        self.count = int(state["count"])
+        self._averages = [average.detach().clone() for average in state["averages"]]
+
+    def _there(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """The averages, each on its parameter's device: a state from a file may lie elsewhere."""
+        pairs = list(zip(self._averages, parameters, strict=True))
+        if any(average.device != parameter.device for average, parameter in pairs):
+            self._averages = [average.to(parameter.device) for average, parameter in pairs]
+        return self._averages
+
+
+def ema_due(settings: Settings, updates: int, epoch: int) -> bool:
+    """Whether the weights are averaged behind update number `updates` (1, 2, …), taken in `epoch` (0, 1, …)."""
+    return (
+        updates > settings.averaging_start
+        and updates % settings.averaging_every_n_steps == 0
+        and epoch >= settings.averaging_start_epoch
+    )
+
+
+def swa_first_epoch(settings: Settings) -> int:
+    """The first epoch whose end is averaged, and at whose start the rates begin to move to `swa_lrs`."""
+    start = settings.swa_epoch_start
+    if isinstance(start, int):
+        return start
+    if settings.epochs is None:
+        raise TaskError(
+            f"swa_epoch_start={start} is a fraction of max_epochs, which is not given: "
+            "give max_epochs, or the first averaged epoch as an int (swa_epoch_start=8)."
+        )
+    return int(settings.epochs * start)
+
+
+def swa_due(settings: Settings, epoch: int) -> bool:
+    """Whether the weights are averaged at the end of `epoch` (0, 1, …)."""
+    return epoch >= swa_first_epoch(settings)
+
+
+def has_batch_norm(modules: Iterable[nn.Module]) -> bool:
+    """Whether there are running statistics that averaged weights need anew."""
+    return any(layer.running_mean is not None for layer in _batch_norms(modules))
+
+
+@contextlib.contextmanager
+def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Inside, forward passes collect batch-norm statistics from nothing, all batches counting alike.
+
+    What `torch.optim.swa_utils.update_bn` does around its pass: training mode, no gradients, no momentum. But a
+    layer that is kept in eval mode while the model trains keeps its statistics, which training does not move either.
+    The statistics stay; momenta, and the mode of each module alone, come back.
+    """
+    wholes = list(modules)
+    modes = {part: part.training for whole in wholes for part in whole.modules()}
+    momenta: dict[_BatchNorm, float | None] = {}
+    try:
+        for whole in wholes:
+            if not whole.training:  # else a part in eval mode is so because the user wants it
+                whole.train()
+        for layer in _batch_norms(wholes):
+            if layer.training:
+                momenta[layer] = layer.momentum
+                layer.reset_running_stats()
+                layer.momentum = None
+        with torch.no_grad():
+            yield
+    finally:
+        for layer, momentum in momenta.items():
+            layer.momentum = momentum
+        for part, mode in modes.items():
+            part.training = mode
+
+
+@contextlib.contextmanager
+def kept_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Whatever happens inside, the batch-norm statistics are those of before behind it."""
+    buffers = [
+        buffer
+        for layer in _batch_norms(modules)
+        for buffer in (layer.running_mean, layer.running_var, layer.num_batches_tracked)
+        if buffer is not None
+    ]
+    before = [buffer.clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
+
+
+def _batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
+    parts = dict.fromkeys(part for module in modules for part in module.modules())
+    return [part for part in parts if isinstance(part, _BatchNorm)]

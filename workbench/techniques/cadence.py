@@ -1,0 +1,76 @@
+"""When the validation data is looked at: every so many updates, at points of an epoch, or after so much time."""
+
+from __future__ import annotations
+
+from workbench.settings import Settings
+from workbench.task.protocol import TaskError
+from workbench.techniques.limits import part
+from workbench.values import seconds as in_seconds
+
+
+class Cadence:
+    """Says after each update and at the end of each epoch whether a check is due; `checked` tells it of one.
+
+    Numbers of updates and times run on across epochs; fractions are points of an epoch, each epoch anew, and only
+    of every `check_val_every_n_epoch`-th. The end of the fit is always checked.
+    """
+
+    def __init__(self, settings: Settings, updates_per_epoch: int | None) -> None:
+        interval = settings.val_check_interval
+        self._steps = interval if isinstance(interval, int) else None
+        self._fraction = interval if isinstance(interval, float) else None
+        self._time = in_seconds(interval) if isinstance(interval, str) else None
+        self._every_n_epoch = settings.check_val_every_n_epoch
+        self._checked_step: int | None = None
+        self._checked_seconds = 0.0
+        self.updates_per_epoch = updates_per_epoch
+
+    @property
+    def updates_per_epoch(self) -> int | None:
+        """Updates of the epoch that goes on (None: unknown); to be set again where accumulation changes them."""
+        return self._updates_per_epoch
+
+    @updates_per_epoch.setter
+    def updates_per_epoch(self, updates: int | None) -> None:
+        if updates is None and self._fraction is not None and self._fraction < 1:
+            raise TaskError(
+                f"val_check_interval={self._fraction!r} is a fraction of an epoch, and the training data has no "
+                "length: give a number of updates (val_check_interval=500) or a time ('00:00:10:00')."
+            )
+        self._updates_per_epoch = updates
+
+    def due(self, step: int, epoch: int, in_epoch: int, seconds: float) -> bool:
+        """Whether to check now, after update `step`, the `in_epoch`-th (not the last) of epoch `epoch` (from 0)."""
+        if self._fraction is None:
+            return self._due_anywhere(step, seconds)
+        return self._fraction < 1 and self._epoch_counts(epoch + 1) and in_epoch % self._stride() == 0
+
+    def due_at_end(self, step: int, epoch: int, last: bool, seconds: float) -> bool:
+        """Whether to check now, with `epoch` epochs finished. last: the fit ends here."""
+        if step == self._checked_step:
+            return False
+        if last:
+            return True
+        if self._fraction is None:
+            return self._due_anywhere(step, seconds)
+        return self._epoch_counts(epoch) and (self._updates_per_epoch or 0) % self._stride() == 0
+
+    def checked(self, step: int, seconds: float) -> None:
+        """A check has been made after update `step`, at this time of the run."""
+        self._checked_step = step
+        self._checked_seconds = seconds
+
+    def _due_anywhere(self, step: int, seconds: float) -> bool:
+        if self._steps is not None:
+            return step % self._steps == 0
+        return self._time is not None and seconds - self._checked_seconds >= self._time
+
+    def _epoch_counts(self, finished: int) -> bool:
+        return finished % self._every_n_epoch == 0
+
+    def _stride(self) -> int:
+        """Updates from one point of an epoch to the next; where the fraction is less than one update, every update."""
+        whole = self._updates_per_epoch
+        if whole is None or self._fraction is None or self._fraction == 1:
+            return whole or 1
+        return max(1, part(whole, self._fraction))

@@ -1,0 +1,61 @@
+"""Several optimizers: whose turn it is, and that only its parameters require gradients meanwhile."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+
+from torch import Tensor
+
+from workbench.task.protocol import TaskError
+
+
+class Toggle:
+    """Switches off the gradients of all parameters but one optimizer's, until `untoggle`."""
+
+    def __init__(self, all_parameters: Sequence[Tensor]) -> None:
+        self._parameters = all_parameters
+        self._off: list[Tensor] = []
+
+    def toggle(self, own: Collection[Tensor]) -> None:
+        """From here on only those of `own` (by identity) that required gradients before still do."""
+        self.untoggle()
+        kept = {id(p) for p in own}
+        self._off = [p for p in self._parameters if p.requires_grad and id(p) not in kept]
+        for parameter in self._off:
+            parameter.requires_grad_(False)
+
+    def untoggle(self) -> None:
+        """What the last `toggle` switched off requires gradients again; without one, nothing happens."""
+        for parameter in self._off:
+            parameter.requires_grad_(True)
+        self._off = []
+
+
+@contextlib.contextmanager
+def toggled(all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> Iterator[None]:
+    """Inside, only those of `own` (by identity) that required gradients before still do."""
+    toggle = Toggle(all_parameters)
+    try:
+        toggle.toggle(own)
+        yield
+    finally:
+        toggle.untoggle()
+
+
+def whose_turn(frequencies: Sequence[int], step: int) -> tuple[int, ...]:
+    """The optimizers of update `step` (0, 1, …): all of them where no frequency is given, else one.
+
+    With frequencies (5, 1) the first has five updates in a row, then the second has one, and so on.
+    """
+    if not any(frequencies):
+        return tuple(range(len(frequencies)))
+    if min(frequencies) <= 0:
+        raise TaskError(
+            f"the optimizers' frequencies are {tuple(frequencies)}: give each one its number of updates in a row "
+            "(at least 1), or none of them any."
+        )
+    ends = list(itertools.accumulate(frequencies))
+    return (bisect.bisect_right(ends, step % ends[-1]),)
