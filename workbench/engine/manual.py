@@ -62,6 +62,7 @@ class SessionHandle:
             self._session.meter.loss[1 + opt.index][self._session.meter.row].copy_(own)
         if self._take_step(self._session, opt, self._window, own):
             self.taken.append(opt)
+        self._session.precision.update()  # the same optimizer may step again in this window
 
     def zero_grad(self, optimizer: int = 0) -> None:
         if self._first:  # later in a window the gradients are still being added up

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -66,13 +66,9 @@ class Optimizing:
     def step_schedules(self, interval: str, count: int) -> None:
         """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken."""
         for schedule in self.schedules:
-            if schedule.interval == interval and count % schedule.frequency == 0:
-                if not isinstance(schedule.scheduler, ReduceLROnPlateau):
-                    schedule.scheduler.step()
-
-    def of(self, columns: Sequence[Tensor]) -> list[Tensor]:
-        """Those of the session's per-parameter values that belong to this optimizer."""
-        return [columns[place] for place in self.places]
+            due = schedule.interval == interval and count % schedule.frequency == 0
+            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau):
+                schedule.scheduler.step()
 
 
 def chain(scheduler: Any) -> Iterator[Any]:

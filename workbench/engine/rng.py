@@ -31,9 +31,7 @@ class RandomState:
         # Asking CUDA for its states would initialise it; until someone has, there is nothing to keep.
         cuda = tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
-        return cls(
-            random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda, torch.initial_seed(), mps
-        )
+        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda, torch.initial_seed(), mps)
 
     def restore(self) -> None:
         random.setstate(self.python)

@@ -67,10 +67,8 @@ def _unmarked(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _check_device(wanted: str) -> None:
-    if (
-        wanted in ("gpu", "cuda")
-        and not torch.cuda.is_available()
-        and not (wanted == "gpu" and torch.backends.mps.is_available())
+    if wanted in ("gpu", "cuda") and not torch.cuda.is_available() and not (
+        wanted == "gpu" and torch.backends.mps.is_available()
     ):
         raise SettingsError(f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'.")
     if wanted == "mps" and not torch.backends.mps.is_available():

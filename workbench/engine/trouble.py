@@ -91,7 +91,7 @@ def _replayed(session: Session, opt: Optimizing, window: Sequence[Any]) -> str |
     try:
         torch.set_rng_state(session.recent[-1].random)
         return replay(lambda: gradient.losses(session, opt, window), session.task.model)
-    except Exception as error:  # the explanation must not hide what it explains
+    except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
         return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
     finally:
         torch.set_rng_state(now)
@@ -110,7 +110,7 @@ def landed(session: Session, step: int) -> str | None:
         return replay(
             lambda: gradient.losses(session, session.optimizers[0], moment.window), session.task.model
         )
-    except Exception as error:  # the explanation must not hide what it explains
+    except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
         return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
     finally:
         torch.cuda.set_rng_state(now, session.device)

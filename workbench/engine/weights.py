@@ -53,9 +53,7 @@ class Weights:
                 if there is not None and there.shape == value.shape:
                     there.copy_(value)
                 else:  # forward() put another tensor in its place
-                    getattr(part, kind)[name] = (
-                        value.clone() if there is None else value.to(there.device, copy=True)
-                    )
+                    getattr(part, kind)[name] = value.clone() if there is None else value.to(there.device, copy=True)
         for (part, kind, name), _ in list(_slots(_parts(task))):
             if kind == "_buffers" and (id(part), kind, name) not in known:
                 del part._buffers[name]
@@ -85,9 +83,7 @@ class Mark:
         # Another buffer means another model, and so another start.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
         return cls(
-            _checksum(parameters, shapes),
-            _checksum(buffers),
-            {part: plain_attributes(part) for part in _parts(task)},
+            _checksum(parameters, shapes), _checksum(buffers), {part: plain_attributes(part) for part in _parts(task)}
         )
 
     def set_since(self, before: Mark) -> dict[nn.Module, dict[str, Any]]:
@@ -136,10 +132,7 @@ def _held(part: nn.Module, tensors: bool) -> Iterator[Callable[[], object]]:
 
 
 def _put_back(part: nn.Module, name: str, tensor: Tensor, value: Tensor) -> None:
-    with (
-        torch.no_grad(),
-        contextlib.suppress(RuntimeError),
-    ):  # a view of a graph that is gone cannot be written to
+    with torch.no_grad(), contextlib.suppress(RuntimeError):  # a view of a graph that is gone cannot be written to
         tensor.copy_(value)
     vars(part)[name] = tensor
 
