@@ -73,7 +73,7 @@ def _train(session: Session, batch: Any) -> None:
             "argmax or numpy between the model and the loss."
         )
     value = float(loss.detach())
-    if value - value != 0.0:
+    if value - value != 0.0 and session.settings.on_nonfinite == "stop":
         raise TaskError(
             f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
         )

@@ -15,6 +15,7 @@ from workbench.engine.orders import obey
 from workbench.engine.record import flush, keep, say
 from workbench.engine.session import Session
 from workbench.engine.step import update
+from workbench.engine.trouble import refuse_unguarded
 from workbench.events import Emit, Message, Status
 from workbench.task.batch import describe
 from workbench.task.protocol import TaskError
@@ -28,6 +29,7 @@ AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 def fit(session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None) -> Status:
     """Train until a length is reached ("finished") or a Stop arrives ("stopped"); events go out as it runs."""
     milestones = at_epoch or {}
+    refuse_unguarded(session)
     checks = Checks(session)
     session.train_mode()
     try:

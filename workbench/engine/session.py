@@ -212,7 +212,7 @@ def _average(task: Task, settings: Settings) -> Average | None:
             "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
             "take another normalisation, or average in the task."
         )
-    if kind == "swa":
+    if kind == "swa" and not settings.fast_dev_run:
         swa_first_epoch(settings)  # a fraction needs max_epochs: said before anything is trained
     return Average(kind, settings.ema_decay, task.averaging.avg_fn)
 

@@ -35,13 +35,12 @@ def replay(forward: Callable[[], Tensor], modules: nn.Module) -> str | None:
     Gradients and buffers are as before afterwards, and no hook stays. Random generators are the caller's affair:
     put them where they were before the step, so that it is the same step.
     """
-    with _eager(), _kept_buffers(modules), torch.enable_grad():
-        # check_nan would end the backward with an error, and knows nothing of infinities.
-        with torch.autograd.set_detect_anomaly(True, check_nan=False):
-            watch = _Watch(modules)
-            with watch.hooked(), watch:
-                loss = forward()
-            return _backward(loss, watch) if _finite(loss) else watch.why(loss)
+    remembering = torch.autograd.set_detect_anomaly(True, check_nan=False)
+    with remembering, _eager(), _kept_buffers(modules), torch.enable_grad():
+        watch = _Watch(modules)
+        with watch.hooked(), watch:
+            loss = forward()
+        return _backward(loss, watch) if _finite(loss) else watch.why(loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +179,11 @@ def _backward(loss: Tensor, watch: _Watch) -> str | None:
     handles = [node.register_hook(look(node)) for node in watch.owners]
     try:
         # Not loss.backward(): that would add to gradients, and wake hooks that step or send them.
-        gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+        with torch.autograd.set_detect_anomaly(False):  # it would end at a NaN, and knows nothing of infinities
+            gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+    except RuntimeError as error:  # checkpoint(use_reentrant=True) allows nothing but backward()
+        found.append(f"the forward pass is finite, and its backward cannot be replayed: {error}")
+        gradients = ()
     finally:
         for handle in handles:
             handle.remove()

@@ -107,15 +107,20 @@ def ema_due(settings: Settings, updates: int, epoch: int) -> bool:
 
 def swa_first_epoch(settings: Settings) -> int:
     """The first epoch whose end is averaged, and at whose start the rates begin to move to `swa_lrs`."""
-    start = settings.swa_epoch_start
+    start, epochs = settings.swa_epoch_start, settings.epochs
     if isinstance(start, int):
+        if epochs is not None and start >= epochs > 0:
+            raise TaskError(
+                f"swa_epoch_start={start}: the run ends after {epochs} epochs (the last is number {epochs - 1}), so nothing "
+                "would be averaged; begin earlier."
+            )
         return start
-    if settings.epochs is None:
+    if epochs is None:
         raise TaskError(
             f"swa_epoch_start={start} is a fraction of max_epochs, which is not given: "
             "give max_epochs, or the first averaged epoch as an int (swa_epoch_start=8)."
         )
-    return int(settings.epochs * start)
+    return min(int(epochs * start), max(epochs - 1, 0))
 
 
 def swa_due(settings: Settings, epoch: int) -> bool:

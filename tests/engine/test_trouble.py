@@ -1,0 +1,157 @@
+"""Losses and gradients that are not finite: stopped or left out, and where it began is said."""
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import workbench as wb
+from workbench.engine import trouble
+from workbench.events import Message
+from workbench.instruments.finite import NonFiniteError
+from workbench.task.protocol import TaskError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+BATCH = 5
+
+
+class Fragile(nn.Module):
+    """A logarithm that fails on the samples whose first number is above 90; dropout moves the random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.drop, self.last = nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 2)
+
+    def forward(self, x):
+        broken = (x[:, :1] > 90).float()
+        hidden = self.drop(self.first(x / (1 + 99 * broken)).tanh())
+        return self.last(hidden + torch.log(1 - 2 * broken))
+
+
+def data(bad=(12,), n=30):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 3, generator=g)
+    x[list(bad), 0] = 99.0
+    return TensorDataset(x, torch.randint(0, 2, (n,), generator=g))
+
+
+def bench(tmp_path, samples, **settings):
+    calm = {"max_epochs": 2, "batch_size": BATCH, "shuffle": False, "root": tmp_path}
+    return wb.Workbench(Fragile(), train=samples, loss=F.cross_entropy, **{**calm, **settings})
+
+
+def test_stop_says_at_which_update_and_where_it_began(tmp_path):
+    b = bench(tmp_path, data())
+    job = b.fit()
+    with pytest.raises(NonFiniteError, match=r"at update 2.*not taken.*log.*`return self.last") as caught:
+        job.result()
+    assert "at update 2, epoch 0" in "".join(caught.value.__notes__)
+    assert all(bool(torch.isfinite(p).all()) for p in b.model.parameters())
+
+
+def test_the_first_layer_with_bad_numbers_is_named(tmp_path):
+    class Overflowing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.calm, self.wild = nn.Linear(3, 4), nn.Linear(4, 2)
+            nn.init.constant_(self.wild.weight, 1e38)
+
+        def forward(self, x):
+            return self.wild(self.calm(x).square() * (x[:, :1] > 90))
+
+    b = wb.Workbench(
+        Overflowing(), train=data(), loss=lambda output, y: output.square().mean(),
+        root=tmp_path, batch_size=BATCH, shuffle=False, max_epochs=1,
+    )  # fmt: skip
+    with pytest.raises(NonFiniteError, match=r"update 2.*`wild`"):
+        b.fit().result()
+
+
+def plain(samples, skip, epochs=2):
+    """The twin: the same loop, which takes no step for the batches in `skip`."""
+    model = Fragile()
+    torch.manual_seed(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses, step = [], 0
+    for _ in range(epochs):
+        for i in range(0, len(samples), BATCH):
+            x, y = samples[i : i + BATCH]
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            if step % (len(samples) // BATCH) not in skip:
+                optimizer.step()
+            losses.append(loss.item())
+            step += 1
+    return model, losses
+
+
+@pytest.mark.parametrize("bad", [(12,), (0, 29)])
+def test_skip_leaves_out_the_update_alone(tmp_path, bad):
+    samples = data(bad)
+    b = bench(tmp_path, samples, on_nonfinite="skip")
+    run = b.fit().result()
+    batches = {i // BATCH for i in bad}
+    twin, losses = plain(samples, batches)
+    np.testing.assert_array_equal(run.history["loss"], np.float32(losses))
+    for mine, its in zip(b.model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(mine, its)
+    skipped = np.flatnonzero(run.history["skipped"] == 1)
+    assert set(skipped) == {e * 6 + n for e in (0, 1) for n in batches}
+    told = [e for e in run.events if isinstance(e, Message)]
+    assert [e.step for e in told[:1]] == [int(skipped[0])]
+    assert f"{2 * len(batches)} updates were left out" in told[-1].text
+
+
+def test_skip_holds_the_schedule_and_the_average(tmp_path):
+    b = bench(tmp_path, data(), on_nonfinite="skip", lr_schedule="linear", lr=0.1, weight_averaging="ema", ema_decay=0.5)
+    run = b.fit().result()
+    lrs = run.history["lr"]
+    assert lrs[2] == lrs[3]  # update 2 was left out, so its rate is used again
+    assert lrs[3] > lrs[4]
+    assert all(bool(torch.isfinite(p).all()) for p in b.model.parameters())
+
+
+def test_after_a_few_the_updates_left_out_are_only_counted(tmp_path):
+    run = bench(tmp_path, data(range(0, 30, 5)), on_nonfinite="skip").fit().result()
+    told = [e.text for e in run.events if isinstance(e, Message)]
+    assert len(told) == trouble.TOLD + 1
+    assert told[-1].startswith("12 updates")
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_guarded_step_is_left_out_on_the_device(bad):
+    """The kernel of a fused optimizer takes the flag: no step, no count, and nobody waits."""
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    weight.grad = torch.tensor([1.0, float("nan") if bad else 1.0, 1.0])
+    session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None))
+    opt = SimpleNamespace(optimizer=optimizer, parameters=[weight])
+    assert trouble.can_guard(opt)
+    with trouble.guarded(session, opt, torch.tensor(0.5), None):
+        optimizer.step()
+    assert torch.equal(weight.detach(), torch.ones(3)) is bad
+    assert not hasattr(optimizer, "found_inf")
+
+
+def test_skip_on_a_device_needs_an_optimizer_that_can_be_told(tmp_path):
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
+    session = SimpleNamespace(
+        on_cpu=False, device=torch.device("cuda"), precision=SimpleNamespace(scaler=None),
+        settings=wb.Settings(on_nonfinite="skip"), optimizers=[SimpleNamespace(optimizer=optimizer)],
+    )  # fmt: skip
+    with pytest.raises(TaskError, match="fused=True"):
+        trouble.refuse_unguarded(session)
+
+
+def test_the_finder_ends_at_bad_numbers_and_says_so(tmp_path):
+    curve = bench(tmp_path, data(), optimizer=functools.partial(torch.optim.SGD)).find_lr(num_training=10).result()
+    assert "finite" in curve.ended
+    assert len(curve.losses) == 3

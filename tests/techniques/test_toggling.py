@@ -1,0 +1,59 @@
+"""Which parameters require gradients, and whose turn it is."""
+
+import pytest
+import torch
+
+from workbench.task.protocol import TaskError
+from workbench.techniques.toggling import Toggle, toggled, whose_turn
+
+
+def parameters():
+    made = [torch.zeros(2, requires_grad=on) for on in (True, True, False, True)]
+    made[3].grad = torch.ones(2)
+    return made
+
+
+def wanted(made):
+    return [p.requires_grad for p in made]
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_only_its_own_and_all_again_afterwards(error):
+    made = parameters()
+    try:
+        with toggled(made, made[1:3]):
+            assert wanted(made) == [False, True, False, False]  # a frozen one of its own stays frozen
+            if error:
+                raise error
+    except (ValueError, KeyboardInterrupt):
+        pass
+    assert wanted(made) == [True, True, False, True]
+    assert torch.equal(made[3].grad, torch.ones(2))
+
+
+def test_a_second_toggle_replaces_the_first():
+    made = parameters()
+    toggle = Toggle(made)
+    toggle.untoggle()
+    assert wanted(made) == [True, True, False, True]
+    toggle.toggle({made[0]})
+    toggle.toggle(made[1:])
+    assert wanted(made) == [False, True, False, True]
+    toggle.untoggle()
+    assert wanted(made) == [True, True, False, True]
+
+
+def test_all_step_where_no_frequency_is_given():
+    assert whose_turn((0, 0, 0), 7) == (0, 1, 2)
+    assert whose_turn((0,), 7) == (0,)
+
+
+def test_turns_by_frequency():
+    assert [whose_turn((2, 1, 3), step)[0] for step in range(8)] == [0, 0, 1, 2, 2, 2, 0, 0]
+    assert whose_turn((1,), 5) == (0,)
+
+
+@pytest.mark.parametrize("frequencies", [(1, 0), (0, 2), (2, -1), (-1, -1)])
+def test_a_frequency_that_says_nothing(frequencies):
+    with pytest.raises(TaskError, match="at least 1"):
+        whose_turn(frequencies, 0)
