@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+from typing import get_args
 
-from workbench.settings import Settings
+import pytest
+
+import workbench as wb
+from workbench.settings import Group, Settings, knob
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -21,3 +26,25 @@ def test_all_settings_are_named() -> None:
     table = TEXT[TEXT.index("## Settings") : TEXT.index("## Install")]
     named = {name for line in table.splitlines() if line.startswith("|") for name in re.findall(r"`(\w+)`", line)}
     assert named == set(Settings.model_fields)
+
+
+def test_settings_stand_in_their_groups() -> None:
+    table = TEXT[TEXT.index("## Settings") : TEXT.index("## Install")]
+    rows = {row.split("|")[1].strip(): re.findall(r"`(\w+)`", row) for row in table.splitlines() if "`" in row and row[0] == "|"}
+    assert [*rows] == [*get_args(Group)]
+    for group, names in rows.items():
+        assert names == [name for name in Settings.model_fields if knob(name).group == group]
+
+
+def fits() -> list[ast.Call]:
+    """The calls of `bench.fit` and `bench.set` in the README's Python."""
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    calls = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
+    return [call for call in calls if ast.unparse(call.func) in ("bench.fit", "bench.set")]
+
+
+@pytest.mark.parametrize("call", fits(), ids=ast.unparse)
+def test_what_is_given_to_a_fit_is_taken(call: ast.Call) -> None:
+    given = {item.arg: item.value for item in call.keywords if not isinstance(item.value, ast.Attribute)}
+    values = {name: eval(ast.unparse(value), {"wb": wb}) for name, value in given.items() if name}
+    Settings.make(**values)

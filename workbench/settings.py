@@ -217,7 +217,7 @@ class Settings(BaseModel):
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
-        return {name: value for name, value in self if value != type(self).model_fields[name].default}
+        return {name: value for name, value in self if not _same(value, type(self).model_fields[name].default)}
 
     @property
     def epochs(self) -> int | None:
@@ -225,6 +225,11 @@ class Settings(BaseModel):
         if self.max_epochs is None and self.max_steps is None and self.max_time is None:
             return 10
         return self.max_epochs
+
+
+def _same(value: object, default: object) -> bool:
+    """Equal and of one type: 1 is a number of batches, 1.0 all of them."""
+    return value == default and type(value) is type(default)
 
 
 def knob(name: str) -> Knob:

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from workbench.events import Suggestion, Trial
 from workbench.plots.batch_size import batch_size
+from workbench.plots.clipping import WINDOW, Clipped, clipping, moving_share, was_cut
 from workbench.plots.grad_norm import grad_norm
 from workbench.plots.loss import change_marks, loss
 from workbench.plots.lr_curve import lr_curve
 from workbench.plots.names import fold, shorten
 from workbench.plots.ranges import span, wide
-from workbench.plots.run import clip_line, run
+from workbench.plots.run import Told, clip_line
+from workbench.plots.schedule import schedule
 from workbench.plots.smooth import ema
 
 
@@ -139,7 +141,7 @@ def test_a_spike_stays_in_the_heat_map() -> None:
     norms = np.ones(5000)
     norms[1234] = 50.0
     heat, total = grad_norm(
-        np.arange(5000), norms, {"conv": norms, "head": np.zeros(5000)}, np.full(5000, 2.0)
+        np.arange(5000), norms, {"conv": norms, "head": np.zeros(5000)}, np.full(5000, 2.0), share=0.0
     )
     assert heat.heat is not None
     assert heat.heat.z.shape[1] <= 400
@@ -163,10 +165,10 @@ def test_the_clip_line_follows_the_changes() -> None:
 
 def test_a_run_without_norms_is_its_loss() -> None:
     history = {"step": np.arange(3), "loss": np.ones(3)}
-    assert [c.title for c in run(history, {})] == ["Loss"]
-    titles = [c.title for c in run(history | {"grad_norm": np.ones(3)}, {}, clip=1.0)]
+    assert [c.title for c in Told(history, {}).whole()] == ["Loss"]
+    titles = [c.title for c in Told(history | {"grad_norm": np.ones(3)}, {}, clip=1.0).whole()]
     assert titles == ["Loss", "Total gradient norm"]
-    value = run(history | {"grad_norm": np.ones(3)}, {}, clip=1.0, clips_norm=False)[1]
+    value = Told(history | {"grad_norm": np.ones(3)}, {}, clip=1.0, clips_norm=False).whole()[1]
     assert len(value.series) == 1  # a limit on entries is no limit on the norm
 
 
@@ -189,3 +191,104 @@ def test_folded_names_stay_apart(names: list[str]) -> None:
 def test_charts_take_anything_shaped_like_a_suggestion() -> None:
     rule = SimpleNamespace(name="mine", lr=0.1, index=None, why="")
     assert math.isclose(lr_curve(LRS, CURVE, CURVE, [rule], 0.1).marks[0].x, 0.1)
+
+
+def test_what_rounding_does_is_no_clipping() -> None:
+    before = np.array([1.0, 1.0, 2.0, np.nan, np.inf, 3.0], np.float32)
+    after = np.array([1.0, 1.0 - 1e-6, 1.0, 1.0, 1.0, np.nan], np.float32)
+    np.testing.assert_array_equal(was_cut(before, after), [0, 0, 1, np.nan, np.nan, np.nan])
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, math.nan]), max_size=60), st.integers(1, 20))
+def test_the_moving_share_is_the_mean_of_the_known(values: list[float], window: int) -> None:
+    got = moving_share(np.array(values), window)
+    for i, share in enumerate(got.tolist()):
+        seen = [v for v in values[max(0, i + 1 - window) : i + 1] if v == v]
+        assert math.isnan(share) if math.isnan(values[i]) else share == pytest.approx(sum(seen) / len(seen))
+
+
+def test_clipping_shows_both_norms_and_how_many_were_cut() -> None:
+    step = np.arange(1000)
+    before = np.where(step % 4 == 0, 2.0, 0.5)
+    on = step < 600
+    part = Clipped(before, np.where(on, np.minimum(before, 1.0), before), on)
+    changes = [(600, {"gradient_clip_val": None})]
+    norms, share = clipping(step, {"": part}, np.where(on, 1.0, np.nan), changes)
+    assert [s.name for s in norms.series] == ["before clipping", "after clipping", "clip value"]
+    assert norms.notes == ("25% of the updates with clipping on were cut.",)
+    assert [(m.x, m.label) for m in share.marks] == [(600, "clip → off")]
+    (line,) = share.series
+    assert str(WINDOW) in line.name
+    assert line.y[599] == pytest.approx(25.0)
+    assert np.isnan(line.y[600:]).all()
+    (alone,) = clipping(step, {"": Clipped(before, before, np.zeros(1000, bool))})
+    assert alone.notes == ("Clipping was off.",)
+
+
+def test_optimizers_that_take_turns_have_whole_lines_of_their_own() -> None:
+    step = np.arange(8)
+    even = step % 2 == 0
+    history = {"step": step, "loss": np.where(even, 1.0, 3.0), "lr": np.ones(8)}
+    for i, turn in enumerate((even, ~even)):
+        history[f"loss.{i}"] = np.where(turn, 1.0 + 2 * i, np.nan)
+        history[f"lr.{i}"] = np.where(turn, 0.1 * (i + 1), np.nan)
+        history[f"grad_norm.{i}"] = np.where(turn, 4.0, np.nan)
+        history[f"grad_norm_clipped.{i}"] = np.where(turn, 1.0 if i else 4.0, np.nan)
+    told = Told(history | {"grad_norm": np.full(8, 4.0)}, {}, clip=1.0)
+    (chart,) = told.loss()
+    assert [(s.name, s.style) for s in chart.series] == [
+        ("", "faint"), ("optimizer 0", "line"), ("", "faint"), ("optimizer 1", "line"),
+    ]  # fmt: skip
+    assert chart.series[3].x.tolist() == [1, 3, 5, 7]
+    assert chart.series[3].y == pytest.approx(3.0)
+    (rates,) = told.lr()
+    assert [(s.name, s.y[0]) for s in rates.series] == [("optimizer 0", 0.1), ("optimizer 1", 0.2)]
+    first, second, share = told.clipping()
+    assert (first.notes[0][:2], second.notes[0][:4]) == ("0%", "100%")
+    assert [s.name for s in share.series] == ["optimizer 0", "optimizer 1"]
+    assert share.series[1].y.tolist() == [100.0] * 4
+    assert len(told.grad_norm()[0].series) == 1, "the clip value limits each optimizer's norm, not their total"
+
+
+def test_optimizers_that_step_together_are_beside_their_sum() -> None:
+    step = np.arange(30)
+    parts = {"optimizer 0": np.ones(30), "optimizer 1": np.full(30, 2.0)}
+    chart = loss(step, np.full(30, 3.0), parts=parts)
+    assert [s.name for s in chart.series] == ["each update", "sum, smoothed", "optimizer 0", "optimizer 1"]
+    low, high = chart.y.range or (9, 9)
+    assert low < 1 < 3 < high
+
+
+def test_averaged_validation_is_a_line_of_its_own() -> None:
+    chart = loss(
+        np.arange(10), np.ones(10), np.array([5, 10]), np.array([1.0, 0.9]), averaged=np.array([np.nan, 0.2])
+    )
+    raw, averaged = chart.series[2:]
+    assert (raw.name, averaged.name) == ("validation, raw", "validation, averaged")
+    assert raw.style != averaged.style
+    assert raw.tone != averaged.tone
+    assert (chart.y.range or (9, 9))[0] < 0.2
+
+
+def test_the_learning_rate_has_a_logarithmic_axis_that_can_be_read() -> None:
+    step = np.arange(100)
+    falling = 1e-3 * 0.5 * (1 + np.cos(np.pi * step / 99))
+    chart = schedule(step, {"learning rate": falling}, [(50, {"lr": 1e-3, "batch_size": 1024})])
+    assert chart.x == loss(step, np.ones(100)).x
+    assert chart.y.log
+    low, high = chart.y.range or (0, 0)
+    assert 1e-8 < low < 1e-3 < high, "its last updates, which are next to nothing, do not flatten it"
+    assert chart.marks[0].label == "lr → 0.001, batch size → 1024"
+    low, high = schedule(step, {"learning rate": np.full(100, 3e-4)}).y.range or (0, 0)
+    assert high / low >= 10, "or no number would stand beside a constant rate"
+    assert schedule(np.empty(0), {"learning rate": np.empty(0)}).notes
+
+
+def test_a_chart_draws_itself() -> None:
+    from matplotlib.figure import Figure
+
+    chart = schedule(np.arange(3), {"learning rate": np.ones(3)})
+    assert chart.figure().data[0].name == "learning rate"
+    assert isinstance(chart.plot(), Figure)
+    ax = Figure().subplots()
+    assert chart.plot(ax) is ax

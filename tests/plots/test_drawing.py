@@ -22,7 +22,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.loss import loss
 from workbench.plots.lr_curve import lr_curve
 from workbench.plots.palette import POINTS
-from workbench.plots.run import run
+from workbench.plots.run import Told
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -38,7 +38,21 @@ def a_run(rows: int = 300, layers: int = 4, name: str = "model.{}.weight") -> li
         **norms,
     }
     validation = {"step": np.array([rows]), "val_loss": np.array([2.0])}
-    return run(history, validation, [(rows // 2, {"lr": 1e-4}), (rows // 2, {"gradient_clip_val": 2.0})], 1.0)
+    changes = [(rows // 2, {"lr": 1e-4}), (rows // 2, {"gradient_clip_val": 2.0})]
+    return Told(history, validation, changes, 1.0).whole()
+
+
+def several(rows: int = 300, *, turns: bool = True) -> Told:
+    """A run of two optimizers with averaged weights."""
+    rng = np.random.default_rng(1)
+    history = {"step": np.arange(rows), "lr": np.full(rows, 1e-3), "loss": np.ones(rows), "grad_norm": np.ones(rows)}
+    for i in range(2):
+        turn = np.where(np.arange(rows) % 2 == i, 1.0, np.nan) if turns else np.ones(rows)
+        norm = turn * rng.lognormal(size=rows)
+        history |= {f"loss.{i}": turn * (1 + i), f"lr.{i}": turn * 10.0 ** (-3 - i)}
+        history |= {f"grad_norm.{i}": norm, f"grad_norm_clipped.{i}": np.fmin(norm, turn)}
+    checks = {"step": np.array([0, rows]), "val_loss": np.ones(2), "val_loss_averaged": np.array([np.nan, 0.5])}
+    return Told(history, checks, [(rows // 2, {"lr": 1e-2, "batch_size": 64})], 1.0)
 
 
 def a_curve() -> Chart:
@@ -61,9 +75,15 @@ CHARTS: dict[str, Callable[[], Chart | list[Chart]]] = {
     "many layers": lambda: a_run(20, 150, "encoder.layers.{}.attention.query.weight"),
     "names like mathematics": lambda: a_run(20, 3, "$\\frac{{{}}}$ <b> & _x^"),
     "no updates": lambda: a_run(0, 2),
-    "nothing but nan": lambda: run(
+    "nothing but nan": lambda: Told(
         {"step": np.arange(5), "loss": NAN, "grad_norm": NAN, "grad_norm/a": NAN}, {}
-    ),
+    ).whole(),
+    "several optimizers": lambda: several().whole(),
+    "several at once": lambda: several(turns=False).whole(),
+    "learning rates": lambda: several().lr(),
+    "clipping": lambda: several().clipping(),
+    "clipping, no updates": lambda: Told(several(0).history, {}, (), 1.0).loss() + several(0).lr(),
+    "clipping switched off": lambda: Told(several().history, {}).clipping(),
     "curve": a_curve,
     "curve that broke at once": lambda: lr_curve(
         np.array([1e-5]), np.array([np.nan]), np.array([np.nan]), (), 1e-3

@@ -7,6 +7,7 @@ import io
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,6 +181,119 @@ def test_charts_of_each_kind() -> None:
         SearchEnded(2, 2, "done"),
     ]
     assert [c.title for c in Run.from_events(search).charts()] == ["Speed", "Memory"]
+
+
+def of_two(*, clip: float | None = 1.0, **settings: Any) -> list[Event]:
+    """Two optimizers that take turns; some updates are left out; averaged weights from the second check on."""
+    nan = math.nan
+    made = Settings.make(gradient_clip_val=clip, **settings).model_dump()
+    together = {"loss": pack([1, 2, 3, 4]), "lr": pack([0.1] * 4), "skipped": pack([0, 1, nan, 0])}
+    norms = {"grad_norm": pack([2, 2, 0.5, 2]), "grad_norm_clipped": pack([1, 2, 0.5, 1])}
+    each = {
+        "loss.0": pack([1, nan, 3, nan]), "loss.1": pack([nan, 2, nan, 4]),
+        "lr.0": pack([0.1] * 4), "lr.1": pack([0.2] * 4),
+        "grad_norm.0": pack([2, nan, 0.5, nan]), "grad_norm.1": pack([nan, 2, nan, 2]),
+        "grad_norm_clipped.0": pack([1, nan, 0.5, nan]), "grad_norm_clipped.1": pack([nan, 2, nan, 1]),
+    }  # fmt: skip
+    return [
+        RunStarted("a", "fit", made, "cpu", (), 8, 2),
+        StepsDone(0, 1, 4, 0, 1.0, together | norms | each),
+        Validated(4, 0, {"val_loss": 1.0}),
+        StepsDone(4, 1, 1, 1, 2.0, {"loss": pack([5]), "lr": pack([0.1]), "odd": pack([1, 2, 3])}),
+        Validated(5, 1, {"val_loss": 0.9, "val_loss_averaged": 0.8}),
+        RunEnded("finished", 5, 2.5),
+    ]
+
+
+def test_every_column_and_every_metric_is_kept_with_gaps(tmp_path: Path) -> None:
+    run = Run.open(recorded(tmp_path, of_two()))
+    nan = math.nan
+    np.testing.assert_array_equal(run.history["loss.1"], np.float32([nan, 2, nan, 4, nan]))
+    np.testing.assert_array_equal(run.history["lr.1"], np.float32([0.2, 0.2, 0.2, 0.2, nan]))
+    np.testing.assert_array_equal(run.history["skipped"], np.float32([0, 1, nan, 0, nan]))
+    assert np.isnan(run.history["odd"]).all(), "a table of an unknown name is no column"
+    np.testing.assert_array_equal(run.validation["val_loss_averaged"], [nan, 0.8])
+    assert {len(values) for values in run.history.values()} == {5}
+    text = io.StringIO()
+    run.to_csv(text)
+    rows = list(csv.DictReader(io.StringIO(text.getvalue())))
+    assert [r["loss.0"] for r in rows] == ["1.0", "", "3.0", "", "", ""]
+    assert [r["skipped"] for r in rows][:2] == ["0.0", "1.0"]
+    assert rows[-1]["val_loss_averaged"] == "0.8"
+
+
+def test_how_much_was_clipped_and_left_out() -> None:
+    run = Run.from_events(of_two())
+    assert run.skipped == 1
+    assert run.clip_share == 0.5
+    assert run.clip_shares == (0.5, 0.5)
+    assert "clipped 50%" in repr(run)
+    assert "skipped 1" in repr(run)
+    off = Run.from_events(of_two(clip=None))
+    assert (off.clip_share, off.clip_shares) == (None, (None, None))
+    assert "clipped" not in repr(off)
+    late = Run.from_events([*of_two(clip=None), Changed(3, {"gradient_clip_val": 1.0})])
+    assert late.clip_share == 1.0, "of the updates with clipping on"
+    plain = Run.from_events(a_fit())
+    assert (plain.skipped, plain.clip_share, plain.clip_shares) == (0, pytest.approx(5 / 6), (pytest.approx(5 / 6),))
+    assert Run.from_events([]).clip_share is None
+
+
+RICH = {
+    "early_stopping": [{"monitor": "val_loss", "patience": 5}, "f1"],
+    "accumulate_grad_batches": {0: 8, 4: 4},
+    "find_lr_at": {10, 0, 5},
+    "limit_train_batches": 1,
+    "swa_epoch_start": 1.0,
+    "max_time": {"minutes": 90},
+}
+
+
+def test_settings_of_every_kind_come_back_equal(tmp_path: Path) -> None:
+    heard, read = Run.from_events(of_two(**RICH)), Run.open(recorded(tmp_path, of_two(**RICH)))
+    made = Settings.make(gradient_clip_val=1.0, **RICH)
+    assert read.settings == heard.settings == made
+    assert type(read.settings.limit_train_batches) is int
+    assert type(read.settings.swa_epoch_start) is float
+    assert repr(read) == repr(heard)
+    for word in (
+        "early_stopping [{'monitor': 'val_loss', 'patience': 5}, 'f1']",
+        "accumulate_grad_batches {0: 8, 4: 4}",
+        "find_lr_at 0, 5, 10",
+        "limit_train_batches 1 ",
+        "swa_epoch_start 1.0",
+    ):
+        assert word in repr(read)
+    assert "find_batch_size_at" not in repr(read)
+
+
+def test_a_record_with_settings_that_are_refused_now_can_still_be_seen() -> None:
+    run = Run.from_events([RunStarted("a", "fit", {"lr": -1.0, "seed": 3}, "cpu")])
+    assert "seed 3" in repr(run)
+
+
+def test_a_part_of_the_picture_may_be_asked_for() -> None:
+    from matplotlib.figure import Figure
+
+    run = Run.from_events(of_two())
+    assert [c.title for c in run.charts("lr")] == ["Learning rate"]
+    assert [c.title for c in run.charts("loss")] == ["Loss"]
+    assert [c.title for c in run.charts("clip")][-1] == "Share of updates clipped"
+    assert run.figure("lr").layout.yaxis.type == "log"
+    assert isinstance(run.plot("clip"), Figure)
+    ax = Figure().subplots()
+    assert run.plot("lr", ax) is run.plot("lr", ax=ax) is ax
+    ax = Figure().subplots()
+    assert run.plot(ax) is ax
+    assert ax.get_title(loc="left") == "Loss"
+    with pytest.raises(ValueError, match=r"no plot 'momentum'.*'loss', 'lr', 'grad_norm', 'clip'"):
+        run.plot("momentum")  # type: ignore[arg-type]
+    unmeasured = Run.from_events([e for e in a_fit() if not isinstance(e, StepsDone)])
+    with pytest.raises(ValueError, match="track_grad_norm"):
+        unmeasured.plot("clip")
+    search = Run.from_events([Trial(2, True, 1.0, 5.0, 100)])
+    with pytest.raises(ValueError, match="has no plot 'lr'"):
+        search.plot("lr")
 
 
 def test_durations_for_people() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import ipywidgets as widgets
 import pytest
 
-from workbench.settings import Settings, knob
+from workbench.settings import Settings, SettingsError, knob
 from workbench.ui import controls
 from workbench.ui.form import HEADER, Form, grouped
+from workbench.values import EarlyStopping
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
@@ -78,3 +79,123 @@ def test_an_edit_is_told_and_showing_settings_is_not() -> None:
     form.controls["num_workers"].widget.value = 2
     form.controls["weight_decay"].widget.value = ""
     assert told == [("num_workers", 2), ("weight_decay", None)]
+
+
+WRITTEN: list[tuple[str, str, Any]] = [
+    ("limit_train_batches", "1", 1),
+    ("limit_train_batches", "1.0", 1.0),
+    ("limit_val_batches", "off", 0),
+    ("overfit_batches", "0.25", 0.25),
+    ("overfit_batches", "off", 0),
+    ("warmup", "500", 500),
+    ("warmup", "0.1", 0.1),
+    ("warmup", "off", 0),
+    ("swa_epoch_start", "1", 1),
+    ("swa_epoch_start", "1.0", 1.0),
+    ("val_check_interval", "500", 500),
+    ("val_check_interval", "0.25", 0.25),
+    ("val_check_interval", "00:00:10:00", "00:00:10:00"),
+    ("max_time", "00:01:30:00", "00:01:30:00"),
+    ("max_time", "{'minutes': 90}", "00:01:30:00"),
+    ("max_time", "timedelta(minutes=90)", "00:01:30:00"),
+    ("max_time", "none", None),
+    ("accumulate_grad_batches", "4", 4),
+    ("accumulate_grad_batches", "{0: 8, 4: 4}", {0: 8, 4: 4}),
+    ("find_lr_at", "0, 5, 10", (0, 5, 10)),
+    ("find_lr_at", "{10, 0, 5}", (0, 5, 10)),
+    ("find_batch_size_at", "5", (5,)),
+    ("find_batch_size_at", "none", ()),
+    ("compile", "yes", True),
+    ("compile", "off", False),
+    ("compile", "inductor", "inductor"),
+    ("truncated_bptt_steps", "32", 32),
+    ("swa_lrs", "1e-3", 1e-3),
+    ("early_stopping", "val_loss", (EarlyStopping(monitor="val_loss"),)),
+    ("early_stopping", "{'monitor': 'val_loss', 'patience': 5}", (EarlyStopping(monitor="val_loss", patience=5),)),
+    ("early_stopping", "wb.EarlyStopping(monitor='f1', mode='max')", (EarlyStopping(monitor="f1", mode="max"),)),
+    ("early_stopping", "val_loss, f1", (EarlyStopping(monitor="val_loss"), EarlyStopping(monitor="f1"))),
+    ("early_stopping", "['val_loss', {'monitor': 'f1', 'mode': 'max'}]",
+     (EarlyStopping(monitor="val_loss"), EarlyStopping(monitor="f1", mode="max"))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "typed", "value"), WRITTEN)
+def test_what_is_typed_is_understood_and_shown_back_as_the_same(name: str, typed: str, value: Any) -> None:
+    control = controls.make(name, Settings.model_fields[name].default)
+    control.widget.value = typed
+    assert control.read() == value
+    assert type(control.read()) is type(value)
+    again = controls.make(name, control.read())
+    assert again.read() == value
+    assert type(again.read()) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("val_loss", "val_loss"),
+        ({"monitor": "val_loss", "patience": 5, "mode": "min"}, "{'monitor': 'val_loss', 'patience': 5}"),
+        (["a", {"monitor": "b", "mode": "max"}], "['a', {'monitor': 'b', 'mode': 'max'}]"),
+        (None, ""),
+    ],
+)
+def test_early_stopping_is_shown_without_what_is_understood(value: Any, shown: str) -> None:
+    control = controls.make("early_stopping", Settings.make(early_stopping=value).early_stopping)
+    assert control.widget.value == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [
+        ("early_stopping", "{'monitor': 'val_loss'"),
+        ("early_stopping", "EarlyStopping('val_loss')"),
+        ("accumulate_grad_batches", "{0: 8"),
+        ("accumulate_grad_batches", "off"),
+        ("max_time", "90 minutes"),
+        ("limit_train_batches", "1.5"),
+        ("find_lr_at", "now and then"),
+        ("compile", "[" * 5000),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(name: str, typed: str) -> None:
+    control = controls.make(name, Settings.model_fields[name].default)
+    control.widget.value = typed
+    assert control.refused()
+    with pytest.raises(SettingsError, match=name):
+        Settings.make(**{name: control.read()})
+
+
+def test_a_count_of_one_and_the_whole_are_told_apart_all_the_way() -> None:
+    told: list[tuple[str, Any]] = []
+    form = Form(Settings.make(), lambda name, value: told.append((name, value)))
+    box = form.controls["limit_train_batches"].widget
+    assert box.value == ""
+    assert box.placeholder == "all (1.0)"
+    assert "fraction" in box.tooltip
+    form.show(Settings.make(limit_train_batches=1))
+    assert box.value == "1"
+    form.show(Settings.make())
+    assert box.value == ""
+    assert told == []
+
+
+def test_the_new_groups_are_there_in_order() -> None:
+    titles = Form(Settings.make(), lambda name, value: None).accordion.titles
+    assert titles[4:8] == ("Early stopping", "Averaging", "Sequences", "Milestones")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("early_stopping", "none"),
+        ("warmup", "off (0)"),
+        ("overfit_batches", "off (0)"),
+        ("limit_predict_batches", "all (1.0)"),
+        ("val_check_interval", "each epoch (1.0)"),
+        ("compile", "off"),
+        ("swa_lrs", "none"),
+        ("swa_epoch_start", "0.8"),
+    ],
+)
+def test_an_empty_box_says_what_holds(name: str, words: str) -> None:
+    assert controls.make(name, Settings.model_fields[name].default).widget.placeholder == words

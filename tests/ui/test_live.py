@@ -200,6 +200,73 @@ def test_progress_in_words() -> None:
     assert screen.mirrors[0].state["progress"]["ended"] == "ValueError: the loss is not finite"
 
 
+def test_columns_that_nobody_knows_break_nothing() -> None:
+    screen = Screen()
+    screen.draw(started())
+    plain = flush(0, 20)
+    for name, values in (("loss.0", np.ones(20)), ("grad_norm.1", np.full(20, np.nan)), ("odd", np.ones(7))):
+        plain.columns[name] = pack(values)
+    screen.draw(plain)
+    del (later := flush(20, 20)).columns["lr"]
+    later.columns["grad_norm_clipped"] = pack(np.ones(3))
+    screen.draw(later)
+    screen.settle()
+    assert len(screen.mirrors[0].rows("fit")) == 40
+
+
+def test_averaged_validation_has_a_line_of_its_own() -> None:
+    screen = Screen()
+    screen.draw(started(), Validated(10, 0, {"val_loss_averaged": 7.0, "val_loss": 0.5}))
+    screen.draw(Validated(20, 1, {"val_loss": 0.4}), Validated(30, 2, {"val_loss": float("nan"), "val_loss_averaged": 0.2}))
+    screen.settle()
+    nan = np.nan
+    np.testing.assert_array_equal(
+        screen.mirrors[0].rows("val"), np.float32([[10, 0.5, 7], [20, 0.4, nan], [30, nan, 0.2]])
+    )
+    assert screen.mirrors[0].state["val"] == {"name": "val_loss", "averaged": "averaged"}
+    assert ["averaged", "0.2"] in screen.mirrors[0].state["progress"]["values"]
+    screen.draw(started())
+    screen.settle()
+    assert screen.mirrors[0].state["val"]["averaged"] == ""
+
+
+def test_a_run_without_a_length_counts_without_a_total() -> None:
+    screen = Screen()
+    screen.draw(RunStarted("r1", "fit", Settings.make().model_dump(), "cpu"), flush(0, 76), flush(76, 76))
+    screen.settle()
+    progress = screen.mirrors[0].state["progress"]
+    assert progress["total"] is None
+    assert progress["words"] == ["152", "00:20", "7.6 updates/s", "epoch 1"]
+
+
+def test_updates_that_were_left_out_are_said() -> None:
+    screen = Screen()
+    screen.draw(started(), flush(0, 10))
+    screen.settle()
+    assert not any("skipped" in word for word in screen.mirrors[0].state["progress"]["words"])
+    for step, left_out in ((10, [0, 1, np.nan]), (13, [1, 1, 0])):
+        event = flush(step, 3)
+        event.columns["skipped"] = pack(left_out)
+        screen.draw(event)
+        screen.settle()
+        words = screen.mirrors[0].state["progress"]["words"]
+        assert words[-1] == ("1 update skipped" if step == 10 else "3 updates skipped")
+
+
+def test_changes_on_the_way_are_said_in_words() -> None:
+    screen = Screen()
+    screen.draw(started(), Changed(3, {"batch_size": 1024, "gradient_clip_val": None, "lr": 3e-4}))
+    screen.settle()
+    assert [text for _, text in screen.mirrors[0].state["changes"]] == ["batch size→1024", "clip→off", "lr→3e-4"]
+
+
+def test_accumulation_by_epoch_is_drawn_like_any_other() -> None:
+    screen = Screen()
+    screen.draw(started(accumulate_grad_batches={0: 8, 4: 4}, early_stopping="val_loss"), flush(0, 5))
+    screen.settle()
+    assert len(screen.mirrors[0].rows("fit")) == 5
+
+
 def test_a_queued_job_does_not_disturb_the_running_one() -> None:
     screen = Screen()
     screen.draw(started(), flush(0, 3), StatusChanged("queued"))

@@ -90,6 +90,40 @@ def test_a_bad_value_is_explained_and_taken_back_and_a_good_one_clears_the_air(p
     assert panel.notice.lines == []
 
 
+def test_a_text_that_is_refused_stays_until_it_is_put_right(panel: Panel, bench: FakeBench) -> None:
+    control = panel.form.controls["early_stopping"]
+    control.widget.value = "{'monitor': 'val_loss', 'patience': -1}"
+    assert bench.settings.early_stopping == ()
+    assert "patience" in control.widget.value, "a long text is not typed twice"
+    assert control.widget.description == "⚠ early_stopping"
+    assert "early_stopping" in panel.notice.lines[0][1]
+    panel.form.controls["seed"].widget.value = 7
+    assert "patience" in control.widget.value
+    assert len(panel.notice.lines) == 1, "what is still wrong is still said"
+    control.widget.value = "{'monitor': 'val_loss', 'patience': 1}"
+    assert bench.settings.early_stopping[0].patience == 1
+    assert control.widget.description == "early_stopping"
+    assert panel.notice.lines == []
+
+
+def test_a_refused_text_can_be_emptied_and_gives_way_to_code(panel: Panel, bench: FakeBench) -> None:
+    control = panel.form.controls["max_time"]
+    control.widget.value = "soon"
+    assert panel.notice.lines
+    control.widget.value = ""
+    assert (control.widget.description, panel.notice.lines) == ("max_time", [])
+    control.widget.value = "soon"
+    bench.set(max_time="00:00:10:00")
+    until(lambda: control.widget.value == "00:00:10:00" and control.widget.description == "max_time")
+
+
+def test_one_batch_is_not_all_of_them(panel: Panel, bench: FakeBench) -> None:
+    panel.form.controls["limit_train_batches"].widget.value = "1"
+    assert type(bench.settings.limit_train_batches) is int
+    panel.form.controls["limit_train_batches"].widget.value = "1.0"
+    assert type(bench.settings.limit_train_batches) is float
+
+
 def test_the_form_and_the_bench_follow_each_other(panel: Panel, bench: FakeBench) -> None:
     panel.form.controls["seed"].widget.value = 7
     assert bench.settings.seed == 7

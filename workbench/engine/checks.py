@@ -35,8 +35,22 @@ class Checks:
         """A few validation batches before the first update, so that a mistake there shows now; whether it was stopped."""
         session = self._session
         seen = _Watch(session, session.data.sanity(), emit, inbox)
-        validate(session, seen)
+        metrics = validate(session, seen)
+        if metrics or not session.data.validates:
+            self._refuse_unknown({**metrics, "train_loss": 0.0})
         return seen.stopped
+
+    def _refuse_unknown(self, metrics: Mapping[str, float]) -> None:
+        """A monitor that nothing reports: said before the first epoch is spent, not after it."""
+        known = dict(metrics)
+        if self._session.average is not None:
+            known |= {f"{name}_averaged": value for name, value in metrics.items() if name != "train_loss"}
+        watched = [("early_stopping: the monitor", stop.monitor) for stop in self._session.settings.early_stopping]
+        for opt in self._session.optimizers:
+            plateaus = [s for s in opt.schedules if isinstance(s.scheduler, ReduceLROnPlateau)]
+            watched += [("the scheduler's monitor", schedule.monitor or "val_loss") for schedule in plateaus]
+        for who, name in watched if not self._session.settings.fast_dev_run else ():
+            _metric(known, name, who)
 
     def begin_epoch(self) -> None:
         """The number of updates in an epoch may be another one now."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from workbench.task.protocol import Task
+from workbench.task.protocol import Task, TaskError
 
 
 @contextlib.contextmanager
@@ -26,11 +26,18 @@ def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
     before = [(part, part._compiled_call_impl) for part in parts]
     try:
         for part in parts:
-            part.compile(backend=wanted) if isinstance(wanted, str) else part.compile()
+            _compile(part, wanted)
         yield
     finally:
         for part, call in before:
             part._compiled_call_impl = call
+
+
+def _compile(part: nn.Module, wanted: bool | str) -> None:
+    try:
+        part.compile(backend=wanted) if isinstance(wanted, str) else part.compile()
+    except Exception as error:
+        raise TaskError(f"compile={wanted!r}: torch.compile says: {error}") from error
 
 
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)

@@ -26,6 +26,8 @@ class Feeds:
         self._train = _train_loader(task.train, settings)
         self.batches = _count(self._train, settings.limit_train_batches, "limit_train_batches")
         """Training batches of an epoch; None where nobody can know."""
+        if self.batches == 0:
+            raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
         self._val: Loader | None = None
         if task.val is not None:
             # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.

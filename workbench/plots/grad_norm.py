@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from workbench.plots import clipping
 from workbench.plots.chart import Array, Axis, Chart, Heat, Series
 from workbench.plots.loss import Changes, change_marks
 from workbench.plots.ranges import span, wide
@@ -18,11 +19,17 @@ _COLUMNS = 400
 
 
 def grad_norm(
-    step: Array, total: Array, layers: Mapping[str, Array], clip: Array | None = None, changes: Changes = ()
+    step: Array,
+    total: Array,
+    layers: Mapping[str, Array],
+    clip: Array | None = None,
+    changes: Changes = (),
+    share: float | None = None,
 ) -> list[Chart]:
     """The heat map of `layers` (name: norms (rows,), before clipping), where there are any, and the total's chart.
 
     `total` is before clipping and `clip` the clip value in force at each row (NaN: off), both of shape (rows,).
+    `share` of the updates with clipping on was clipped; None: there were none.
     """
     charts = []
     marks = change_marks(changes, step)
@@ -39,8 +46,8 @@ def grad_norm(
     series = [Series("total, before clipping", step, total, "thin")]
     limit = np.full(len(step), np.nan) if clip is None else np.asarray(clip, np.float64)
     if np.isfinite(limit).any():
-        corners = _corners(limit)
-        series.append(Series("clip value", step[corners], limit[corners], "limit", 1))
+        kept = clipping.corners(limit)
+        series.append(Series("clip value", step[kept], limit[kept], "limit", 1))
     # A spike of a few updates is what one looks for: it must stay in the picture, and not flatten the rest.
     log = wide(np.concatenate([total, limit]), 10)
     return [
@@ -51,7 +58,7 @@ def grad_norm(
             Axis("gradient norm", log=log, range=span(total, limit, log=log)),
             tuple(series),
             marks,
-            notes=_summary(total, limit),
+            notes=_summary(total, share),
         ),
     ]
 
@@ -65,19 +72,10 @@ def _heat(step: Array, table: Array, names: tuple[str, ...]) -> Heat:
     return Heat(step[starts], names, greatest, f"gradient norm{blank}")
 
 
-def _corners(limit: Array) -> Array:
-    """The places where a stepped line gets another value, and its two ends."""
-    same = (limit[1:] == limit[:-1]) | (np.isnan(limit[1:]) & np.isnan(limit[:-1]))
-    return np.unique(np.concatenate([[0], np.flatnonzero(~same) + 1, [len(limit) - 1]]))
-
-
-def _summary(total: Array, limit: Array) -> tuple[str, ...]:
+def _summary(total: Array, share: float | None) -> tuple[str, ...]:
     known = total[np.isfinite(total)]
     if not known.size:
         return ()
     p50, p95 = np.quantile(known, [0.5, 0.95])
     text = f"p50 {p50:.3g}, p95 {p95:.3g}"
-    on = np.isfinite(limit) & np.isfinite(total)
-    if on.any():
-        text = f"clipped {np.mean(total[on] > limit[on]):.0%} of the updates with clipping on · {text}"
-    return (text,)
+    return (text if share is None else f"clipped {share:.0%} of the updates with clipping on · {text}",)

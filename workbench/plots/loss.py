@@ -11,8 +11,8 @@ from workbench.plots.ranges import span, typical, wide
 from workbench.plots.smooth import beta_for, ema
 
 Changes = Sequence[tuple[int, Mapping[str, float | None]]]
-"""Live changes: from which update on, and the new values."""
-_SAY = {"gradient_clip_val": "clip"}
+"""Changes on the way: from which update on, and the new values."""
+_SAY = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulated"}
 _LETTER = 0.011
 """The width of a letter of a mark's label as a share of the axis, generously."""
 
@@ -23,27 +23,52 @@ def loss(
     val_step: Array | None = None,
     val_loss: Array | None = None,
     changes: Changes = (),
+    *,
+    averaged: Array | None = None,
+    parts: Mapping[str, Array] | None = None,
 ) -> Chart:
     """The chart of `loss` (rows,) at update `step` (rows,), with `val_loss` (checks,) after `val_step` updates.
 
-    The y axis is logarithmic where the trend spans more than a factor of 50, and is cut so that single
-    outliers of the raw loss do not flatten the rest.
+    `averaged` (checks,) is that of the averaged weights, and `parts` (name: losses (rows,)) what each of several
+    optimizers had, NaN where it had no turn. The y axis is logarithmic where the trend spans more than a factor of
+    50, and is cut so that single outliers of the raw loss do not flatten the rest.
     """
-    trend = ema(loss, beta_for(len(loss)))
-    series = [Series("each update", step, loss, "faint"), Series("smoothed", step, trend)]
-    checks = np.empty(0)
-    if val_step is not None and val_loss is not None and len(val_step):
-        checks = val_loss
-        series.append(Series("validation", val_step, val_loss, "points", 1))
-    log = wide(np.concatenate([trend, checks])) and bool(np.nanmin(loss) > 0)
+    lines = _updates(step, loss, parts or {})
+    trends = [line.y for line in lines if line.style == "line"]
+    checks = np.empty(0) if val_step is None or val_loss is None else np.asarray(val_loss)
+    if val_step is not None and len(checks):
+        raw = "validation" if averaged is None else "validation, raw"
+        lines.append(Series(raw, val_step, checks, "points", 1))
+    if val_step is not None and averaged is not None:
+        lines.append(Series("validation, averaged", val_step, averaged, "dots", 3))
+        checks = np.concatenate([checks, averaged])
+    log = wide(np.concatenate([*trends, checks])) and bool(np.nanmin(loss) > 0)
     return Chart(
         title="Loss",
         x=Axis("update"),
-        y=Axis("loss", log=log, range=span(typical(loss), trend, checks, log=log)),
-        series=tuple(series),
+        y=Axis("loss", log=log, range=span(typical(loss), *trends, checks, log=log)),
+        series=tuple(lines),
         marks=change_marks(changes, step),
         notes=() if len(step) else ("No updates were recorded.",),
     )
+
+
+_TONES = (2, 4, 3, 1)
+"""Of the optimizers: navy is their sum, orange the validation."""
+
+
+def _updates(step: Array, loss: Array, parts: Mapping[str, Array]) -> list[Series]:
+    """The raw loss and its trend, and each optimizer's trend. Where they take turns there is no sum, but a raw loss each."""
+    turns = len(parts) > 1 and bool((np.isfinite(np.stack([*parts.values()])).sum(axis=0) <= 1).all())
+    trend = Series("sum, smoothed" if parts else "smoothed", step, ema(loss, beta_for(len(loss))))
+    lines = [] if turns else [Series("each update", step, loss, "faint"), trend]
+    for i, (name, values) in enumerate(parts.items()):
+        there = np.isfinite(values)
+        tone = _TONES[i % len(_TONES)]
+        if turns:
+            lines.append(Series("", step[there], values[there], "faint", tone))
+        lines.append(Series(name, step[there], ema(values[there], beta_for(int(there.sum()))), tone=tone))
+    return lines
 
 
 def change_marks(changes: Changes, step: Array) -> tuple[Mark, ...]:
@@ -72,4 +97,6 @@ def _marks(group: list[tuple[int, str]]) -> list[Mark]:
 
 
 def _value(value: float | None) -> str:
-    return "off" if value is None else f"{value:.3g}"
+    if value is None:
+        return "off"
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"

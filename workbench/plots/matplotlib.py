@@ -36,8 +36,9 @@ def figure(charts: Chart | Sequence[Chart]) -> Figure:
     shared = len({chart.x for chart in charts}) == 1
     axes = fig.subplots(len(charts), 1, squeeze=False, sharex=shared, height_ratios=heights)[:, 0]
     for chart, ax in zip(charts, axes, strict=True):
-        _draw(chart, ax, beside=True)
-        if shared and ax is not axes[-1]:
+        above = shared and ax is not axes[-1]
+        _draw(chart, ax, beside=True, above=above)
+        if above:
             ax.set_xlabel("")
     return fig
 
@@ -48,7 +49,8 @@ def draw(chart: Chart, ax: Axes) -> Axes:
     return ax
 
 
-def _draw(chart: Chart, ax: Axes, *, beside: bool) -> None:
+def _draw(chart: Chart, ax: Axes, *, beside: bool, above: bool = False) -> None:
+    """`beside`: its legend is put beside the axes; `above`: the axis of x is named by another chart below."""
     from matplotlib.text import Text
 
     for band in chart.bands:
@@ -61,7 +63,7 @@ def _draw(chart: Chart, ax: Axes, *, beside: bool) -> None:
     for mark in chart.marks:
         plain = mark.y is not None and not mark.failed and not mark.emphasis
         _mark(mark, ax, next(symbols)[0] if plain else "", centred=bool(chart.x.ticks))
-    _frame(chart, ax)
+    _frame(chart, ax, above)
     _legend(ax, beside)
     for text in ax.findobj(Text):
         text.set_parse_math(False)
@@ -85,6 +87,8 @@ def _series(series: Series, ax: Axes) -> None:
         ax.plot(
             x, y, marker="D", ms=4.5, lw=1.0, ls=":", color=color, mec="white", mew=0.6, label=name, zorder=4
         )
+    elif series.style == "dots":
+        ax.plot(x, y, marker="o", ms=4.5, lw=1.3, color=color, mec="white", mew=0.6, label=name, zorder=4)
     else:
         width = 1.0 if series.style == "thin" else 1.7
         ax.plot(x, y, lw=width, marker=_dot(x), color=color, label=name, zorder=3)
@@ -147,7 +151,7 @@ def _heat(heat: Heat, ax: Axes) -> None:
     ax.set_ylim(len(names) - 0.5, -0.5)
 
 
-def _frame(chart: Chart, ax: Axes) -> None:
+def _frame(chart: Chart, ax: Axes, above: bool) -> None:
     room = 16 if any(m.y is None and m.label for m in chart.marks) else 6
     ax.set_title(chart.title, loc="left", fontsize=_TITLE, fontweight="bold", color=palette.INK, pad=room)
     _axis(chart.x, ax, "x")
@@ -164,7 +168,7 @@ def _frame(chart: Chart, ax: Axes) -> None:
         ax.set_ylim(bottom=0)
     if chart.notes:
         text = "\n".join(line for note in chart.notes for line in textwrap.wrap(note, 110))
-        below = (0, -32 if chart.x.text else -20)
+        below = (0, -9 if above else -32 if chart.x.text else -20)
         ax.annotate(
             text,
             (0, 0),

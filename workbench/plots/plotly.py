@@ -78,7 +78,7 @@ def _series(series: Series, fig: Figure, row: int, legend: str) -> None:
     import plotly.graph_objects as go
 
     color = palette.TONES[series.tone % len(palette.TONES)]
-    common: dict[str, Any] = {"name": series.name, "legend": legend}
+    common: dict[str, Any] = {"name": series.name, "legend": legend, "showlegend": None if series.name else False}
     if series.style == "bar":
         fig.add_trace(go.Bar(x=series.x, y=series.y, marker_color=color, width=0.7, **common), row=row, col=1)
         return
@@ -96,6 +96,9 @@ def _series(series: Series, fig: Figure, row: int, legend: str) -> None:
     if series.style == "points":
         common.update(mode="lines+markers", marker={"symbol": "diamond", "size": 8, "color": color})
         line.update(width=1, dash="dot")
+    elif series.style == "dots":
+        common.update(mode="lines+markers", marker={"symbol": "circle", "size": 7, "color": color})
+        line.update(width=1.3)
     else:
         common["mode"] = "lines+markers" if len(x) == 1 else "lines"
     fig.add_trace(go.Scatter(x=x, y=y, line=line, **common), row=row, col=1)
@@ -217,8 +220,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         return out | {"tickvals": places, "ticktext": list(axis.ticks), "range": [-0.6, len(places) - 0.4]}
     if axis.log:
         out.update(type="log", exponentformat="e", minor={"showgrid": False})
-        if axis.range is None or axis.range[1] / axis.range[0] > 300:
-            out["dtick"] = 1
+        out["dtick"] = 1 if axis.range is None or axis.range[1] / axis.range[0] > 300 else "D2"  # 1, 2, 5
     if axis.range is not None:
         out["range"] = [float(v) for v in (np.log10(axis.range) if axis.log else axis.range)]
     return out

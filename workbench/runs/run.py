@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -28,16 +28,20 @@ from workbench.events import (
     to_line,
 )
 from workbench.plots import batch_size, lr_curve
-from workbench.plots import run as run_plot
 from workbench.plots.chart import Chart
-from workbench.runs import read
+from workbench.plots.run import Told, clipped, clipped_by_optimizer
+from workbench.runs import read, terse
 from workbench.runs.series import Series
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from plotly.graph_objects import Figure as PlotlyFigure
+
+
+What = Literal["loss", "lr", "grad_norm", "clip"]
+"""A part of a fit's picture."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,27 +117,57 @@ class Run:
         last = next((e for e in reversed(self.events) if isinstance(e, StepsDone)), None)
         return last.epoch + 1 if last else 0
 
-    def figure(self) -> PlotlyFigure:
-        """The run as an interactive plotly figure."""
+    @property
+    def skipped(self) -> int:
+        """How many of the recorded updates were left out: not finite, or too large for 16 bits."""
+        return int((self._history.get("skipped", np.empty(0)) > 0).sum())
+
+    @property
+    def clip_share(self) -> float | None:
+        """The share of the recorded updates with clipping on whose gradients were cut; None: it was never on."""
+        told = self._told
+        return clipped(told.history, told.limit).share
+
+    @property
+    def clip_shares(self) -> tuple[float | None, ...]:
+        """The same for each optimizer, by its own updates and its own norm."""
+        told = self._told
+        return tuple(part.share for part in clipped_by_optimizer(told.history, told.limit).values())
+
+    def figure(self, what: What | None = None) -> PlotlyFigure:
+        """The run as an interactive plotly figure: all of it, or `what` is asked for."""
         from workbench.plots import plotly
 
-        return plotly.figure(self.charts())
+        return plotly.figure(self.charts(what))
 
-    def plot(self, ax: Axes | None = None) -> Figure | Axes:
-        """The run as a matplotlib figure; with `ax` given, its loss alone is drawn there and `ax` comes back."""
+    def plot(self, what: What | Axes | None = None, ax: Axes | None = None) -> Figure | Axes:
+        """The run as a matplotlib figure: all of it, or `what` is asked for ("loss", "lr", "grad_norm", "clip").
+
+        With `ax` given, the first chart alone (of all: the loss) is drawn there and `ax` comes back.
+        """
         from workbench.plots import matplotlib
 
-        return matplotlib.figure(self.charts()) if ax is None else matplotlib.draw(self.charts()[0], ax)
+        if what is not None and not isinstance(what, str):
+            what, ax = None, what
+        charts = self.charts(what)
+        return matplotlib.figure(charts) if ax is None else charts[0].plot(ax)
 
-    def charts(self) -> list[Chart]:
-        """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was."""
+    def charts(self, what: What | None = None) -> list[Chart]:
+        """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was.
+
+        `what`: "loss", "lr" (the schedule), "grad_norm" or "clip" (norms before and after, and the share clipped).
+        """
         searched = _search_charts(self.events)
-        if searched:
-            return searched
-        changes = [(e.step, e.values) for e in self.changes]
-        norm_clip = self._recorded.get("gradient_clip_algorithm", "norm") == "norm"
-        clip = self._recorded.get("gradient_clip_val") if norm_clip else None
-        return run_plot.run(self._history, self._validation, changes, clip, clips_norm=norm_clip)
+        told = self._told
+        if what is None:
+            return searched or told.whole()
+        plots = {} if searched else {"loss": told.loss, "lr": told.lr, "grad_norm": told.grad_norm, "clip": told.clipping}
+        charts = plots[what]() if what in plots else []
+        if not charts:
+            known = ", ".join(repr(name) for name, make in plots.items() if make()) or "one, which plot() draws"
+            why = "; no gradient norms were recorded (track_grad_norm)" if what in plots else ""
+            raise ValueError(f"run {self.id} has no plot {what!r}{why}. It has: {known}")
+        return charts
 
     def to_csv(self, file: str | Path | IO[str]) -> None:
         """The history as CSV, one row per update, with the validation metrics beside the update they came before.
@@ -179,6 +213,10 @@ class Run:
             facts.append(("epochs", str(self.epochs)))
         facts += [(name, f"{value:.4g}") for name, value in self._metrics.items()]
         facts.append(("time", duration(self.seconds)))
+        if self.clip_share is not None:
+            facts.append(("clipped", f"{self.clip_share:.0%}"))
+        if self.skipped:
+            facts.append(("skipped", str(self.skipped)))
         facts += [(name, _text(value)) for name, value in self._key_settings().items()]
         if self.changes:
             facts.append(("live changes", str(len(self.changes))))
@@ -190,11 +228,21 @@ class Run:
 
     def _key_settings(self) -> dict[str, Any]:
         """Learning rate and batch size, and whatever else differs from its default."""
-        fields = Settings.model_fields
+        known = {k: v for k, v in self._recorded.items() if k in Settings.model_fields}
+        with contextlib.suppress(SettingsError):  # a record that was read back has lists for tuples
+            settings = self.settings
+            known = {k: getattr(settings, k) for k in known}
         always = ("lr", "batch_size")
-        return {
-            k: v for k, v in self._recorded.items() if k in fields and (k in always or v != fields[k].default)
-        }
+        return {k: v for k, v in known.items() if k in always or not terse.is_default(k, v)}
+
+    @cached_property
+    def _told(self) -> Told:
+        """What the plots are made of."""
+        recorded = self._recorded
+        # What is limited is the 2-norm, so in a record of other norms the clip value is no line.
+        norm = recorded.get("gradient_clip_algorithm", "norm") == "norm" and recorded.get("track_grad_norm", 2.0) == 2.0
+        changes = [(e.step, e.values) for e in self.changes]
+        return Told(self._history, self._validation, changes, recorded.get("gradient_clip_val"), norm)
 
     @cached_property
     def _recorded(self) -> dict[str, Any]:
@@ -286,4 +334,4 @@ def _cell(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) and value != 1.0 else terse.text(value)

@@ -17,8 +17,10 @@ def history(events: Iterable[Event]) -> Series:
     """One row per recorded update, each array of shape (rows,).
 
     "step" and "epoch" int64; all others float32, NaN where there was no value: "loss", "lr" (both always
-    there), and what was recorded of "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
-    "lr.0" …, and "grad_norm/<layer>" (before clipping). A flush has one epoch number for all of its rows.
+    there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
+    "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
+    "grad_norm_clipped.0", "loss.1" …, and "grad_norm/<layer>" (before clipping). A flush has one epoch number
+    for all of its rows.
     """
     layers: tuple[str, ...] = ()
     flushes: list[StepsDone] = []
@@ -32,13 +34,17 @@ def history(events: Iterable[Event]) -> Series:
         "step": np.concatenate([np.empty(0, np.int64), *(e.steps for e in flushes)]),
         "epoch": np.repeat(np.array([e.epoch for e in flushes], dtype=np.int64), rows),
     }
-    names = dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns)])
-    names.pop("layer_norms", None)
-    for name in names:
-        parts = [e.array(name) if name in e.columns else np.full(e.rows, np.nan, np.float32) for e in flushes]
-        out[name] = np.concatenate([np.empty(0, np.float32), *parts])
+    for name in dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns)]):
+        if name not in out and name != "layer_norms":
+            out[name] = np.concatenate([np.empty(0, np.float32), *(_column(e, name) for e in flushes)])
     out.update(_by_layer(flushes, layers))
     return out
+
+
+def _column(event: StepsDone, name: str) -> NDArray[np.float32]:
+    """Column `name`, shape (rows,); NaN where the flush lacks it, or has a table of that name."""
+    values = event.array(name) if name in event.columns else np.empty(0, np.float32)
+    return values if len(values) == event.rows else np.full(event.rows, np.nan, np.float32)
 
 
 def _by_layer(flushes: list[StepsDone], layers: tuple[str, ...]) -> Series:
@@ -56,7 +62,8 @@ def _by_layer(flushes: list[StepsDone], layers: tuple[str, ...]) -> Series:
 def validation(events: Iterable[Event]) -> Series:
     """One row per validation check, each array of shape (checks,).
 
-    "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a check lacks it.
+    "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a check lacks it: "val_loss" …,
+    and with averaged weights "val_loss_averaged" … beside them.
     """
     checks = [e for e in events if isinstance(e, Validated)]
     names = dict.fromkeys(name for e in checks for name in e.metrics)

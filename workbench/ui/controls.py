@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import ipywidgets as widgets
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
+from workbench.runs import terse
 from workbench.settings import Settings, SettingsError, knob
+from workbench.ui import written
 
 _HUGE = 10**12
 
@@ -25,6 +26,12 @@ class Control:
     widget: widgets.Widget
     read: Callable[[], Any]
     write: Callable[[Any], None]
+    text: bool = False
+    """Whether it is a line of text, which may say what is no value."""
+
+    def refused(self) -> bool:
+        """Whether what it says is no value of the setting."""
+        return self.text and written.settled(self.name, self.read()) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,9 @@ def zero_is_off(name: str) -> bool:
 def tooltip(name: str) -> str:
     """What a setting means, with its unit."""
     unit = knob(name).unit
-    return f"{Settings.model_fields[name].description}{f' ({unit})' if unit else ''}"
+    both = {int, float} <= set(shape(name).types)
+    kinds = " A whole number counts; one with a point, like 1.0, is a fraction." if both else ""
+    return f"{Settings.model_fields[name].description}{f' ({unit})' if unit else ''}{kinds}"
 
 
 _BOOLEANS = {"auto": None, "yes": True, "no": False}
@@ -116,26 +125,19 @@ def _number(name: str, s: Shape) -> Control:
 
 
 def _written(name: str) -> Control:
-    """A line of text, for what may be None or of several kinds: a number, a word, a tuple. Empty is the default."""
+    """A line of text, for what may be None or of several kinds: a number, a word, a dict. Empty is the default."""
     default = Settings.model_fields[name].default
-    hint = "auto" if default is None else str(default)
-    box = widgets.Text(placeholder=hint, continuous_update=False, **_common(name))
+    box = widgets.Text(placeholder=written.default(name), continuous_update=False, **_common(name))
 
     def write(value: Any) -> None:
-        box.value = "" if value == default else "none" if value is None else str(value)
+        box.value = "" if terse.same(value, default) else terse.text(value)
 
     def read() -> Any:
-        text = box.value.strip()
-        if not text:
-            return default
-        if text.lower() in ("none", "off"):
-            return None
-        try:
-            return ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            return text  # a word; Settings says whether it is one that it knows
+        value = written.read(name, box.value, bool in shape(name).types)
+        settled = written.settled(name, value)
+        return value if settled is None else settled[0]
 
-    return Control(name, box, read, write)
+    return Control(name, box, read, write, text=True)
 
 
 def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
@@ -148,6 +150,8 @@ def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:
         parts = [_flatten(arg) for arg in get_args(annotation)]
         plain = tuple(t for part in parts for t in part[0])
         return plain, tuple(c for part in parts for c in part[1]), any(part[2] for part in parts)
+    if origin is Annotated:
+        return _flatten(get_args(annotation)[0])
     if annotation is type(None):
         return (), (), True
     return (origin or annotation,), (), False

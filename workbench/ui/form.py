@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import ipywidgets as widgets
 
+from workbench.runs.terse import same
 from workbench.settings import Group, Settings, knob
 from workbench.ui import controls
 from workbench.ui.controls import Control
@@ -35,19 +36,26 @@ class Form(widgets.VBox):  # type: ignore[misc]
         self._here = threading.local()
         """`showing` is set in the thread that brings the controls to new settings: what it moves is no wish."""
         self.controls: dict[str, Control] = {}
+        self.refused: set[str] = set()
+        """Settings whose text is no value of theirs; it stays until it is put right."""
+        self._settings = settings
         sections = [self._section(names, settings) for names in grouped().values()]
         titles = [group.capitalize() for group in grouped()]
         self.accordion = widgets.Accordion(sections, titles=titles, selected_index=None)
         super().__init__([self.accordion])
 
     def show(self, settings: Settings) -> None:
-        """Bring the controls to these settings."""
+        """Bring the controls to these settings. A text that was refused stays, marked, to be put right."""
+        before, self._settings = self._settings, settings
         self._here.showing = True
         try:
             for name, control in self.controls.items():
                 value = getattr(settings, name)
-                if control.read() != value:
+                kept = control.refused() and same(value, getattr(before, name))
+                if not kept and not same(control.read(), value):
                     control.write(value)
+                if kept != (name in self.refused):
+                    self._mark(control, kept)
         finally:
             self._here.showing = False
 
@@ -62,3 +70,9 @@ class Form(widgets.VBox):  # type: ignore[misc]
     def _changed(self, name: str) -> None:
         if not getattr(self._here, "showing", False):
             self._edited(name, self.controls[name].read())
+
+    def _mark(self, control: Control, refused: bool) -> None:
+        """Say, and not by colour alone, that what stands there does not hold."""
+        control.widget.description = f"⚠ {control.name}" if refused else control.name
+        control.widget.style.text_color = "#c2410c" if refused else None
+        self.refused ^= {control.name}

@@ -26,6 +26,7 @@ from workbench.events import (
     Status,
     StatusChanged,
 )
+from workbench.runs.terse import same, terse
 from workbench.settings import Settings, SettingsError
 from workbench.ui import still, words
 from workbench.ui.calm import aside, reachable, shown, tree
@@ -137,14 +138,19 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _edit(self, name: str, value: Any) -> None:
         """A control was moved: the bench's settings follow, and so do all other controls of the same setting."""
         with self._lock:
-            if getattr(self._bench.settings, name) == value:
+            known = same(getattr(self._bench.settings, name), value)
+            if known and name not in self.form.refused:
                 return
             try:
-                self._bench.set(**{name: value})
-                self.notice.drop("settings")
+                if not known:
+                    self._bench.set(**{name: terse(value)})
             except SettingsError as error:
                 self.notice.error(error, about="settings")
+                self._show_settings()
+                return
             self._show_settings()
+            if not self.form.refused:
+                self.notice.drop("settings")
 
     def _find_lr(self) -> None:
         self._ask("Find learning rate", self._bench.find_lr)

@@ -33,7 +33,7 @@ class Picture:
         # The browser knows the columns of "fit" by this order: see extensions/live/src/loss.ts.
         fit = Buckets([("min", 2), ("max", 3), ("mean", 2), ("last", 3)], LINE_BUCKETS)
         heat = Buckets([("max", 1)], HEAT_BUCKETS)
-        val, curve = Samples(2, 1000), Samples(3, CURVE_POINTS)
+        val, curve = Samples(3, 1000), Samples(3, CURVE_POINTS)
         self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "heat": heat})
         self._training = Training(self.outbox, fit, heat, val)
         self._sweep = Sweep(self.outbox, curve)
@@ -93,4 +93,6 @@ class Picture:
             values.append(["loss", words.number(self._training.loss)])
         if self._training.val is not None and self._progress.kind == "fit":
             values.append(["val", words.number(self._training.val)])
+        if self._training.averaged is not None and self._progress.kind == "fit":
+            values.append(["averaged", words.number(self._training.averaged)])
         return values

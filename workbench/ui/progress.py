@@ -20,6 +20,7 @@ class Progress:
         self._run: RunStarted | None = None
         self._status: Status | None = None
         self._done = 0
+        self._skipped = 0
         self._epoch: int | None = None
         self._seconds = 0.0
         self._recent: deque[tuple[float, int]] = deque(maxlen=30)
@@ -39,6 +40,8 @@ class Progress:
     def steps(self, event: StepsDone, values: list[list[str]]) -> None:
         if event.rows:
             self._done = int(event.steps[-1]) + 1
+        if "skipped" in event.columns:
+            self._skipped += int((event.array("skipped") > 0).sum())
         self._epoch, self._seconds, self._values = event.epoch, event.seconds, values
         self._recent.append((event.seconds, self._done))
         self._put()
@@ -100,7 +103,7 @@ class Progress:
         })  # fmt: skip
 
     def _words(self, total: int | None) -> list[str]:
-        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5'."""
+        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', '3 updates skipped'; without a total '312'."""
         if self._run is None:
             return ["waiting for its turn"] if self._status == "queued" else ["it had not begun"]
         live = self._status in ("running", "paused")
@@ -115,6 +118,8 @@ class Progress:
         if self._epoch is not None:
             epochs = self._run.epochs
             parts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
+        if self._skipped:
+            parts.append(f"{self._skipped} update{'s' if self._skipped > 1 else ''} skipped")
         return parts
 
     def _rate(self) -> float | None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Changed, RunStarted, StepsDone, Validated
+from workbench.plots.clipping import was_cut
 from workbench.ui import words
 from workbench.ui.channels import Buckets, Samples, Table
 from workbench.ui.wire import Outbox
@@ -19,6 +20,8 @@ HEAT_BUCKETS = 256
 HEAT_ROWS = 48
 """More layers than this share rows, neighbours together: more would not be told apart on a screen."""
 RECENT = 200
+AVERAGED = "_averaged"
+"""Behind a metric's name: the same, of the averaged weights."""
 MARKS = 100
 """Live changes kept on the picture; the oldest go."""
 
@@ -61,6 +64,7 @@ class Training:
         self.by_norm = True
         self.loss: float | None = None
         self.val: float | None = None
+        self.averaged: float | None = None
 
     def start(self, event: RunStarted) -> None:
         self._clear()
@@ -75,7 +79,7 @@ class Training:
         self._outbox.put("changes", [])
         self._outbox.put("clips", self._clips.copy())
         self._outbox.put("norm", {"caption": "", "by_norm": self.by_norm})
-        self._outbox.put("val", {"name": "val"})
+        self._outbox.put("val", {"name": "val", "averaged": ""})
 
     def steps(self, event: StepsDone) -> None:
         """One flush: what it says of the loss and the norms."""
@@ -83,7 +87,7 @@ class Training:
         layers = _layers(event)
         measured = np.isfinite(norm) | np.isinf(norm) | ~np.isnan(layers).all(axis=1)
         bad = ~np.isfinite(loss) | (measured & ~np.isfinite(norm))
-        clipped = _column(event, "grad_norm_clipped") < norm * (1 - 1e-4)
+        clipped = was_cut(norm, _column(event, "grad_norm_clipped")) > 0
         finite_loss, finite_norm = np.where(np.isfinite(loss), loss, np.nan), np.where(bad, np.nan, norm)
         smooth = [self._smooth_loss.add(loss), _learning_rate(event), _norm_trend(self._smooth_norm, finite_norm)]
         clip_share = np.where(np.isfinite(finite_norm), clipped.astype(float), np.nan)
@@ -117,24 +121,33 @@ class Training:
         return f"clipped {words.percent(share)} of the last {len(self._recent)} · {spread}"
 
     def validated(self, event: Validated) -> None:
-        if self._monitor is None and event.metrics:
-            self._monitor = "val_loss" if "val_loss" in event.metrics else next(iter(event.metrics))
-        value = event.metrics.get(self._monitor or "")
-        if value is not None:
-            self._val.add([float(event.step), value if math.isfinite(value) else math.nan])
-            self.val = value
-            self._outbox.put("val", {"name": str(self._monitor)[:40]})
+        raw = [name for name in event.metrics if not name.endswith(AVERAGED)]
+        if self._monitor is None and raw:
+            self._monitor = "val_loss" if "val_loss" in raw else raw[0]
+        value, averaged = event.metrics.get(self._monitor or ""), event.metrics.get(f"{self._monitor}{AVERAGED}")
+        if value is None:
+            return
+        self._val.add([float(event.step), _drawn(value), _drawn(averaged)])
+        self.val, self.averaged = value, self.averaged if averaged is None else averaged
+        self._outbox.put("val", {
+            "name": str(self._monitor)[:40],
+            "averaged": "averaged" if averaged is not None or self.averaged is not None else "",
+        })  # fmt: skip
 
     def changed(self, event: Changed) -> None:
         """A live change: a mark on the plots, and a new clip line from there on."""
         for name, value in event.values.items():
-            short = "clip" if name == "gradient_clip_val" else name
-            self._changes.append([event.step, f"{short}→{'off' if value is None else words.rate(value)}"[:40]])
+            self._changes.append([event.step, words.change(name, value)[:40]])
             if name == "gradient_clip_val":
                 self._clips.append([event.step, value])
         del self._changes[:-MARKS], self._clips[:-MARKS]
         self._outbox.put("changes", [*self._changes])
         self._outbox.put("clips", [*self._clips])
+
+
+def _drawn(value: float | None) -> float:
+    """The value as a point; what is not finite has no place on the plot."""
+    return value if value is not None and math.isfinite(value) else math.nan
 
 
 def _norm_trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -143,9 +156,8 @@ def _norm_trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _column(event: StepsDone, name: str) -> NDArray[np.float64]:
-    if name not in event.columns:
-        return np.full(event.rows, np.nan)
-    return event.array(name).astype(np.float64)
+    values = event.array(name).astype(np.float64) if name in event.columns else np.empty(0)
+    return values if len(values) == event.rows else np.full(event.rows, np.nan)
 
 
 def _layers(event: StepsDone) -> Table:
@@ -156,8 +168,7 @@ def _layers(event: StepsDone) -> Table:
 
 def _learning_rate(event: StepsDone) -> NDArray[np.float64]:
     """The rate of the first optimizer, where there are several."""
-    names = sorted(name for name in event.columns if name == "lr" or name.startswith("lr."))
-    return _column(event, names[0] if names else "lr")
+    return _column(event, "lr" if "lr" in event.columns else "lr.0")
 
 
 def _share_rows(layers: tuple[str, ...]) -> tuple[NDArray[np.int64], list[str]]:

@@ -15,6 +15,15 @@ def rate(value: float | None) -> str:
     return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
+_SETTINGS = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulated"}
+
+
+def change(name: str, value: float | None) -> str:
+    """A setting that has changed on the way: 'lr→3.2e-3', 'clip→off', 'batch size→1024'."""
+    said = "off" if value is None else str(value) if isinstance(value, int) else rate(value)
+    return f"{_SETTINGS.get(name, name)}→{said}"
+
+
 def number(value: float | None) -> str:
     """A loss, a norm or a metric, four digits at most."""
     if value is None:

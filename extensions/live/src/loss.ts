@@ -9,6 +9,8 @@ import type { Store } from "./store";
 
 // Columns of "fit", in the order of workbench/ui/training.py.
 export const LOSS_LOW = 0, NORM_LOW = 1, LOSS_HIGH = 2, NORM_HIGH = 3, BAD = 4, NORM_MEAN = 5, CLIPPED = 6, SMOOTH = 7, RATE = 8, NORM_SMOOTH = 9;
+// Columns of "val": the update, the metric, and the metric with averaged weights (NaN without).
+const VAL = 1, AVERAGED = 2;
 
 export class Loss {
   readonly card = new Card("Loss", "Press Fit: training and validation loss appear here.", "loss");
@@ -30,7 +32,7 @@ export class Loss {
       this.draw();
     });
     this.card.tools.append(button);
-    this.key("val");
+    this.key("val", "");
     this.close = followWidth(this.card.body, () => this.plot);
   }
 
@@ -38,7 +40,7 @@ export class Loss {
     const rows = this.store.fit.rows;
     this.card.empty = rows.count === 0;
     if (rows.count === 0) return;
-    this.key(this.store.state.val?.name ?? "val");
+    this.key(this.store.state.val?.name ?? "val", this.store.state.val?.averaged ?? "");
     const data = [rows.steps(), ...[LOSS_HIGH, LOSS_LOW, SMOOTH].map((c) => rows.column(c))] as uPlot.AlignedData;
     if (this.plot) this.plot.setData(data);
     else this.make(data);
@@ -54,14 +56,15 @@ export class Loss {
     this.plot?.destroy();
   }
 
-  private keyed = "";
-  private key(val: string): void {
-    if (this.keyed === val) return;
-    this.keyed = val;
+  private keyed: [string, string] = ["", ""];
+  private key(val: string, averaged: string): void {
+    if (this.keyed[0] === val && this.keyed[1] === averaged) return;
+    this.keyed = [val, averaged];
     this.card.setKey([
       { name: "raw", swatch: "faint" },
       { name: "smooth", swatch: "line" },
       { name: val, swatch: "val" },
+      ...(averaged ? [{ name: averaged, swatch: "averaged" }] : []),
       { name: "lr", swatch: "none" },
     ]);
   }
@@ -87,7 +90,7 @@ export class Loss {
       axes: [x, { ...y, ...(this.log ? logAxis : {}), values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) }],
       series: [{}, faint, unseen, { stroke: () => this.colours().line, width: 2, points: { show: false } }],
       bands: [{ series: [1, 2], fill: () => this.colours().faint }],
-      hooks: { draw: [(u) => this.validation(u), (u) => this.broken(u), (u) => drawChanges(u, this.store, this.colours)], setCursor: [() => this.read()] },
+      hooks: { draw: [(u) => this.validation(u, VAL), (u) => this.validation(u, AVERAGED), (u) => this.broken(u), (u) => drawChanges(u, this.store, this.colours)], setCursor: [() => this.read()] },
     };
     this.plot = new uPlot(options, data, this.card.body);
   }
@@ -96,13 +99,14 @@ export class Loss {
   private range(): [number, number] {
     const rows = this.store.fit.rows;
     const high = rows.column(LOSS_HIGH);
-    const values = [...rows.column(SMOOTH), ...this.store.val.rows.column(1), quantile(high, 0.98), ...high.slice(0, 1), quantile(rows.column(LOSS_LOW), 0.005)];
+    const values = [...rows.column(SMOOTH), ...this.store.val.rows.column(VAL), ...this.store.val.rows.column(AVERAGED), quantile(high, 0.98), ...high.slice(0, 1), quantile(rows.column(LOSS_LOW), 0.005)];
     if (!this.log) return rangeOf(values);
     const [low, top] = rangeOf(values.filter((v) => v > 0).map(Math.log10));
     return [10 ** low, 10 ** top];
   }
 
-  private validation(plot: uPlot): void {
+  /** One column of the checks: circles for the metric as it is, squares for that of the averaged weights. */
+  private validation(plot: uPlot, column: number): void {
     const val = this.store.val.rows;
     const { ctx, bbox } = plot;
     const scale = devicePixelRatio;
@@ -110,11 +114,11 @@ export class Loss {
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top - 4 * scale, bbox.width + 6 * scale, bbox.height + 8 * scale);
     ctx.clip();
-    ctx.strokeStyle = ctx.fillStyle = this.colours().val;
+    ctx.strokeStyle = ctx.fillStyle = column === VAL ? this.colours().val : this.colours().found;
     ctx.lineWidth = 1.25 * scale;
     const points = Array.from({ length: val.count }, (_, i) => [
       plot.valToPos(val.at(i, 0), "x", true),
-      plot.valToPos(val.at(i, 1), "y", true),
+      plot.valToPos(val.at(i, column), "y", true),
     ] as const).filter(([, y]) => Number.isFinite(y));
     ctx.beginPath();
     points.forEach(([x, y], i) => (i ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
@@ -124,7 +128,8 @@ export class Loss {
     const radius = (points.length > 120 ? 1.5 : 3) * scale;
     for (const [x, y] of points) {
       ctx.beginPath();
-      ctx.arc(x, y, radius, 0, 2 * Math.PI);
+      if (column === VAL) ctx.arc(x, y, radius, 0, 2 * Math.PI);
+      else ctx.rect(x - radius, y - radius, 2 * radius, 2 * radius);
       ctx.fill();
     }
     ctx.restore();
@@ -152,13 +157,13 @@ export class Loss {
     this.card.setValue("raw", spread ? `${number(low)} to ${number(high)}` : number(high));
     this.card.setValue("smooth", number(rows.at(i, SMOOTH)));
     this.card.setValue("lr", rate(rows.at(i, RATE)) + (hovered == null ? "" : ` at update ${stepsWords(rows.step(i))}`));
-    this.card.setValue(this.keyed, number(this.validationAt(rows.step(i) + rows.width)));
+    this.keyed.forEach((name, k) => this.card.setValue(name, number(this.validationAt(rows.step(i) + rows.width, VAL + k))));
   }
 
-  private validationAt(step: number): number {
+  private validationAt(step: number, column: number): number {
     const val = this.store.val.rows;
     let found = NaN;
-    for (let i = 0; i < val.count && val.at(i, 0) <= step; i += 1) found = val.at(i, 1);
+    for (let i = 0; i < val.count && val.at(i, 0) <= step; i += 1) found = val.at(i, column);
     return found;
   }
 }

@@ -49,7 +49,7 @@ export interface State {
   changes?: [number, string][];
   clips?: [number, number | null][];
   norm?: { caption: string; by_norm: boolean };
-  val?: { name: string };
+  val?: { name: string; averaged: string };
   curve?: Curve | null;
   trials?: Trial[];
   search?: { best: number | null; largest: number | null; ended: string } | null;

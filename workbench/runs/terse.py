@@ -1,0 +1,39 @@
+"""A setting's value as a person writes it: what Settings would make of it again, and nothing that is understood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.settings import Settings
+from workbench.values import EarlyStopping
+
+
+def terse(value: Any) -> Any:
+    """`value` in its shortest plain form: of an EarlyStopping its metric's name, or a dict without its defaults."""
+    if isinstance(value, EarlyStopping):
+        told = {"monitor": value.monitor} | value.model_dump(exclude_defaults=True)
+        return value.monitor if len(told) == 1 else told
+    if isinstance(value, tuple):
+        return terse(value[0]) if len(value) == 1 and isinstance(value[0], EarlyStopping) else [*map(terse, value)]
+    return value
+
+
+def text(value: Any) -> str:
+    """The same as it reads in a table: "0, 5, 10" for several, "none" for nothing."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
+        return ", ".join(map(str, value))
+    return str(terse(value))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values of a setting mean the same: 1 (a count) and 1.0 (a fraction, all) do not."""
+    return type(one) is type(other) and bool(one == other)
+
+
+def is_default(name: str, value: Any) -> bool:
+    """Whether setting `name` has its default value."""
+    return same(value, Settings.model_fields[name].default)
