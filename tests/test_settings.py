@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workbench.settings import Settings, SettingsError, knob
+from workbench.values import EarlyStopping
 
 
 @pytest.mark.parametrize(
@@ -20,6 +27,14 @@ from workbench.settings import Settings, SettingsError, knob
         ("max_grad_norm", "gradient_clip_val"),
         ("gradient_clip", "gradient_clip_val"),
         ("wd", "weight_decay"),
+        ("gradient_accumulation_steps", "accumulate_grad_batches"),
+        ("scheduler", "lr_schedule"),
+        ("warmup_steps", "warmup"),
+        ("amp", "precision"),
+        ("ema", "weight_averaging"),
+        ("patience", "early_stopping"),
+        ("bptt", "truncated_bptt_steps"),
+        ("limit_validation_batches", "limit_val_batches"),
     ],
 )
 def test_a_typo_names_the_setting_that_was_meant(wrong: str, right: str) -> None:
@@ -36,26 +51,66 @@ def test_an_unknown_setting_lists_those_there_are() -> None:
     assert all(name in str(caught.value) for name in Settings.model_fields)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("lr", 0),
-        ("lr", -1e-3),
-        ("lr", math.nan),
-        ("lr", math.inf),
-        ("lr", "fast"),
-        ("lr", None),
-        ("batch_size", 0),
-        ("batch_size", 2.5),
-        ("weight_decay", -0.1),
-        ("accumulate_grad_batches", 0),
-        ("gradient_clip_val", -1),
-        ("gradient_clip_algorithm", "both"),
-        ("max_epochs", -1),
-        ("num_workers", -1),
-        ("accelerator", "quantum"),
-        ("keep_runs", 0),
+BAD: dict[str, list[Any]] = {
+    "lr": [0, -1e-3, math.nan, math.inf, "fast", None],
+    "weight_decay": [-0.1, math.inf, "none"],
+    "batch_size": [0, 2.5, None],
+    "accumulate_grad_batches": [0, -2, 2.0, True, None, "4", {}, {-1: 2}, {0: 0}, {0: 2.5}, {0.5: 2}, {True: 2}, {"x": 2}],
+    "gradient_clip_val": [-1, math.inf, "off"],
+    "gradient_clip_algorithm": ["both", None],
+    "lr_schedule": ["cos", None],
+    "warmup": [-1, -0.1, 1.0, 2.5, math.nan, True, "5%", None],
+    "precision": ["16", 16, "fp16", None],
+    "compile": [2, None],
+    "max_epochs": [-1, 1.5, "many"],
+    "min_epochs": [-1, 1.5],
+    "max_steps": [-1, 1.5],
+    "min_steps": [-1, 1.5],
+    "max_time": [0, 90, "90", "01:30", "soon", timedelta(seconds=-1), {"minutes": -1}, {"mins": 1}, {"minutes": "1"}, {"days": 1e12}],
+    "shuffle": ["maybe", 2, None],
+    "num_workers": [-1, 1.5],
+    "pin_memory": ["maybe", 2],
+    "persistent_workers": ["maybe", None],
+    "drop_last": ["maybe", None],
+    "limit_train_batches": [-1, -0.5, 1.5, math.nan, True, "0.5", None],
+    "limit_val_batches": [-1, -0.5, 1.5, math.inf, True, "0.5", None],
+    "limit_test_batches": [-1, 1.5],
+    "limit_predict_batches": [-1, 1.5],
+    "overfit_batches": [-1, 1.5, False, None],
+    "fast_dev_run": [-1, 1.5, None],
+    "check_val_every_n_epoch": [0, -1, 0.5, None],
+    "val_check_interval": [0, -5, 0.0, -0.5, 1.5, math.nan, True, None, "10", {"minute": 1}, timedelta(seconds=-1)],
+    "num_sanity_val_steps": [-2, 0.5, None],
+    "early_stopping": [
+        5, [5], {"patience": 3}, {"monitor": "val_loss", "patience": -1}, {"monitor": "val_loss", "mode": "lower"},
+        [{"monitor": "val_loss"}, {"monitor": "val_loss", "min_delta": -0.1}], {"monitor": "val_loss", "patient": 3},
     ],
+    "weight_averaging": ["mean", True],
+    "ema_decay": [0, 1, -0.5, None],
+    "averaging_every_n_steps": [0, 0.5],
+    "averaging_start": [-1, 0.5],
+    "averaging_start_epoch": [-1, 0.5],
+    "swa_epoch_start": [-1, -0.5, 1.5, math.nan, True, "half", None],
+    "swa_lrs": [0, -0.1, math.inf],
+    "annealing_epochs": [-1, 0.5],
+    "annealing_strategy": ["cosine", None],
+    "truncated_bptt_steps": [0, -1, 2.5],
+    "tbptt_time_dim": [-1, 0.5, None],
+    "find_lr_at": [-1, [-1], [0, 1.5], {0: 1}, "0", True, None],
+    "find_batch_size_at": [-1, [-1], ["x"], [True], 2.5, None],
+    "track_grad_norm": [0, -2, "two", math.nan],
+    "log_every_n_steps": [0, 0.5],
+    "on_nonfinite": ["ignore", None],
+    "detect_anomaly": ["maybe", None],
+    "keep_runs": [0, 0.5],
+    "accelerator": ["quantum", None],
+    "seed": [-1, 0.5, None],
+    "deterministic": ["maybe", None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in BAD.items() for value in values]
 )
 def test_a_bad_value_is_refused_with_its_name_value_and_meaning(name: str, value: Any) -> None:
     with pytest.raises(SettingsError) as caught:
@@ -64,6 +119,14 @@ def test_a_bad_value_is_refused_with_its_name_value_and_meaning(name: str, value
     assert text.startswith(f"{name}={value!r}: ")
     assert str(Settings.model_fields[name].description) in text
     assert "default" in text
+    reason = text.removeprefix(f"{name}={value!r}: ").split(". ")[0]
+    assert re.search(r"should|required|takes|not permitted|give", reason), reason
+    with pytest.raises(SettingsError, match=f"^{name}="):
+        Settings().replace(**{name: value})
+
+
+def test_every_setting_is_tried_with_bad_values() -> None:
+    assert BAD.keys() == Settings.model_fields.keys()
 
 
 def test_all_bad_values_are_told_at_once() -> None:
@@ -104,6 +167,98 @@ def test_length_is_ten_epochs_when_nothing_is_said() -> None:
 def test_settings_read_back_from_plain_data() -> None:
     settings = Settings.make(lr=3e-4, gradient_clip_val=1, track_grad_norm="inf", pin_memory=True)
     assert Settings.make(**settings.model_dump(mode="json")) == settings
+
+
+_DURATIONS = (
+    st.timedeltas(timedelta(0), timedelta(days=1000)) | st.just("00:00:01:30.5") | st.just({"minutes": 90})
+)
+_BATCHES = st.integers(0, 999) | st.floats(0, 1)
+_EPOCHS = st.integers(0, 99) | st.sets(st.integers(0, 99)) | st.lists(st.integers(0, 99))
+_STOPPING = st.fixed_dictionaries(
+    {"monitor": st.text(min_size=1)},
+    optional={
+        "mode": st.sampled_from(["min", "max"]),
+        "min_delta": st.floats(0, 1),
+        "patience": st.integers(0, 9),
+        "warmup": st.integers(0, 9),
+        "stopping_threshold": st.none() | st.floats(-9, 9),
+        "divergence_threshold": st.none() | st.floats(-9, 9),
+        "check_finite": st.booleans(),
+    },
+)
+GOOD = st.fixed_dictionaries(
+    {},
+    optional={
+        "accumulate_grad_batches": st.integers(1, 99)
+        | st.dictionaries(st.integers(0, 99), st.integers(1, 99), min_size=1),
+        "lr_schedule": st.sampled_from(["constant", "linear", "cosine", "one_cycle"]),
+        "warmup": st.integers(0, 999) | st.floats(0, 1, exclude_max=True),
+        "precision": st.sampled_from(["32-true", "16-mixed", "bf16-mixed"]),
+        "compile": st.booleans() | st.just("eager"),
+        "max_time": st.none() | st.just(timedelta(0)) | _DURATIONS,
+        "val_check_interval": st.integers(1, 999) | st.floats(0, 1, exclude_min=True) | _DURATIONS,
+        "limit_train_batches": _BATCHES,
+        "limit_val_batches": _BATCHES,
+        "overfit_batches": _BATCHES,
+        "fast_dev_run": st.integers(0, 9),
+        "early_stopping": st.none() | st.text(min_size=1) | _STOPPING | st.lists(_STOPPING, max_size=3),
+        "weight_averaging": st.sampled_from([None, "ema", "swa"]),
+        "swa_epoch_start": st.integers(0, 99) | st.floats(0, 1),
+        "swa_lrs": st.none() | st.floats(1e-9, 9),
+        "truncated_bptt_steps": st.none() | st.integers(1, 99),
+        "find_lr_at": _EPOCHS,
+        "find_batch_size_at": _EPOCHS,
+    },
+)
+
+
+@given(values=GOOD)
+def test_settings_survive_a_file_and_leave_the_callers_values_alone(values: dict[str, Any]) -> None:
+    """1 and 1.0 are equal, and say different things here: the types have to come back too."""
+    before = copy.deepcopy(values)
+    settings = Settings.make(**values)
+    assert values == before
+    written = json.dumps(settings.model_dump(mode="json"))
+    again = Settings.make(**json.loads(written))
+    assert again == settings
+    assert repr(again) == repr(settings)
+    assert repr(settings.replace()) == repr(settings)
+
+
+def test_what_the_caller_does_later_to_his_values_changes_nothing() -> None:
+    sizes, epochs, monitors = {0: 4, 2: 2}, [0, 5], [{"monitor": "val_loss"}]
+    settings = Settings.make(accumulate_grad_batches=sizes, find_lr_at=epochs, early_stopping=monitors)
+    as_made = repr(settings)
+    sizes[2] = 100
+    epochs.append(7)
+    monitors[0]["monitor"] = "other"
+    monitors.append({"monitor": "another"})
+    assert repr(settings) == as_made
+    settings.replace(lr=0.5, accumulate_grad_batches={0: 1})
+    assert repr(settings) == as_made
+
+
+@pytest.mark.parametrize("name", ["warmup", "limit_train_batches", "val_check_interval", "swa_epoch_start"])
+def test_a_number_and_a_fraction_stay_what_they_are(name: str) -> None:
+    assert type(getattr(Settings.make(**{name: 1}), name)) is int
+    assert type(getattr(Settings.make(**{name: 0.5}), name)) is float
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("patience", -1), ("mode", "lower"), ("min_delta", -0.1), ("patient", 3)]
+)
+def test_a_bad_value_inside_early_stopping_is_named(field: str, value: Any) -> None:
+    for said in ({"monitor": "val_loss", field: value}, ["val_accuracy", {"monitor": "val_loss", field: value}]):
+        with pytest.raises(SettingsError, match=f": {field}: "):
+            Settings.make(early_stopping=said)
+
+
+def test_several_ways_to_say_when_to_stop_early() -> None:
+    one = EarlyStopping(monitor="val_loss")
+    for said in ("val_loss", one, [one], ("val_loss",), {"monitor": "val_loss"}, [{"monitor": "val_loss"}]):
+        assert Settings.make(early_stopping=said).early_stopping == (one,)
+    for none in (None, (), []):
+        assert Settings.make(early_stopping=none).early_stopping == ()
 
 
 def test_every_field_has_what_a_face_needs() -> None:

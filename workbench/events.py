@@ -139,11 +139,15 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchEnded:
-    """The batch-size search is over: the recommended size and the largest one, both tried and passed."""
+    """The batch-size search is over: the recommended size and the largest one, both tried and passed.
+
+    `accumulate_grad_batches`: how many batches of the recommended size make the effective batch, where it was kept.
+    """
 
     best: int | None
     largest: int | None
     ended: str
+    accumulate_grad_batches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

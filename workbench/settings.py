@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from workbench.values import Batches, ByEpoch, Duration, Epochs, Interval, Monitors, SwaStart, Warmup
 
@@ -249,15 +250,17 @@ def _refuse_unknown(values: dict[str, Any]) -> None:
 def _explain(error: ValidationError, values: dict[str, Any]) -> str:
     lines = []
     for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):
-        reasons = sorted({_plain(e["msg"]) for e in error.errors() if e["loc"][0] == name})
+        reasons = sorted({_reason(e) for e in error.errors() if e["loc"][0] == name})
         field = Settings.model_fields[name]
         lines.append(f"{name}={values.get(name)!r}: {' or '.join(reasons)}. {_meaning(field)}")
     return "\n".join(lines) or str(error)
 
 
-def _plain(message: str) -> str:
-    message = message.removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
+def _reason(error: ErrorDetails) -> str:
+    """What is wrong, with the field of an EarlyStopping where it lies in one."""
+    message = error["msg"].removeprefix("Value error, ")
+    inside = [str(part) for part in error["loc"][2:]] if error["loc"][0] == "early_stopping" else []
+    return ": ".join([*inside, message[:1].lower() + message[1:]])
 
 
 def _meaning(field: FieldInfo) -> str:

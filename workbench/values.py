@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 from datetime import timedelta
 from typing import Annotated, Literal
@@ -9,6 +10,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 _CLOCK = re.compile(r"(\d+):(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d+)?)")
+
+
+def _plain(value: object) -> object:
+    """NumPy's numbers as Python's own, which is what they become in a record."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 def seconds(duration: str) -> float:
@@ -22,13 +32,15 @@ def seconds(duration: str) -> float:
 
 def _duration(value: object) -> object:
     """"DD:HH:MM:SS", a timedelta, or its keyword arguments in a dict, in the one form that can be written down."""
-    if isinstance(value, dict):
-        try:
+    try:
+        if isinstance(value, dict):
             value = timedelta(**value)
-        except TypeError:
-            raise ValueError("a duration as a dict takes timedelta's names: days, hours, minutes, seconds") from None
-    if isinstance(value, str):
-        value = timedelta(seconds=seconds(value))
+        elif isinstance(value, str):
+            value = timedelta(seconds=seconds(value))
+    except TypeError:
+        raise ValueError("a duration as a dict takes timedelta's names: days, hours, minutes, seconds") from None
+    except OverflowError:
+        raise ValueError("a duration should be shorter than 999999999 days") from None
     if not isinstance(value, timedelta):
         raise ValueError("should be 'DD:HH:MM:SS', a timedelta, or a dict like {'minutes': 90}")
     if value < timedelta(0):
@@ -43,8 +55,12 @@ Duration = Annotated[str, BeforeValidator(_duration)]
 
 
 def _interval(value: object) -> object:
+    value = _plain(value)
     if isinstance(value, (str, timedelta, dict)):
-        return _duration(value)
+        duration = _duration(value)
+        if not timedelta(seconds=seconds(str(duration))):
+            raise ValueError("a time between checks should be above 0")
+        return duration
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("should be a fraction of an epoch (0.25), a number of updates (500) or a time ('00:00:10:00')")
     if isinstance(value, float) and not 0 < value <= 1:
@@ -59,6 +75,7 @@ Interval = Annotated[int | float | str, BeforeValidator(_interval)]
 
 
 def _batches(value: object) -> object:
+    value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("should be a number of batches (an int) or a fraction of them (a float up to 1.0)")
     if isinstance(value, float) and not 0 <= value <= 1:
@@ -73,6 +90,7 @@ Batches = Annotated[int | float, BeforeValidator(_batches)]
 
 
 def _by_epoch(value: object) -> object:
+    value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | dict):
         raise ValueError("should be a number of batches (an int), or {epoch: batches}")
     if isinstance(value, int):
@@ -85,13 +103,15 @@ def _by_epoch(value: object) -> object:
 
 
 def _key(key: object) -> int:
-    number = int(key) if isinstance(key, str) and key.isdigit() else key  # JSON has no other keys than strings
+    key = _plain(key)
+    number = int(key) if isinstance(key, str) and key.isdecimal() else key  # JSON has no other keys than strings
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ValueError(f"the key {key!r} should be an epoch, counted from 0")
     return number
 
 
 def _size(key: object, size: object) -> int:
+    size = _plain(size)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ValueError(f"the value at key {key!r} is {size!r}, and should be a number of batches of at least 1")
     return size
@@ -102,6 +122,7 @@ ByEpoch = Annotated[int | dict[int, int], BeforeValidator(_by_epoch)]
 
 
 def _epochs(value: object) -> object:
+    value = _plain(value)
     if isinstance(value, int) and not isinstance(value, bool):
         value = (value,)
     if not isinstance(value, (list, tuple, set, frozenset)):
@@ -114,6 +135,7 @@ Epochs = Annotated[tuple[int, ...], BeforeValidator(_epochs)]
 
 
 def _warmup(value: object) -> object:
+    value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("should be a number of updates (an int) or a fraction of the run (a float below 1.0)")
     if isinstance(value, float) and not 0 <= value < 1:
@@ -128,9 +150,10 @@ Warmup = Annotated[int | float, BeforeValidator(_warmup)]
 
 
 def _swa_start(value: object) -> object:
+    value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("should be an epoch (an int, from 0) or a fraction of max_epochs (a float)")
-    if value < 0 or (isinstance(value, float) and value > 1):
+    if not value >= 0 or (isinstance(value, float) and value > 1):
         raise ValueError("an epoch should not be negative, and a fraction should lie between 0.0 and 1.0")
     return value
 
@@ -145,7 +168,7 @@ class EarlyStopping(BaseModel):
     Names and meaning are those of Lightning's EarlyStopping callback; `warmup` is added.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     monitor: str = Field(description="The metric, as the run reports it: 'val_loss', 'val_accuracy', 'train_loss'.")
     mode: Literal["min", "max"] = Field("min", description="Whether a lower or a higher value is better.")

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import SWALR
 from workbench.engine import rng
 from workbench.engine.session import Modes, Session
 from workbench.task.batch import to_device
-from workbench.task.protocol import Schedule
+from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
     has_batch_norm,
     kept_batch_norm,
@@ -21,6 +21,15 @@ from workbench.techniques.averaging import (
     swa_first_epoch,
 )
 from workbench.techniques.tbptt import Piece, detached
+
+
+def refuse_unused(session: Session) -> None:
+    """Ways to average that were given, where nothing is averaged: only a fit would do it, so only a fit minds."""
+    if session.settings.weight_averaging is None and session.task.averaging != Averaging():
+        raise TaskError(
+            "avg_fn= and should_update= belong to weight_averaging='ema' or 'swa', which is off: "
+            "bench.set(weight_averaging='ema')."
+        )
 
 
 def begin_epoch(session: Session) -> None:

@@ -24,7 +24,9 @@ class Checks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._cadence = Cadence(session.settings, session.data.updates_in(0))
+        # With nothing to validate only the ends of epochs count, whatever interval was asked for.
+        often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0)
+        self._cadence = Cadence(often, session.data.updates_in(0))
         self._stops = (
             [] if session.settings.fast_dev_run else [EarlyStop(m) for m in session.settings.early_stopping]
         )

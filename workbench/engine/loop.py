@@ -30,6 +30,7 @@ def fit(session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = N
     """Train until a length is reached ("finished") or a Stop arrives ("stopped"); events go out as it runs."""
     milestones = at_epoch or {}
     refuse_unguarded(session)
+    averaged.refuse_unused(session)
     checks = Checks(session)
     session.train_mode()
     try:

@@ -25,7 +25,7 @@ from workbench.engine.runtime import Runtime
 from workbench.engine.weights import Weights
 from workbench.events import Message
 from workbench.settings import Settings
-from workbench.task.protocol import Averaging, Optimization, Schedule, Task, TaskError
+from workbench.task.protocol import Optimization, Schedule, Task, TaskError
 from workbench.techniques import limits
 from workbench.techniques.averaging import Average, has_batch_norm, swa_first_epoch
 from workbench.techniques.precision import Precision
@@ -202,10 +202,6 @@ def _optimizers(
 def _average(task: Task, settings: Settings) -> Average | None:
     kind = settings.weight_averaging
     if kind is None:
-        if task.averaging != Averaging():
-            raise TaskError(
-                "avg_fn= and should_update= belong to weight_averaging='ema' or 'swa', which is off."
-            )
         return None
     if task.manual and has_batch_norm(task.modules):
         raise TaskError(

@@ -157,7 +157,7 @@ class Run:
 
         `what`: "loss", "lr" (the schedule), "grad_norm" or "clip" (norms before and after, and the share clipped).
         """
-        searched = _search_charts(self.events)
+        searched = [] if self.kind == "fit" else _search_charts(self.events)  # a fit may search on its way
         told = self._told
         if what is None:
             return searched or told.whole()
