@@ -334,14 +334,7 @@ def test_weight_decay_where_there_is_none(tmp_path):
     assert b.fit(max_steps=1).result().status == "finished"
 
 
-def test_lbfgs_is_refused_by_name(tmp_path):
-    with refused(TaskError, "optimizer=LBFGS", "not served"):
-        make(tmp_path, optimizer=torch.optim.LBFGS)
-
-
 def test_schedulers_that_are_none(tmp_path):
-    with refused(TaskError, "ReduceLROnPlateau", "not served"):
-        make(tmp_path, scheduler=lambda o, n: torch.optim.lr_scheduler.ReduceLROnPlateau(o))
     with refused(TaskError, "scheduler(optimizer, updates) returned a NoneType"):
         make(tmp_path, scheduler=lambda o, n: None)
 

@@ -155,3 +155,22 @@ def test_the_finder_ends_at_bad_numbers_and_says_so(tmp_path):
     curve = bench(tmp_path, data(), optimizer=functools.partial(torch.optim.SGD)).find_lr(num_training=10).result()
     assert "finite" in curve.ended
     assert len(curve.losses) == 3
+
+
+@pytest.mark.parametrize("on_nonfinite", ["stop", "skip"])
+def test_a_search_by_closure_that_meets_bad_numbers_is_undone(tmp_path, on_nonfinite):
+    """LBFGS moves the weights while it evaluates; where that ends in bad numbers they are those of before the update."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    b = wb.Workbench(
+        model, train=TensorDataset(torch.ones(4, 1), torch.zeros(4, 1)), root=tmp_path, max_steps=2, batch_size=4,
+        loss=lambda output, y: (output - 0.5).sqrt().mean(), optimizer=torch.optim.LBFGS, lr=2.0, on_nonfinite=on_nonfinite,
+    )  # fmt: skip
+    if on_nonfinite == "stop":
+        with pytest.raises(NonFiniteError, match="update 0"):
+            b.fit().result()
+    else:
+        run = b.fit().result()
+        assert run.history["skipped"].tolist() == [1, 1]
+        assert run.history["loss"][0] == pytest.approx(0.5**0.5)
+    assert model.weight.item() == 1.0

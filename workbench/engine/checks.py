@@ -9,14 +9,17 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import averaged
+from workbench.engine.optimizing import Optimizing
 from workbench.engine.orders import obey
 from workbench.engine.record import flush
 from workbench.engine.session import Session
 from workbench.engine.validate import validate
 from workbench.events import Emit, Validated
-from workbench.task.protocol import TaskError
+from workbench.task.protocol import Schedule, TaskError
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
+
+_WHO = "the scheduler's monitor"
 
 
 class Checks:
@@ -49,8 +52,7 @@ class Checks:
             known |= {f"{name}_averaged": value for name, value in metrics.items() if name != "train_loss"}
         watched = [("early_stopping: the monitor", stop.monitor) for stop in self._session.settings.early_stopping]
         for opt in self._session.optimizers:
-            plateaus = [s for s in opt.schedules if isinstance(s.scheduler, ReduceLROnPlateau)]
-            watched += [("the scheduler's monitor", schedule.monitor or "val_loss") for schedule in plateaus]
+            watched += [(_WHO, schedule.monitor or "val_loss") for _, schedule in _plateaus(opt)]
         for who, name in watched if not self._session.settings.fast_dev_run else ():
             _metric(known, name, who)
 
@@ -86,7 +88,7 @@ class Checks:
         if metrics:
             emit(Validated(session.step, epoch, metrics))
         known = {**metrics, **session.epoch_loss.metric()}
-        self._step_plateaus(known, bool(metrics))
+        self._step_plateaus(known)
         self._judge(known)
         return False
 
@@ -104,24 +106,25 @@ class Checks:
             metrics |= {f"{name}_averaged": value for name, value in smooth.items()}
         return None if seen.stopped else metrics
 
-    def _step_plateaus(self, metrics: Mapping[str, float], checked: bool) -> None:
+    def _step_plateaus(self, metrics: Mapping[str, float]) -> None:
         """Schedules that watch a metric, after a check that reported it."""
         self._number += 1
         for opt in self._session.optimizers:
-            for schedule in opt.schedules:
-                if (
-                    isinstance(schedule.scheduler, ReduceLROnPlateau)
-                    and self._number % schedule.frequency == 0
-                ):
-                    schedule.scheduler.step(
-                        _metric(metrics, schedule.monitor or "val_loss", "the scheduler's monitor")
-                    )
+            for plateau, schedule in _plateaus(opt):
+                if self._number % schedule.frequency == 0:
+                    plateau.step(_metric(metrics, schedule.monitor or "val_loss", _WHO))
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         """Early stopping: each monitor hears of every check; the first verdict counts, once the minimums are met."""
         verdicts = [why for why in [stop.check(metrics) for stop in self._stops] if why is not None]
         if verdicts and minimums_met(self._session.settings, self._session.step, self._session.epoch):
             self.ended = verdicts[0]
+
+
+def _plateaus(opt: Optimizing) -> list[tuple[ReduceLROnPlateau, Schedule]]:
+    """The schedules that watch a metric, but for those that the task steps by itself."""
+    there = [(s.scheduler, s) for s in opt.schedules if s.interval != "manual"]
+    return [(plateau, schedule) for plateau, schedule in there if isinstance(plateau, ReduceLROnPlateau)]
 
 
 def _metric(metrics: Mapping[str, float], name: str, who: str) -> float:

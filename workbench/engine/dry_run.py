@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
 from collections.abc import Mapping
@@ -10,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session, opened
 from workbench.engine.step import update
 from workbench.engine.validate import validate
+from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, sample_count, to_device
 from workbench.task.data import DataSpec
@@ -60,11 +63,17 @@ def _peek(spec: DataSpec, count: int) -> Any:
 
 
 def _train(session: Session, batch: Any) -> None:
-    if session.task.manual or session.optimizers[0].needs_closure or session.several:
-        # These step while they evaluate, and the session is scratch: what is wrong shows in a whole update.
-        _explained("training_step", batch, "train", lambda: update(session, _window(session, batch)))
+    if session.task.manual:  # it steps by itself, and the session is scratch: what is wrong shows in a whole update
+        with contextlib.suppress(NonFiniteError):  # after a step of another network: a matter of the rates
+            _explained("training_step", batch, "train", lambda: update(session, [batch]))
         return
-    loss = _explained("the model or the loss", batch, "train", lambda: _loss(session, batch))
+    for opt in session.turn():
+        with session.only(opt):
+            _evaluate(session, opt, batch)
+
+
+def _evaluate(session: Session, opt: Optimizing, batch: Any) -> None:
+    loss = _explained("the model or the loss", batch, "train", lambda: _loss(session, opt, batch))
     if loss is None:
         return
     if not loss.requires_grad:
@@ -90,14 +99,14 @@ def _window(session: Session, batch: Any) -> list[Any]:
     return list(itertools.islice(session.data.split([batch]), 1))
 
 
-def _loss(session: Session, batch: Any) -> Tensor | None:
+def _loss(session: Session, opt: Optimizing, batch: Any) -> Tensor | None:
     """The loss of the batch (of its first piece in time); None where the step leaves it out."""
     extra: dict[str, Any] = {}
     (item,) = _window(session, batch)
     if session.tbptt is not None:
         item, extra = item.batch, {"hiddens": None}
     with session.precision.autocast():
-        result = session.task.training_step(to_device(item, session.device), 0, **extra)
+        result = session.task.training_step(to_device(item, session.device), 0, **opt.extra, **extra)
     loss = result.get("loss") if isinstance(result, Mapping) else result
     if result is None:
         return None
@@ -118,7 +127,7 @@ def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Using a target size")
             return call()
-    except TaskError:
+    except (TaskError, NonFiniteError):
         raise
     except Exception as error:
         raise TaskError(

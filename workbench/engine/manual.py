@@ -30,19 +30,26 @@ class SessionHandle:
         self._take_step: TakeStep | None = None
         self._toggle = Toggle(session.parameters)
         self._window: Sequence[Any] = ()
-        self._share, self._first, self._last = 1.0, True, True
+        self._share, self._last = 1.0, True
         self.loss: Tensor | None = None
         self._since: Tensor | None = None
         self.taken: list[Optimizing] = []
+        self._kept: dict[int, list[Tensor | None]] = {}
+        """By optimizer: the gradients with which it asked for a step earlier in the window."""
+
+    @property
+    def scheduling(self) -> bool:
+        """Whether schedulers may step now; in a search they may not."""
+        return self._session.scheduling
 
     def begin(self, window: Sequence[Any], take_step: TakeStep) -> None:
         """A new window: nothing has been stepped, and there is no loss yet."""
         self._window, self._take_step = window, take_step
         self.loss, self._since, self.taken = None, None, []
 
-    def at(self, share: float, first: bool, last: bool) -> None:
-        """The batch at hand: its share of the window, and whether it is the first or the last."""
-        self._share, self._first, self._last = share, first, last
+    def at(self, share: float, last: bool) -> None:
+        """The batch at hand: its share of the window, and whether it is the last."""
+        self._share, self._last = share, last
 
     def backward(self, loss: Tensor, **options: Any) -> None:
         part = loss if self._share == 1.0 else loss * self._share
@@ -52,9 +59,13 @@ class SessionHandle:
         self._since = part if self._since is None else self._since + part
 
     def step(self, optimizer: int = 0) -> None:
-        if not self._last or self._take_step is None:
-            return
         opt = self._session.optimizers[optimizer]
+        self._add_kept(opt)
+        if not self._last or self._take_step is None:
+            # Set aside, so that what another network's backward leaves in these parameters does not count.
+            self._kept[optimizer] = [p.grad for p in opt.parameters]
+            opt.optimizer.zero_grad()
+            return
         own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
         self._since = None
         self._session.losses[opt.index] = own
@@ -64,9 +75,13 @@ class SessionHandle:
             self.taken.append(opt)
         self._session.precision.update()  # the same optimizer may step again in this window
 
+    def _add_kept(self, opt: Optimizing) -> None:
+        for parameter, kept in zip(opt.parameters, self._kept.pop(opt.index, ()), strict=False):
+            if kept is not None:
+                parameter.grad = kept if parameter.grad is None else parameter.grad + kept
+
     def zero_grad(self, optimizer: int = 0) -> None:
-        if self._first:  # later in a window the gradients are still being added up
-            self._session.optimizers[optimizer].optimizer.zero_grad()
+        self._session.optimizers[optimizer].optimizer.zero_grad()
 
     def toggle(self, optimizer: int) -> None:
         self._toggle.toggle(self._session.optimizers[optimizer].parameters)
@@ -92,7 +107,7 @@ def update(
     returned: Tensor | None = None
     try:
         for number, share in enumerate(shares([session.task.weight(b) for b in batches]) if batches else ()):
-            handle.at(share, number == 0, number == len(batches) - 1)
+            handle.at(share, number == len(batches) - 1)
             batch = batches[number] if session.on_cpu else to_device(batches[number], session.device)
             with session.precision.autocast():
                 result = session.task.training_step(batch, session.batch_idx + number)

@@ -50,7 +50,7 @@ def _check_landed(session: Session, event: StepsDone) -> None:
     wrong = ~np.isfinite(losses)
     if not session.on_cpu and "grad_norm" in event.columns and session.precision.scaler is None:
         wrong |= np.isnan(event.array("grad_norm"))
-    if "skipped" in event.columns:
+    if "skipped" in event.columns and session.settings.on_nonfinite == "skip":
         wrong &= event.array("skipped") == 0  # known, and told, already
     bad = np.flatnonzero(wrong)
     if not bad.size:

@@ -73,8 +73,7 @@ class Session:
         norm = settings.track_grad_norm
         self.norm_order = None if norm is None else float(norm)
         self.clip_val = settings.gradient_clip_val
-        self.recording = True
-        self.scheduling = True
+        self.recording = self.measuring = self.scheduling = True
         self.average = _average(task, settings)
         self.averaged_parameters = list(task.model.parameters())
         self.handle: object | None = None
@@ -112,7 +111,7 @@ class Session:
     @property
     def records(self) -> bool:
         """Whether the update at hand is recorded."""
-        return self.recording and self.meter.wants(self.step)
+        return self.recording and self.measuring and self.meter.wants(self.step)
 
     def column(self, opt: Optimizing) -> int:
         """Where in the meter's rows this optimizer's numbers go."""
@@ -129,13 +128,13 @@ class Session:
         return toggled(self.parameters, opt.parameters) if self.several else _AS_IT_IS
 
     @contextlib.contextmanager
-    def recording_first(self, wanted: bool) -> Iterator[None]:
-        """Inside, numbers are recorded only if `wanted`: of several evaluations, those of the first."""
-        before, self.recording = self.recording, wanted
+    def measuring_only(self, wanted: bool) -> Iterator[None]:
+        """Inside, norms are recorded only if `wanted`: of several evaluations of one update, those of the first."""
+        self.measuring = wanted
         try:
             yield
         finally:
-            self.recording = before
+            self.measuring = True
 
     def should_average(self, step: int, epoch: int, usual: Callable[[Settings, int, int], bool]) -> bool:
         """Whether the weights are averaged now: the user's rule, or else the usual one."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from workbench.engine import gradient, manual, trouble
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
+from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
@@ -24,6 +26,7 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
     """
     session.skipped, session.losses = False, {}
     trouble.remember(session, window)
+    lrs = session.lrs  # a task with manual optimisation may step its schedules on the way
     if session.task.manual:
         loss, taken = manual.update(session, window, take_step)
     else:
@@ -34,7 +37,7 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
     session.precision.update()
     if session.records:
         _sum_up(session)
-        session.meter.record(session.step, session.lrs, loss, session.skipped)
+        session.meter.record(session.step, lrs, loss, session.skipped)
     session.step += 1
     _follow_up(session, taken)
     return loss
@@ -68,7 +71,7 @@ def _plainly(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[
 def _by_closure(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
     """An optimizer that evaluates the loss itself (LBFGS): each evaluation starts from no gradient."""
     first: Tensor | None = None
-    records = session.records
+    undo = _undo(opt) if session.on_cpu else _nothing
 
     def evaluate() -> Tensor:
         nonlocal first
@@ -76,7 +79,7 @@ def _by_closure(session: Session, opt: Optimizing, window: Sequence[Any]) -> tup
         loss = gradient.backward(session, opt, window)
         if loss is None:
             raise _NothingThere
-        with session.recording_first(records and first is None):
+        with session.measuring_only(first is None):
             _ready(session, opt, window, loss)
         first = loss if first is None else first
         return loss
@@ -85,12 +88,33 @@ def _by_closure(session: Session, opt: Optimizing, window: Sequence[Any]) -> tup
         opt.optimizer.step(evaluate)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
-    except trouble.LeftOut:
+    except trouble.LeftOut as left_out:
+        undo()
         session.skipped = True
-        return first if first is not None else torch.full((), float("nan")), False
+        return left_out.loss if first is None else first, False
+    except NonFiniteError:
+        undo()  # it had moved some way already when it came to bad numbers
+        raise
     finally:
         opt.optimizer.zero_grad()
     return first, True
+
+
+def _undo(opt: Optimizing) -> Callable[[], None]:
+    """Brings weights and state of the optimizer back to what they are now."""
+    weights, state = [p.detach().clone() for p in opt.parameters], copy.deepcopy(opt.optimizer.state_dict())
+
+    def undo() -> None:
+        with torch.no_grad():
+            for parameter, value in zip(opt.parameters, weights, strict=True):
+                parameter.copy_(value)
+        opt.optimizer.load_state_dict(state)
+
+    return undo
+
+
+def _nothing() -> None:
+    """On a device nobody sees in time that there is something to undo."""
 
 
 class _NothingThere(Exception):
@@ -175,11 +199,10 @@ def _clip(
 
 def _sum_up(session: Session) -> None:
     """With several optimizers, the total norms of the update are those over all that stepped."""
-    if not session.several or session.norm_order is None:
+    if not session.several:
         return
     meter, row = session.meter, session.meter.row
-    orders = ((meter.total, session.norm_order), (meter.clipped, 2.0))
-    for column, order in orders:
+    for column, order in ((meter.total, session.norm_order or 2.0), (meter.clipped, 2.0)):
         own = torch.stack([column[1 + opt.index][row] for opt in session.optimizers])
         there = ~torch.isnan(own)
         total = total_norm(torch.where(there, own, 0.0), order)

@@ -31,6 +31,10 @@ TOLD = 3
 class LeftOut(Exception):
     """This update is not taken, and the run goes on."""
 
+    def __init__(self, loss: Tensor) -> None:
+        super().__init__()
+        self.loss = loss
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -65,7 +69,7 @@ def check(
         session.left_out += 1
         if session.left_out <= TOLD:
             session.notes.append(Message(_words(session, opt, window, value), "warning", session.step))
-        raise LeftOut
+        raise LeftOut(loss.detach())
     raise finite.NonFiniteError(_words(session, opt, window, value), value)
 
 

@@ -30,6 +30,11 @@ def _first_count(value: Any) -> int | None:
     return next((count for count in map(_first_count, parts) if count is not None), None)
 
 
+def is_several(batch: Any) -> bool:
+    """Whether a batch is a tuple or list of parts. (A PackedSequence is a tuple by type alone: it is one thing.)"""
+    return isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence)
+
+
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch on `device`, in the same containers."""
     if isinstance(batch, PackedSequence):
@@ -48,19 +53,29 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 def describe(batch: Any) -> str:
     """Shapes and types in a batch, as a person would write them down."""
-    found = leaves(batch)
+    found = _parts(batch, "")
     if not found:
         return type(batch).__name__
-    return ", ".join(f"{name or 'x'}: {tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for name, t in found)
+    return ", ".join(f"{name or 'x'}: {_described(part)}" for name, part in found)
+
+
+def _described(part: Tensor | PackedSequence) -> str:
+    if isinstance(part, PackedSequence):
+        return f"{_described(part.data)} packed from {sample_count(part)} sequences of up to {len(part.batch_sizes)}"
+    return f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}"
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
-    """The tensors in a batch, each with where it is ("0", "image.1")."""
-    if isinstance(value, Tensor):
+    """The tensors in a batch, each with where it is ("0", "image.1"); of a PackedSequence its data alone."""
+    return [(name, part.data if isinstance(part, PackedSequence) else part) for name, part in _parts(value, path)]
+
+
+def _parts(value: Any, path: str) -> list[tuple[str, Tensor | PackedSequence]]:
+    if isinstance(value, (Tensor, PackedSequence)):
         return [(path, value)]
     items: list[tuple[Any, Any]] = []
     if isinstance(value, Mapping):
         items = list(value.items())
     elif isinstance(value, (tuple, list)):
         items = list(enumerate(value))
-    return [leaf for key, part in items for leaf in leaves(part, f"{path}.{key}" if path else str(key))]
+    return [leaf for key, part in items for leaf in _parts(part, f"{path}.{key}" if path else str(key))]

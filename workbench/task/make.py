@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from workbench.task import lightning
+from workbench.task import lightning_hooks as hooks
 from workbench.task.data import Collate, DataSpec
+from workbench.task.lightning import LightningLike
 from workbench.task.protocol import Task, TaskError
 from workbench.task.supervised import MakeOptimizer, MakeScheduler, Supervised, check_optimizer
 
@@ -19,7 +20,7 @@ def task_of(
     train: Any,
     val: Any,
     test: Any,
-    loss: Callable[..., Tensor] | None,
+    loss: Callable[..., Any] | None,
     optimizer: MakeOptimizer,
     scheduler: MakeScheduler | None,
     metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
@@ -30,19 +31,17 @@ def task_of(
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
     check_optimizer(optimizer)
     for source in (model, train):
-        if lightning.has_loader(source) or lightning.looks_like(source):
-            lightning.refuse_unserved(source)
-            lightning.prepare(source)
-    specs = {name: _spec(name, data, train, collate_fn) for name, data in (("train", train), ("val", val), ("test", test))}
+        if hooks.has_loader(source) or hooks.looks_like(source):
+            hooks.refuse_unserved(source)
+            hooks.prepare(source)
+    given = {"train": train, "val": val, "test": test, "predict": None}
+    specs = {name: _spec(name, data, train, collate_fn) for name, data in given.items()}
     if isinstance(model, Task):
         _refuse(model, {"loss": loss, "metrics": metrics, "scheduler": scheduler})
-        for name, spec in specs.items():
-            if spec is not None:
-                setattr(model, name, spec)
-        return model
-    if lightning.looks_like(model):
+        return _with_data(model, specs, collate_fn)
+    if hooks.looks_like(model):
         _refuse(model, {"loss": loss, "metrics": metrics, "scheduler": scheduler})
-        return lightning.LightningLike(model, **specs)
+        return LightningLike(model, **specs)
     if not isinstance(model, nn.Module):
         raise TaskError(
             f"model={model!r} is no nn.Module, and has no training_step and configure_optimizers either."
@@ -54,14 +53,27 @@ def task_of(
     )
 
 
+def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collate | None) -> Task:
+    """A user's own Task with its data: what was given wins over what it brought, which may be data of any kind."""
+    if not isinstance(getattr(task, "model", None), nn.Module):
+        raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
+    for name, spec in specs.items():
+        own = getattr(task, name)
+        if spec is not None:
+            setattr(task, name, spec)
+        elif own is not None and not isinstance(own, DataSpec):
+            setattr(task, name, DataSpec.of(name, own, collate_fn))
+    return task
+
+
 def _spec(name: str, data: Any, train: Any, collate_fn: Collate | None) -> DataSpec | None:
     """The spec of one data set; a DataModule given as `train` serves val and test too."""
     if data is None:
-        data = train if lightning.has_loader(train) else None
+        data = train if hooks.has_loader(train) else None
     if data is None:
         return None
-    if lightning.has_loader(data) or lightning.has_loader(data, f"{name}_dataloader"):
-        return lightning.spec_of(name, data)
+    if hooks.has_loader(data) or hooks.has_loader(data, f"{name}_dataloader"):
+        return hooks.spec_of(name, data)
     return DataSpec.of(name, data, collate_fn)
 
 

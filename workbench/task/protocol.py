@@ -39,11 +39,11 @@ class Schedule:
     """A learning-rate scheduler and when it steps: every `frequency` updates ("step") or epochs ("epoch").
 
     A ReduceLROnPlateau steps after a check of the validation data, with the metric named by `monitor`; its
-    interval is "epoch" and its frequency counts those checks.
+    interval is "epoch" and its frequency counts those checks. "manual": the task steps it itself.
     """
 
     scheduler: LRScheduler | ReduceLROnPlateau
-    interval: Literal["step", "epoch"] = "step"
+    interval: Literal["step", "epoch", "manual"] = "step"
     frequency: int = 1
     monitor: str | None = None
 
@@ -76,14 +76,18 @@ class Averaging:
 class Handle(Protocol):
     """What a task with `manual = True` steps its optimizers through; clipping, norms and accumulation stay the engine's."""
 
+    @property
+    def scheduling(self) -> bool:
+        """Whether schedulers may step now; in a search they may not."""
+
     def backward(self, loss: Tensor, **options: Any) -> None:
         """Gradients of the loss, at the batch's share of its window."""
 
     def step(self, optimizer: int = 0) -> None:
-        """Clip and take a step with this optimizer, at the window's last batch; before it, do nothing."""
+        """Clip and take a step with this optimizer, at the window's last batch; before it, set its gradients aside."""
 
     def zero_grad(self, optimizer: int = 0) -> None:
-        """Drop the gradients of this optimizer's parameters, unless they are still being added up."""
+        """Drop the gradients of this optimizer's parameters; those set aside stay."""
 
     def toggle(self, optimizer: int) -> None:
         """From here on only this optimizer's parameters require gradients."""

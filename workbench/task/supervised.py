@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
-from workbench.task.batch import sample_count
+from workbench.task.batch import is_several, sample_count
 from workbench.task.data import DataSpec
-from workbench.task.protocol import Optimization, Schedule, Scores, Task, TaskError
+from workbench.task.protocol import Optimization, Schedule, Scores, StepResult, Task, TaskError
+from workbench.task.results import reported_weight, score_weight
+from workbench.task.schedulers import refuse_built_in, schedule_of
 
 MakeOptimizer = Callable[..., Optimizer]
-MakeScheduler = Callable[[Optimizer, int], LRScheduler]
+MakeScheduler = Callable[[Optimizer, int], Any]
+"""Returns a scheduler, a `Schedule`, or several of either in a list."""
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -29,21 +32,26 @@ class Supervised(Task):
         self,
         model: nn.Module,
         *,
-        loss: Callable[..., Tensor] | None,
+        loss: Callable[..., Any] | None,
         train: DataSpec | None,
         val: DataSpec | None,
         test: DataSpec | None,
+        predict: DataSpec | None = None,
         optimizer: MakeOptimizer,
         scheduler: MakeScheduler | None,
         metrics: Mapping[str, Callable[[Any, Any], Any]],
     ) -> None:
         self.model = model
-        self.train, self.val, self.test = train, val, test
+        self.train, self.val, self.test, self.predict = train, val, test, predict
         self._loss = loss
         self.loss_is_mean = loss is None or _is_mean(loss)
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._metrics = dict(metrics)
+        self._carries = False
+        """Whether the model is called with its hidden state, and returns (output, hiddens)."""
+        self._elements: int | None = None
+        """How many parts a training or validation batch had that was seen last; None: it was no tuple."""
 
     @property
     def loss_is_module(self) -> bool:
@@ -55,26 +63,76 @@ class Supervised(Task):
         others = (self._loss, *self._metrics.values())
         return (self.model, *(part for part in others if isinstance(part, nn.Module)))
 
+    @contextlib.contextmanager
+    def running(self, settings: Settings) -> Iterator[None]:
+        """While a job with `truncated_bptt_steps` runs, the model carries hidden state in every one of its calls."""
+        self._carries = settings.truncated_bptt_steps is not None
+        try:
+            yield
+        finally:
+            self._carries = False
+
     def weight(self, batch: Any) -> float:
         return float(sample_count(batch)) if self.loss_is_mean else 1.0
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return self._forward(batch)[0]
+    def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
+        result, _, _, hiddens = self._forward(batch, extra.get("hiddens"), carries="hiddens" in extra)
+        weight = reported_weight(result, "the loss")
+        loss: Any = _loss_in(result)
+        found = {"loss": loss}
+        if weight is not None:
+            found["weight"] = weight
+        if "hiddens" in extra:
+            found["hiddens"] = hiddens
+        return found if len(found) > 1 else loss
 
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
-        loss, output, target = self._forward(batch)
-        values: dict[str, Tensor | float] = {f"{stage}_loss": loss}
+        result, output, target, _ = self._forward(batch, None, carries=self._carries)
+        values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
         for name, metric in self._metrics.items():
             values[f"{stage}_{name}"] = metric(output, target)
-        return Scores(values, float(sample_count(batch)))
+        return Scores(values, score_weight(result, batch, "the loss"))
 
-    def _forward(self, batch: Any) -> tuple[Tensor, Any, Any]:
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """The model's output for a batch with or without its target.
+
+        A target is what a training batch has more: the keys in `TARGETS` of a dict, the last part of a tuple that
+        is as long as the batches of training and validation. With no loss= the model takes all of a batch.
+        """
+        inputs: Any = batch
+        if self._loss is not None and isinstance(batch, Mapping):
+            inputs = {key: value for key, value in batch.items() if key not in TARGETS}
+        elif self._loss is not None and is_several(batch) and len(batch) > 1:
+            inputs = batch[:-1] if self._elements in (None, len(batch)) else batch
+        return self._call(inputs, None, carries=self._carries)[0]
+
+    def _forward(self, batch: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any, Any, Any]:
+        """What the loss returned, the output, the target, and the hidden state behind the batch."""
+        if is_several(batch):
+            self._elements = len(batch)
         if self._loss is None:
-            output = self.model(**batch) if isinstance(batch, Mapping) else self.model(*_as_tuple(batch))
-            return _loss_of(output), output, _target(batch)
+            output, hiddens = self._call(batch, hiddens, carries=carries)
+            return _loss_of(output), output, _target(batch), hiddens
         inputs, target = _split(batch)
-        output = self.model(**inputs) if isinstance(inputs, dict) else self.model(*inputs)
-        return self._loss(output, target), output, target
+        output, hiddens = self._call(inputs, hiddens, carries=carries)
+        return self._loss(output, target), output, target, hiddens
+
+    def _call(self, inputs: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any]:
+        """The model's output, and its hidden state where it carries one."""
+        if not carries:
+            called = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(*_as_tuple(inputs))
+            return called, None
+        if isinstance(inputs, Mapping):
+            called = self.model(**inputs, hiddens=hiddens)
+        else:
+            called = self.model(*_as_tuple(inputs), hiddens)
+        if not is_several(called) or len(called) != 2:
+            got = f"{len(called)} parts" if is_several(called) else f"a {type(called).__name__}"
+            raise TaskError(
+                "truncated_bptt_steps: the model is called as model(x, hiddens) (None at the start of a batch) and must "
+                f"return (output, hiddens); {type(self.model).__name__} returned {got}."
+            )
+        return called[0], called[1]
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -92,21 +150,20 @@ class Supervised(Task):
             raise TaskError(
                 f"optimizer(params, lr=…) returned a {type(optimizer).__name__}, no torch.optim.Optimizer."
             )
+        return Optimization(optimizer, self._schedules(optimizer, settings, updates))
+
+    def _schedules(self, optimizer: Optimizer, settings: Settings, updates: int | None) -> tuple[Schedule, ...]:
         if self._scheduler is None:
-            return Optimization(optimizer)
+            return ()
+        refuse_built_in(settings, "scheduler=")
         if updates is None:
             raise TaskError(
                 "scheduler= needs the number of updates, and the train loader has no length: give max_steps."
             )
-        scheduler = self._scheduler(optimizer, updates)
-        if isinstance(scheduler, ReduceLROnPlateau):
-            raise TaskError("scheduler=ReduceLROnPlateau watches a metric, which is not served yet.")
-        if not isinstance(scheduler, LRScheduler):
-            raise TaskError(
-                f"scheduler(optimizer, updates) returned a {type(scheduler).__name__}, "
-                "no torch.optim.lr_scheduler.LRScheduler."
-            )
-        return Optimization(optimizer, (Schedule(scheduler),))
+        made = self._scheduler(optimizer, updates)
+        listed = made if isinstance(made, (list, tuple)) else [made]
+        where = "scheduler(optimizer, updates) returned"
+        return tuple(schedule_of(one, where, interval="step", monitor="val_loss") for one in listed)
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -138,7 +195,7 @@ def _is_mean(loss: Callable[..., Any]) -> bool:
 
 
 def _as_tuple(batch: Any) -> tuple[Any, ...]:
-    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    return tuple(batch) if is_several(batch) else (batch,)
 
 
 def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
@@ -149,16 +206,25 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
         raise TaskError(
             f"a batch is a dict with {sorted(batch)}, and none of these is a target: name it one of {list(TARGETS)}."
         )
-    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
+    if is_several(batch) and len(batch) >= 2:
         return tuple(batch[:-1]), batch[-1]
-    what = f"{len(batch)} element(s)" if isinstance(batch, (tuple, list)) else f"a {type(batch).__name__}"
+    what = f"{len(batch)} element(s)" if is_several(batch) else f"a {type(batch).__name__}"
     raise TaskError(f"a batch is {what}; with loss= it must be (x, y), (x1, x2, y) or a dict with a target.")
 
 
 def _target(batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return next((batch[key] for key in TARGETS if key in batch), None)
-    return batch[-1] if isinstance(batch, (tuple, list)) else None
+    return batch[-1] if is_several(batch) else None
+
+
+def _loss_in(result: Any) -> Any:
+    """The loss itself of what the loss function returned: a number, or {"loss": …, "weight": …}."""
+    if not isinstance(result, Mapping):
+        return result
+    if not isinstance(result.get("loss"), Tensor):
+        raise TaskError(f"the loss returned a dict with {sorted(result)}: it needs the loss, a tensor, under 'loss'.")
+    return result["loss"]
 
 
 def _loss_of(output: Any) -> Tensor:

@@ -1,0 +1,317 @@
+"""A module with a loss: hidden state, weights, targets in what is predicted, schedulers, packed sequences."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
+from torch.optim import lr_scheduler
+from torch.utils.data import Dataset
+
+import workbench as wb
+from tests.engine.problems import labelled, plain_net, same_weights, twin_of
+from workbench.settings import Settings
+from workbench.task.batch import describe, leaves, sample_count, to_device
+from workbench.task.data import DataSpec
+from workbench.task.make import task_of
+from workbench.task.protocol import TaskError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def task(model: nn.Module, **more: Any) -> Any:
+    given: dict[str, Any] = {
+        "train": labelled(20), "val": None, "test": None, "loss": F.cross_entropy, "optimizer": torch.optim.SGD,
+        "scheduler": None, "metrics": None, "collate_fn": None, **more,
+    }  # fmt: skip
+    return task_of(model, **given)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.RNN(3, 4, batch_first=True)
+
+    def forward(self, x, hiddens):
+        return self.net(x, hiddens)
+
+
+def series(n=4, length=6):
+    torch.manual_seed(1)
+    return torch.randn(n, length, 3), torch.randn(n, length, 4)
+
+
+# -- hidden state
+
+
+def test_hidden_state_is_handed_on():
+    x, y = series()
+    t = task(Recurrent(), loss=F.mse_loss, train=(x, y))
+    with t.running(Settings(truncated_bptt_steps=3)):
+        first = t.training_step((x[:, :3], y[:, :3]), 0, hiddens=None)
+        second = t.training_step((x[:, 3:], y[:, 3:]), 0, hiddens=first["hiddens"])
+        whole = t.validation_step((x, y), 0)
+        predicted = t.predict_step((x, y), 0)
+    output, state = t.model(x, None)
+    assert torch.allclose(second["hiddens"], state)
+    assert torch.equal(predicted, output)
+    assert torch.equal(whole.values["val_loss"], F.mse_loss(output, y))
+    assert torch.allclose((first["loss"] + second["loss"]) / 2, F.mse_loss(output, y))
+
+
+def test_hidden_state_of_a_model_that_takes_a_dict():
+    class Named(Recurrent):
+        def forward(self, x, hiddens=None):
+            return self.net(x, hiddens)
+
+    x, y = series()
+    t = task(Named(), loss=F.mse_loss, train={"x": x, "y": y})
+    found = t.training_step({"x": x, "y": y}, 0, hiddens=None)
+    assert set(found) == {"loss", "hiddens"}
+
+
+def test_metrics_see_the_output_alone():
+    x, y = series()
+    t = task(Recurrent(), loss=F.mse_loss, train=(x, y), metrics={"l1": F.l1_loss})
+    with t.running(Settings(truncated_bptt_steps=3)):
+        assert set(t.validation_step((x, y), 0).values) == {"val_loss", "val_l1"}
+    with pytest.raises(TypeError):  # and behind the job the model is called as it was
+        t.validation_step((x, y), 0)
+
+
+def test_a_model_that_returns_no_hidden_state():
+    class Forgets(Recurrent):
+        def forward(self, x, hiddens):
+            return super().forward(x, hiddens)[0]
+
+    x, y = series()
+    with pytest.raises(TaskError, match=r"model\(x, hiddens\).*must return \(output, hiddens\); Forgets returned a Tensor"):
+        task(Forgets(), loss=F.mse_loss, train=(x, y)).training_step((x, y), 0, hiddens=None)
+
+
+# -- weights
+
+
+def by_tokens(output, y):
+    return {"loss": F.cross_entropy(output, y), "weight": (y > 0).sum()}
+
+
+def test_a_loss_that_reports_its_weight():
+    x, y = labelled(20).tensors
+    t = task(plain_net(), loss=by_tokens)
+    found = t.training_step((x, y), 0)
+    assert float(found["weight"]) == float((y > 0).sum())
+    assert torch.equal(found["loss"], F.cross_entropy(t.model(x), y))
+    scores = t.validation_step((x, y), 0)
+    assert scores.weight == float((y > 0).sum())
+    assert isinstance(scores.weight, float)
+    assert torch.equal(scores.values["val_loss"], F.cross_entropy(t.model(x), y))
+    assert task(plain_net()).validation_step((x, y), 0).weight == 20.0
+
+
+@pytest.mark.parametrize("weight", ["many", torch.ones(3), True])
+def test_weights_that_are_none(weight):
+    t = task(plain_net(), loss=lambda output, y: {"loss": F.cross_entropy(output, y), "weight": weight})
+    with pytest.raises(TaskError, match=r"the loss returned weight=.*one number"):
+        t.training_step(labelled(4).tensors, 0)
+
+
+def test_a_loss_dict_without_a_loss():
+    t = task(plain_net(), loss=lambda output, y: {"nll": F.cross_entropy(output, y)})
+    with pytest.raises(TaskError, match=r"a dict with \['nll'\]: it needs the loss, a tensor, under 'loss'"):
+        t.training_step(labelled(4).tensors, 0)
+
+
+# -- prediction
+
+
+def test_predicting_with_and_without_targets():
+    x, y = labelled(6).tensors
+    t = task(plain_net())
+    t.training_step([x, y], 0)
+    output = t.model(x)
+    for batch in ([x, y], (x, y), [x], (x,), x):
+        assert torch.equal(t.predict_step(batch, 0), output)
+
+
+def test_predicting_from_several_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain_net()
+
+        def forward(self, a, b):
+            return self.net(a + b)
+
+    x, y = labelled(6).tensors
+    t = task(Two(), train=(x, x, y))
+    t.training_step([x, 2 * x, y], 0)
+    for batch in ([x, 2 * x, y], [x, 2 * x]):  # two parts are two inputs, once batches of three were seen
+        assert torch.equal(t.predict_step(batch, 0), t.model(x, 2 * x))
+
+
+def test_predicting_from_a_dict():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain_net()
+
+        def forward(self, x):
+            return self.net(x)
+
+    x, y = labelled(6).tensors
+    t = task(Named(), train={"x": x, "labels": y})
+    for batch in ({"x": x, "labels": y}, {"x": x}):
+        assert torch.equal(t.predict_step(batch, 0), t.model(x))
+
+
+def test_predicting_without_a_loss_gives_the_model_all_of_the_batch():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain_net()
+
+        def forward(self, x, labels=None):
+            output = self.net(x)
+            return {"logits": output} if labels is None else {"logits": output, "loss": F.cross_entropy(output, labels)}
+
+    x, y = labelled(6).tensors
+    t = task(Own(), loss=None, train={"x": x, "labels": y})
+    t.training_step({"x": x, "labels": y}, 0)
+    assert "loss" in t.predict_step({"x": x, "labels": y}, 0)
+    assert set(t.predict_step({"x": x}, 0)) == {"logits"}
+
+
+# -- schedulers
+
+
+def plateau(optimizer, _):
+    return lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
+def constant(optimizer, updates):
+    return lr_scheduler.ConstantLR(optimizer, total_iters=updates)
+
+
+def test_schedulers_in_all_their_forms():
+    def several(optimizer, updates):
+        own = wb.Schedule(plateau(optimizer, updates), frequency=2, monitor="val_l1")
+        return [constant(optimizer, updates), wb.Schedule(constant(optimizer, 3), "epoch", 4), own]
+
+    def forms(scheduler):
+        found = task(plain_net(), scheduler=scheduler).configure(Settings(), 10)
+        return [(s.interval, s.frequency, s.monitor) for s in found.schedules]
+
+    assert forms(constant) == [("step", 1, None)]
+    assert forms(plateau) == [("epoch", 1, "val_loss")]
+    assert forms(lambda o, n: wb.Schedule(plateau(o, n))) == [("epoch", 1, "val_loss")]
+    assert forms(several) == [("step", 1, None), ("epoch", 4, None), ("epoch", 2, "val_l1")]
+    assert forms(None) == []
+
+
+@pytest.mark.parametrize(("scheduler", "message"), [
+    (lambda o, n: None, "returned a NoneType"),
+    (lambda o, n: [constant(o, n), 3], "returned a int"),
+    (lambda o, n: wb.Schedule(constant(o, n), "batch"), "interval='batch'"),
+    (lambda o, n: wb.Schedule(constant(o, n), frequency=0), "frequency=0"),
+])  # fmt: skip
+def test_schedulers_that_are_refused(scheduler, message):
+    with pytest.raises(TaskError, match=message):
+        task(plain_net(), scheduler=scheduler).configure(Settings(), 10)
+
+
+@pytest.mark.parametrize("settings", [{"lr_schedule": "cosine"}, {"warmup": 5}, {"warmup": 0.1}])
+def test_a_built_in_schedule_beside_the_users_own(settings):
+    t = task(plain_net(), scheduler=constant)
+    (name,) = settings
+    with pytest.raises(TaskError, match=f"{name}=.* cannot go with scheduler="):
+        t.configure(Settings(**settings), 10)
+    assert task(plain_net()).configure(Settings(**settings), 10).schedules == ()
+
+
+# -- packed sequences
+
+
+class Sequences(Dataset):
+    """Of different lengths, with one label each."""
+
+    def __init__(self, n=12):
+        g = torch.Generator().manual_seed(0)
+        self.data = [(torch.randn(3 + i % 4, 3, generator=g), i % 2) for i in range(n)]
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return self.data[index]
+
+
+def pack(samples):
+    return pack_sequence([x for x, _ in samples], enforce_sorted=False), torch.tensor([y for _, y in samples])
+
+
+class Packed(nn.Module):
+    """The last output of each sequence."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.out = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, packed):
+        padded, lengths = pad_packed_sequence(self.net(packed)[0], batch_first=True)
+        return self.out(padded[torch.arange(len(lengths)), lengths - 1])
+
+
+def test_packed_sequences_train_like_a_plain_loop(tmp_path):
+    data, model = Sequences(), Packed()
+    twin = twin_of(model)
+    b = wb.Workbench(
+        model, train=data, val=data, loss=F.cross_entropy, collate_fn=pack, optimizer=torch.optim.SGD, root=tmp_path,
+        accelerator="cpu", batch_size=5, lr=0.1, max_epochs=2, shuffle=False, accumulate_grad_batches=2,
+    )  # fmt: skip
+    run = b.fit().result()
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(2):
+        for window in ([range(5), range(5, 10)], [range(10, 12)]):
+            total = sum(map(len, window))
+            for part in window:
+                x, y = pack([data[i] for i in part])
+                loss = F.cross_entropy(twin(x), y)
+                (loss if len(window) == 1 else loss * (len(part) / total)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert run.step == 4
+    assert same_weights(model, twin)
+    x, y = pack([data[i] for i in range(12)])
+    assert run.metrics["val_loss"] == pytest.approx(F.cross_entropy(model(x), y).item(), rel=1e-5)
+
+
+def test_a_packed_sequence_is_one_thing():
+    packed, y = pack(Sequences(4).data)
+    assert sample_count((packed, y)) == sample_count(packed) == 4
+    assert [name for name, _ in leaves((packed, y))] == ["0", "1"]
+    assert leaves(packed)[0][1] is packed.data
+    assert describe((packed, y)) == "0: (18, 3) float32 packed from 4 sequences of up to 6, 1: (4,) int64"
+    moved = to_device((packed, y), torch.device("cpu"))
+    assert torch.equal(moved[0].data, packed.data)
+    assert describe(DataSpec.of("train", [(packed, y)]).peek(2)) == describe((packed, y))
+
+    class Scored(Packed):
+        def forward(self, packed):
+            return {"loss": super().forward(packed).square().mean()}
+
+    t = task(Scored(), loss=None, train=[packed])
+    assert t.training_step(packed, 0).ndim == 0
+    with pytest.raises(TaskError, match=r"a batch is a PackedSequence; with loss= it must be \(x, y\)"):
+        task(Packed()).training_step(packed, 0)
+
+
+def test_a_nan_in_a_packed_sequence_is_named(tmp_path):
+    data = Sequences()
+    data.data[0][0][0, 0] = float("nan")
+    with pytest.raises(TaskError, match="The data holds NaN or infinite values in element 0: clean it first"):
+        wb.Workbench(Packed(), train=data, loss=F.cross_entropy, collate_fn=pack, root=tmp_path, accelerator="cpu")

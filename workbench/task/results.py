@@ -1,0 +1,28 @@
+"""What a step or a loss function returned, taken apart: the loss, and what the batch counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from workbench.task.batch import sample_count
+from workbench.task.protocol import TaskError
+
+
+def reported_weight(result: Any, where: str) -> Tensor | float | None:
+    """The "weight" in a result (its tokens, say); None where it reports none."""
+    if not isinstance(result, Mapping) or result.get("weight") is None:
+        return None
+    weight = result["weight"]
+    single = weight.numel() == 1 if isinstance(weight, Tensor) else isinstance(weight, (int, float))
+    if not single or isinstance(weight, bool):
+        raise TaskError(f"{where} returned weight={weight!r}: it must be one number, e.g. the batch's tokens.")
+    return weight.detach() if isinstance(weight, Tensor) else float(weight)
+
+
+def score_weight(result: Any, batch: Any, where: str) -> float:
+    """How much a validation batch counts: the weight that it reports, else its samples."""
+    weight = reported_weight(result, where)
+    return float(sample_count(batch) if weight is None else weight)
