@@ -34,6 +34,7 @@ class Checks:
             [] if session.settings.fast_dev_run else [EarlyStop(m) for m in session.settings.early_stopping]
         )
         self._number = 0
+        self._checked = -1
         self.ended: str | None = None
 
     def sanity(self, emit: Emit, inbox: Inbox) -> bool:
@@ -63,10 +64,10 @@ class Checks:
         session.epoch_loss.clear()
 
     def midway(self, in_epoch: int, emit: Emit, inbox: Inbox) -> bool:
-        """After an update: check if it is time; whether it was stopped."""
+        """Between two updates of an epoch: check if it is time; whether it was stopped."""
         session = self._session
-        if in_epoch == self._cadence.updates_per_epoch:
-            return False  # the end of the epoch has a check of its own
+        if in_epoch == 0 or session.step == self._checked:  # windows of which nothing was left are no updates
+            return False
         if not self._cadence.due(session.step, session.epoch, in_epoch, session.meter.seconds):
             return False
         flush(session, emit, wait=True)
@@ -84,6 +85,7 @@ class Checks:
         metrics = self._metrics(emit, inbox)
         if metrics is None:
             return True
+        self._checked = session.step
         self._cadence.checked(session.step, session.meter.seconds)
         if metrics:
             emit(Validated(session.step, epoch, metrics))

@@ -91,7 +91,10 @@ def pass_on(session: Session, window: Sequence[Any]) -> None:
         session.batch_idx += len(window)
     else:
         session.batch_idx += sum(piece.first for piece in window)
-        session.hiddens, session.next_hiddens = session.next_hiddens, {}
+        # One whose turn it was not goes on from where the others have come to.
+        last = next(reversed(session.next_hiddens.values()), None)
+        session.hiddens = {opt.index: session.next_hiddens.get(opt.index, last) for opt in session.optimizers}
+        session.next_hiddens = {}
 
 
 def _planned(session: Session, window: Sequence[Any]) -> list[float | None]:

@@ -69,6 +69,11 @@ def _train(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
     empty = True
     for window in windows(session.data.train(), size):
         empty = False
+        # Now that there is another window, the update before it was not the epoch's last, which has a check of its own.
+        if checks.midway(session.step - before, emit, inbox):
+            return True
+        if checks.ended:
+            break
         rng.give_way()
         if inbox and obey(session, emit, inbox):
             return True
@@ -82,10 +87,6 @@ def _train(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
         if session.meter.due():
             flush(session, emit)
         if reached(session.settings, session.step, session.epoch, session.meter.seconds):
-            break
-        if checks.midway(session.step - before, emit, inbox):
-            return True
-        if checks.ended:
             break
     if empty:
         raise TaskError(
