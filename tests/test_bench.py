@@ -20,6 +20,7 @@ from tests.engine.problems import (
 )
 from workbench.events import Called, Message, SettingsSet
 from workbench.runs.run import Run
+from workbench.task.protocol import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -354,3 +355,60 @@ def test_validation_can_be_stopped(tmp_path):
     fit.stop()
     assert fit.wait(timeout=5)
     assert fit.result().step == 2
+
+
+# -- the user's own averaging
+
+
+def newest(averaged, current, count):
+    return current
+
+
+def test_own_averaging_reaches_the_engine(tmp_path):
+    """An average that is the newest weights, taken at every third update, is the weights of the last of these."""
+    asked = []
+
+    def third(step, epoch):
+        asked.append((step, epoch))
+        return step % 3 == 0
+
+    def made(root, **settings):
+        return wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, optimizer=sgd, root=root, batch_size=8,
+                            accelerator="cpu", avg_fn=newest, should_update=third, **settings)  # fmt: skip
+
+    b = made(tmp_path / "a", weight_averaging="ema")
+    asked.clear()
+    b.fit(max_steps=11).result()
+    assert asked == [(step, (step - 1) // 7) for step in range(1, 12)]
+    plain = bench(plain_net(), labelled(), tmp_path / "b", lr=1e-3)
+    plain.fit(max_steps=9).result()
+    assert same_weights(b.model, plain.model)
+
+
+def test_own_averaging_with_averaging_off_is_refused_when_a_fit_begins(tmp_path):
+    b = wb.Workbench(plain_net(), train=labelled(), val=labelled(20, 3), loss=F.cross_entropy, root=tmp_path, batch_size=8,
+                     accelerator="cpu", max_epochs=1, avg_fn=newest)  # fmt: skip
+    assert set(b.validate().result()) == {"val_loss"}
+    assert b.find_lr(num_training=3).result().ended == "all points done"
+    job = b.fit()
+    with pytest.raises(TaskError, match="avg_fn= and should_update= belong to weight_averaging"):
+        job.result()
+    assert "RunEnded" in {type(e).__name__ for e in job.events}
+    b.set(weight_averaging="swa")
+    assert b.fit().result().status == "finished"
+
+
+def test_own_averaging_that_is_no_function(tmp_path):
+    for name in ("avg_fn", "should_update"):
+        with pytest.raises(TaskError, match=f"{name}=3 cannot be called"):
+            bench(plain_net(), labelled(), tmp_path, **{name: 3})
+
+
+def test_a_scheduler_may_be_several_of_any_kind(tmp_path):
+    def schedulers(optimizer, updates):
+        half = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        return [wb.Schedule(half, "epoch"), torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=100)]
+
+    b = wb.Workbench(plain_net(), train=labelled(), val=labelled(20, 3), loss=F.cross_entropy, root=tmp_path, lr=0.1,
+                     accelerator="cpu", batch_size=8, max_epochs=2, scheduler=schedulers)  # fmt: skip
+    assert b.fit().result().history["lr"].tolist() == pytest.approx([0.1] * 7 + [0.05] * 7)

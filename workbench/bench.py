@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -16,22 +16,24 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.dry_run import dry_run
-from workbench.events import BenchEvent, Called, Event, Message, SettingsSet, StatusChanged
+from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.capture import CallSite
 from workbench.launch import jobs
+from workbench.launch.evaluations import Evaluate, Predict, metrics_of, spec_to_predict
+from workbench.launch.folders import checkpoint_of, place_for, run_folder, run_to_export
+from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.protocol import AnyJob, Job
+from workbench.launch.spoken import Name, differing, line
 from workbench.launch.thread import ThreadLauncher
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
-from workbench.runs.store import RunFolder, new_id, prune
 from workbench.settings import Settings
 from workbench.task.make import task_of
-from workbench.task.protocol import Task
+from workbench.task.protocol import Task, TaskError
 from workbench.task.summary import ModelSummary
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
 
-Listener = Callable[[BenchEvent], None]
 T = TypeVar("T")
 
 
@@ -45,9 +47,15 @@ class Workbench:
             ready batches, or an object with `train_dataloader()`. None: the model object's own.
         loss: a function of (output, target) that gives one number.
         optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`.
-        scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update.
+        scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
+            it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each check of
+            the validation data), or a list of these.
         metrics: {"accuracy": f(output, y)}, reported as val_accuracy; each gives the mean over its batch.
         collate_fn: how samples become a batch, as for a DataLoader.
+        avg_fn: with `weight_averaging`, how one average takes in one weight: `avg_fn(averaged, current, count)`
+            returns the new average; `count` of them are in it.
+        should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
+            settings' rule. `step` updates have been taken; it is asked after each (EMA), or each epoch (SWA).
         listeners: functions of one event, called off the hot path.
         root: the folder for the record of all runs.
         settings: any field of `Settings`.
@@ -64,9 +72,11 @@ class Workbench:
         test: Any = None,
         loss: Callable[..., Tensor] | None = None,
         optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
-        scheduler: Callable[..., torch.optim.lr_scheduler.LRScheduler] | None = None,
+        scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
         metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        avg_fn: Callable[[Tensor, Tensor, Any], Tensor] | None = None,
+        should_update: Callable[[int, int], bool] | None = None,
         listeners: Sequence[Listener] = (),
         root: str | Path = ".workbench",
         **settings: Any,
@@ -85,19 +95,20 @@ class Workbench:
                 metrics=metrics,
                 collate_fn=collate_fn,
             )
+            _take_averaging(self._task, avg_fn, should_update)
             self._settings = _first_settings(self._task, settings)
         self.model = model
         self.root = Path(root)
+        self._collate_fn = collate_fn
         dry_run(self._task, self._settings)
         self._start = jobs.Start(self._task, self.root)
         self.summary = ModelSummary.of(self._task)
         self.jobs: list[AnyJob] = []
         self._starts: list[str] = []
-        self._listeners: list[Listener] = list(listeners)
-        self._failing: list[Listener] = []
+        self._listeners = Listeners(listeners)
         self._closing: list[Callable[[], None]] = []
         self._lock = threading.Lock()
-        self._launcher = ThreadLauncher(self._hear)
+        self._launcher = ThreadLauncher(self._listeners.hear)
 
     # -- settings
 
@@ -109,8 +120,8 @@ class Workbench:
     def set(self, **changes: Any) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
         self._settings = self._settings.replace(**changes)
-        self._tell(Called(_line("set", changes)))
-        self._tell(SettingsSet(self._settings.model_dump()))
+        self._listeners.tell(Called(line("set", changes)))
+        self._listeners.tell(SettingsSet(self._settings.model_dump()))
         return self._settings
 
     # -- jobs
@@ -128,6 +139,7 @@ class Workbench:
 
         start: "fresh" from the weights that the model had when the bench was made (or that you gave it since),
         "continue" from where it is, or the id of a run whose last weights to start from.
+        With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
         chosen = self._settings.replace(**settings)
         work = jobs.Fit(self._task, chosen, self._start, self._checked_start(start))
@@ -142,6 +154,7 @@ class Workbench:
         num_training: int = 100,
         mode: str = "exponential",
         early_stop_threshold: float | None = 4.0,
+        optimizer: int = 0,
         start: str = "fresh",
         **settings: Any,
     ) -> Job[LRCurve]:
@@ -149,11 +162,13 @@ class Workbench:
 
         mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed loss is so many
         times its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does it.
+        optimizer: of several, the one (counted from 0) whose rate is swept and whose loss is looked at; the others
+        take their steps at the rates that they have. The setting `lr` is the first one's and moves all of them.
         """
-        request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold)
+        request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
         chosen = self._settings.replace(**settings)
         work = jobs.FindLR(self._task, chosen, self._start, self._checked_start(start), request)
-        called = {**_differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
+        called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
         return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), start)
 
     def find_batch_size(
@@ -166,17 +181,25 @@ class Workbench:
         max_val: int | None = None,
         headroom: float = 0.05,
         max_memory: int | None = None,
+        method: str = "fit",
+        keep_effective: bool = False,
         **settings: Any,
     ) -> Job[BatchSizes]:
         """Try batch sizes with real updates until one does not fit, or all data is one batch.
 
         mode: "power" doubles, "binsearch" then finds the exact maximum and takes `headroom` off. max_memory:
         bytes that a trial on CPU may take (None: what is free). Not applied: `bench.set(batch_size=…)` does it.
+        method: "validate", "test" or "predict" try batches of that stage instead of updates.
+        keep_effective: an update holds batch_size x accumulate_grad_batches samples as now, whatever the batch
+        size: the result's `accumulate_grad_batches` is how many batches of `best` make it. Otherwise the rate that
+        was right may not be: `BatchSizes.lr` rescales one.
         """
-        request = BatchSizeRequest(mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory)
+        request = BatchSizeRequest(
+            mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective
+        )
         chosen = self._settings.replace(**settings)
         work = jobs.FindBatchSize(self._task, chosen, request)
-        called = {**_differing(request, BatchSizeRequest()), **settings}
+        called = {**differing(request, BatchSizeRequest()), **settings}
         return self._submit(
             "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
         )
@@ -189,10 +212,23 @@ class Workbench:
         """The metrics of the test data with the model's weights as they are."""
         return self._evaluate("test", "test", settings)
 
+    def predict(self, data: Any = None, **settings: Any) -> Job[list[Any]]:
+        """The model's output for each batch of `data`, with its weights as they are: a list, on the CPU, in order.
+
+        `torch.cat(outputs)` joins the batches of a model that returns a tensor. Stopped, it gives those it has.
+        data: anything that the bench takes as data, with targets or without, or one array of inputs; None: what the
+        model object predicts on (`predict_dataloader`), else the test data. It is not shuffled.
+        """
+        chosen = self._settings.replace(**settings)
+        spec = None if data is None else spec_to_predict(data, self._collate_fn)
+        work = Predict(self._task, chosen, spec)
+        given = () if data is None else (Name("data"),)
+        return self._submit("predict", chosen, settings, work, lambda job: work.outputs, positional=given)
+
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
         chosen = self._settings.replace(**settings)
-        work = jobs.Evaluate(self._task, chosen, stage)
-        return self._submit(kind, chosen, settings, work, jobs.metrics_of)
+        work = Evaluate(self._task, chosen, stage)
+        return self._submit(kind, chosen, settings, work, metrics_of)
 
     # -- what is kept
 
@@ -206,9 +242,9 @@ class Workbench:
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
         there = run.folder if isinstance(run, Run) and run.folder is not None else None
-        path = jobs.checkpoint_of(there or jobs.run_folder(self.root, run if isinstance(run, str) else run.id), which)
+        path = checkpoint_of(there or run_folder(self.root, run if isinstance(run, str) else run.id), which)
         jobs.load_weights(self._task.model, path)
-        self._tell(Called(_line("load", {}, run if isinstance(run, str) else run.id, which)))
+        self._listeners.tell(Called(line("load", {}, run if isinstance(run, str) else run.id, which)))
 
     def export(self, path: str | Path, run: Run | str | None = None) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.
@@ -218,22 +254,9 @@ class Workbench:
         """
         from workbench.export.script import export
 
-        chosen = self._run_to_export(run)
-        self._tell(Called(_line("export", {}, str(path))))
+        chosen = run_to_export(run, self.root, self.jobs)
+        self._listeners.tell(Called(line("export", {}, str(path))))
         return export(Path(path), chosen, self._site, self._task)
-
-    def _run_to_export(self, run: Run | str | None) -> Run:
-        if isinstance(run, Run):
-            return run
-        if isinstance(run, str):
-            return Run.open(jobs.run_folder(self.root, run))
-        for job in reversed(self.jobs):
-            if job.kind == "fit" and job.status in ("finished", "stopped"):
-                found: Run = job.result()
-                return found
-        from workbench.export.errors import ExportError
-
-        raise ExportError("there is no finished fit to export: call bench.fit().result() first, or give run=.")
 
     def close(self) -> None:
         """Stop what runs, drop what waits, close the views. The record stays."""
@@ -255,13 +278,7 @@ class Workbench:
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Hear every event from now on, on a thread off the hot path; call what is returned to hear no more."""
-        self._listeners.append(listener)
-
-        def unsubscribe() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return unsubscribe
+        return self._listeners.add(listener)
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when the bench has closed; call what is returned to have it not called."""
@@ -286,7 +303,7 @@ class Workbench:
 
     def _checked_start(self, start: str) -> str:
         if start not in ("fresh", "continue"):
-            jobs.checkpoint_of(jobs.run_folder(self.root, start), "last")
+            checkpoint_of(run_folder(self.root, start), "last")
         return start
 
     def _submit(
@@ -297,54 +314,23 @@ class Workbench:
         work: jobs.BenchWork,
         finish: Callable[[Job[T]], T],
         start: str = "fresh",
+        positional: Sequence[Any] = (),
     ) -> Job[T]:
         self._launcher.check_open()
         with self._lock:
             needed = {start for job, start in zip(self.jobs, self._starts, strict=True) if not job.done()} | {start}
-        id, folder, trouble = self._folder(kind, settings, needed)
-        work.bind(id, folder, trouble)
-        job: Job[T] = Job(id, kind, settings, folder, work, finish)
+        place = place_for(self.root, kind, settings, self.summary, len(self.jobs), needed)
+        work.bind(place)
+        job: Job[T] = Job(place.id, kind, settings, place.folder, work, finish)
         for past in self.jobs:
             past.forget_frames()
         with self._lock:
             self.jobs.append(job)
             self._starts.append(start)
-        self._tell(Called(_line(kind, called)))
-        self._tell(StatusChanged("queued"))
+        self._listeners.tell(Called(line(kind, called, *positional)))
+        self._listeners.tell(StatusChanged("queued"))
         self._launcher.submit(job)
         return job
-
-    def _folder(
-        self, kind: str, settings: Settings, needed: Collection[str]
-    ) -> tuple[str, RunFolder | None, Message | None]:
-        header = jobs.header(kind, settings, self.summary)
-        try:
-            id = new_id(self.root, kind)
-            folder = RunFolder.create(self.root, id, header)
-        except OSError as error:
-            text = f"no record is kept: {self.root} cannot be written ({error}). The job runs all the same."
-            return f"{kind}-{len(self.jobs)}", None, Message(text, "warning")
-        try:
-            prune(self.root, settings.keep_runs, needed)
-        except OSError as error:
-            return id, folder, Message(f"old runs could not be removed ({error}).", "warning")
-        return id, folder, None
-
-    def _hear(self, job: AnyJob, event: Event) -> list[str]:
-        """Tell an event of a job; the failures of listeners that had not failed before, in words."""
-        new = [(listener, text) for listener, text in self._tell(event) if listener not in self._failing]
-        self._failing += [listener for listener, _ in new]
-        return [f"a listener failed (this is said once; it goes on hearing):\n{text}" for _, text in new]
-
-    def _tell(self, event: BenchEvent) -> list[tuple[Listener, str]]:
-        """Tell all listeners; those that failed, with their tracebacks. A view's mistake must not end a run."""
-        failed = []
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except (Exception, SystemExit):  # noqa: BLE001
-                failed.append((listener, traceback.format_exc()))
-        return failed
 
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
@@ -356,20 +342,14 @@ def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
     return settings
 
 
+def _take_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
+    """The user's own ways of averaging, for the task to carry."""
+    for name, function in (("avg_fn", avg_fn), ("should_update", should_update)):
+        if function is not None:
+            if not callable(function):
+                raise TaskError(f"{name}={function!r} cannot be called: give a function.")
+            task.averaging = replace(task.averaging, **{name: function})
+
+
 def _run_of(job: Job[Run]) -> Run:
     return Run.from_events(job.events, None if job.folder is None else job.folder.path)
-
-
-def _differing(request: Any, default: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(request).items() if value != getattr(default, name)}
-
-
-def _line(name: str, keywords: Mapping[str, Any], *positional: Any) -> str:
-    """The line of code that stands for a call."""
-    arguments = [repr(value) for value in positional]
-    arguments += [f"{key}={_short(value)}" for key, value in keywords.items()]
-    return f"bench.{name}({', '.join(arguments)})"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) and float(f"{value:.6g}") == value else repr(value)

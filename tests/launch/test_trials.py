@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from tests.engine.problems import bench, labelled, plain_net, same_weights, weights
 from workbench.commands import Mailbox, Stop
 from workbench.launch.trials import trials
-from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped, measure_here
+from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
+from workbench.tuners.trying import measure_here
 
 MB = 2**20
 

@@ -22,7 +22,7 @@ from workbench.runs.run import Run
 from workbench.settings import SettingsError
 from workbench.share.parcel import ParcelError
 from workbench.task.protocol import TaskError
-from workbench.tuners import batch_size
+from workbench.tuners import trying
 from workbench.tuners.batch_sizes import BatchSizes, ModelDoesNotFit
 
 MB = 2**20
@@ -184,7 +184,7 @@ def test_a_trial_has_whole_batches_at_the_effective_size(tmp_path):
     b = wb.Workbench(noisy_net(), train=labelled(50), val=labelled(20, 3), loss=loss, root=tmp_path, accelerator="cpu",
                      batch_size=8, accumulate_grad_batches=2)  # fmt: skip
     seen.clear()
-    trial = batch_size.measure(b._task, b.settings, 12, 3)
+    trial = trying.measure(b._task, b.settings, 12, 3)
     assert trial.ok
     training = [size for size, grad in seen if grad]
     assert set(training) == {12}
@@ -196,7 +196,7 @@ def test_measuring_leaves_no_trace(tmp_path):
     model = noisy_net()
     b = bench(model, labelled(), tmp_path, adam, max_epochs=1)
     before, state = weights(model), torch.get_rng_state()
-    batch_size.measure(b._task, b.settings, 20, 2)
+    trying.measure(b._task, b.settings, 20, 2)
     assert same_weights(before, weights(model))
     assert torch.equal(state, torch.get_rng_state())
     first = b.fit().result()

@@ -10,7 +10,18 @@ from typing import Any
 
 from tqdm.std import tqdm
 
-from workbench.events import CurvePoint, Event, Message, RunStarted, StepsDone, Trial, Validated
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    CurvePoint,
+    Event,
+    Message,
+    RunStarted,
+    SearchEnded,
+    StepsDone,
+    Trial,
+    Validated,
+)
 
 _NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
 
@@ -65,15 +76,27 @@ class Progress:
             self._bar.start_t = time.time() - event.seconds
             self._facts["epoch"] = str(event.epoch)
             self._facts["loss"] = f"{event.array('loss')[-1]:.4g}"
-        elif isinstance(event, CurvePoint):
-            self._bar.n = event.index + 1
-            self._facts["lr"] = f"{event.lr:.2e}"
-            self._facts["loss"] = f"{event.smoothed:.4g}"
-        elif isinstance(event, Trial):
-            self._bar.n += 1
-            speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
-            self._facts["size"] = f"{event.size} {speed}"
+        elif isinstance(event, CurvePoint | CurveEnded | Trial | SearchEnded):
+            self._note_search(event, self._bar)
+        elif isinstance(event, Changed) and event.values.get("batch_size") is not None:
+            self._bar.total = None  # an epoch has another number of updates from here on
         elif isinstance(event, Validated):
             self._facts.update({name: f"{value:.4g}" for name, value in event.metrics.items()})
         elif isinstance(event, Message) and event.level != "info":
             self._bar.write(event.text, file=sys.stdout)
+
+    def _note_search(self, event: CurvePoint | CurveEnded | Trial | SearchEnded, bar: tqdm[Any]) -> None:
+        """A search is the job itself, or a milestone of a fit, whose bar it does not move."""
+        own = self._kind in _NAMES
+        if isinstance(event, CurvePoint):
+            bar.n = event.index + 1 if own else bar.n
+            self._facts["lr" if own else "trying lr"] = f"{event.lr:.2e}"
+            if own:
+                self._facts["loss"] = f"{event.smoothed:.4g}"
+        elif isinstance(event, Trial):
+            bar.n += own
+            speed = f"{event.samples_per_second:,.0f}/s" if event.samples_per_second else "does not fit"
+            self._facts["size" if own else "trying size"] = f"{event.size} {speed}"
+        elif not own:
+            for name in ("trying lr", "trying size"):
+                self._facts.pop(name, None)

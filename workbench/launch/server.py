@@ -28,7 +28,10 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-PRELOAD = ("torch", "torch._dynamo", "accelerate", "cloudpickle", "workbench.launch.worker", "workbench.tuners.batch_size")
+PRELOAD = (
+    "torch", "torch._dynamo", "accelerate", "cloudpickle", "workbench.launch.worker", "workbench.tuners.batch_size",
+    "workbench.tuners.trying",
+)  # fmt: skip
 """torch._dynamo: the first optimizer of a process imports it, for seconds."""
 
 FIXED = 4

@@ -7,33 +7,42 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from workbench.commands import Mailbox, Stop
+from workbench.commands import Inbox, Stop
 from workbench.engine.runtime import Runtime
+from workbench.engine.session import Session
 from workbench.events import Trial
 from workbench.launch.child import available_memory, run_in_child
 from workbench.settings import Settings
 from workbench.share.parcel import pack
 from workbench.task.protocol import Task
-from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped, measure, measure_here
+from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
+from workbench.tuners.trying import measure, measure_here, measure_within
 
 TrialOf = Callable[[int], Trial]
 
 
 @contextlib.contextmanager
-def trials(task: Task, settings: Settings, request: BatchSizeRequest, inbox: Mailbox) -> Iterator[TrialOf]:
-    """A `trial(size)` for this task; the model and data travel to the children once."""
-    if Runtime(settings).device.type != "cpu":
-        yield lambda size: measure_here(task, settings, size, request.steps_per_trial)
+def trials(
+    task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None = None
+) -> Iterator[TrialOf]:
+    """A `trial(size)` for this task; the model and data travel to the children once.
+
+    session: of a fit that goes on afterwards. On a device its own memory is what a trial has.
+    """
+    device = session.device if session is not None else Runtime(settings).device
+    if device.type != "cpu":
+        yield _in_place(task, settings, request, session)
         return
-    threads = torch.get_num_threads()
+    threads, epoch = torch.get_num_threads(), session.epoch if session is not None else 0
     with pack((task, settings), names={"task": task}) as parcel:
 
         def trial(size: int) -> Trial:
             outcome = run_in_child(
                 _measure,
                 parcel,
+                request,
                 size,
-                request.steps_per_trial,
+                epoch,
                 memory_limit=request.max_memory or available_memory(),
                 stop=lambda: inbox.has(Stop),
                 threads=threads,
@@ -41,7 +50,9 @@ def trials(task: Task, settings: Settings, request: BatchSizeRequest, inbox: Mai
             if outcome.kind == "stopped":
                 raise TrialStopped
             if outcome.out_of_memory:
-                return Trial(size, False, peak_bytes=outcome.peak_bytes, error=str(outcome.error or outcome.died))
+                return Trial(
+                    size, False, peak_bytes=outcome.peak_bytes, error=str(outcome.error or outcome.died)
+                )
             measured = outcome.get()
             assert isinstance(measured, Trial)
             return measured
@@ -49,6 +60,21 @@ def trials(task: Task, settings: Settings, request: BatchSizeRequest, inbox: Mai
         yield trial
 
 
-def _measure(given: tuple[Task, Settings], size: int, steps: int) -> Trial:
+def _in_place(
+    task: Task, settings: Settings, request: BatchSizeRequest, session: Session | None
+) -> TrialOf:
+    steps, method = request.steps_per_trial, request.method
+
+    def trial(size: int) -> Trial:
+        at_size = request.settings_at(settings, size)
+        if session is not None:
+            return measure_within(session, at_size, size, steps)
+        return measure_here(task, at_size, size, steps, method)
+
+    return trial
+
+
+def _measure(given: tuple[Task, Settings], request: BatchSizeRequest, size: int, epoch: int) -> Trial:
     task, settings = given
-    return measure(task, settings, size, steps)
+    settings = request.settings_at(settings, size)
+    return measure(task, settings, size, request.steps_per_trial, request.method, epoch)

@@ -1,39 +1,23 @@
 """The batch-size search: real updates at each size, and only sizes that were tried and passed come back.
 
-`batch_sizes` has the search as arithmetic; here is what one trial does. The launcher supplies `trial`: on CPU it
-runs `measure` in a child process with a memory limit, on a device in place.
+`batch_sizes` has the search as arithmetic, `trying` what one trial does. The launcher supplies `trial`: on CPU it
+runs in a child process with a memory limit, on a device in place.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gc
-import statistics
-from collections.abc import Callable, Iterator
-from time import perf_counter
-from typing import Any
-
-import torch
+from collections.abc import Callable
 
 from workbench.commands import Inbox, Stop
-from workbench.engine.session import Session, opened
-from workbench.engine.step import update
-from workbench.engine.validate import validate
 from workbench.events import Emit, Trial
-from workbench.instruments import memory
-from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task, TaskError
-from workbench.techniques.accumulation import size_at
 from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
-from workbench.tuners.batch_sizes import NotEnoughData, check, ended_event, search
 from workbench.tuners.batch_sizes import TrialStopped as TrialStopped
-from workbench.tuners.feed import NoBatch, cycled_windows
-
-ENOUGH = 0.4
-"""Seconds of further updates that a trial which fits is timed over, to compare speeds."""
-MOST = 50
-"""Further updates at the most."""
+from workbench.tuners.batch_sizes import check, ended_event, search
+from workbench.tuners.effective import accumulation, effective_batch
+from workbench.tuners.stages import METHODS, data_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +31,10 @@ class BatchSizeRequest:
     max_val: int | None = None
     headroom: float = 0.05
     max_memory: int | None = None
+    method: str = "fit"
+    """What is tried: "fit" (updates), or batches of "validate", "test" or "predict"."""
+    keep_effective: bool = False
+    """Whether the batches of an update hold as many samples as the settings say, whatever their size."""
 
     def __post_init__(self) -> None:
         check(self.mode, self.init_val, self.max_trials, self.max_val, None, self.headroom)
@@ -56,19 +44,29 @@ class BatchSizeRequest:
             )
         if self.max_memory is not None and self.max_memory <= 0:
             raise SettingsError(f"max_memory={self.max_memory!r}: bytes above 0, or None for what is free.")
+        if self.method not in METHODS:
+            raise SettingsError(f"method={self.method!r}: give one of {', '.join(map(repr, METHODS))}.")
+        if self.keep_effective and self.method != "fit":
+            raise SettingsError(
+                f"keep_effective=True is about updates, and method={self.method!r} takes none: leave it out."
+            )
+
+    def settings_at(self, settings: Settings, size: int) -> Settings:
+        """The settings that a trial of this size runs with."""
+        if not self.keep_effective:
+            return settings
+        return settings.replace(accumulate_grad_batches=accumulation(effective_batch(settings), size))
 
 
 def run(
-    task: Task, request: BatchSizeRequest, emit: Emit, inbox: Inbox, trial: Callable[[int], Trial]
+    task: Task,
+    settings: Settings,
+    request: BatchSizeRequest,
+    emit: Emit,
+    inbox: Inbox,
+    trial: Callable[[int], Trial],
 ) -> BatchSizes:
-    """Search with `trial`, telling each outcome as it happens."""
-    stopped = False
-
-    def stop() -> bool:
-        nonlocal stopped
-        while inbox:
-            stopped = isinstance(inbox.take(), Stop) or stopped
-        return stopped
+    """Search with `trial`, telling each outcome as it happens. A Stop ends it, and stays in the inbox."""
 
     def told(size: int) -> Trial:
         outcome = trial(size)
@@ -81,92 +79,21 @@ def run(
         init_val=request.init_val,
         max_trials=request.max_trials,
         max_val=request.max_val,
-        cap=cap_of(task),
+        cap=cap_of(task, request.method),
         headroom=request.headroom,
-        stop=stop,
+        effective=effective_batch(settings) if request.keep_effective else None,
+        stop=lambda: inbox.has(Stop),
     )
     emit(ended_event(found))
     return found
 
 
-def cap_of(task: Task) -> int | None:
+def cap_of(task: Task, method: str = "fit") -> int | None:
     """The most samples a batch can hold: the data's length. Refuses data that makes its own batches."""
-    if task.train is None:
-        raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
-    own = task.train.parts.own_batches
+    spec = data_of(task, method)
+    own = spec.parts.own_batches
     if own is not None:
         raise TaskError(
-            f"find_batch_size cannot set the batch size of train: {own}. Give the Dataset instead."
+            f"find_batch_size cannot set the batch size of {spec.name}: {own}. Give the Dataset instead."
         )
-    return task.train.samples
-
-
-def measure(task: Task, settings: Settings, size: int, steps: int) -> Trial:
-    """Take `steps` updates at this batch size, and validate a batch of it; errors are raised as they are."""
-    settings = settings.replace(batch_size=size, drop_last=True)
-    with opened(task, settings) as session, session.scratch():
-        idle = _begin_peak(session.device)
-        # Full windows: an epoch's short one would take less time and memory than it is counted for.
-        feed = cycled_windows(task, settings, across_epochs=True)
-        session.train_mode()
-        try:
-            seconds = [_timed(session, feed) for _ in range(steps)]
-        except NoBatch:
-            raise NotEnoughData(f"the data holds fewer than {size} samples") from None
-        _validate_once(session, size)
-        peak = _peak(session.device, idle)
-        # The first updates also allocate, choose kernels and start threads: a speed worth comparing needs more.
-        until = perf_counter() + ENOUGH
-        while perf_counter() < until and len(seconds) < steps + MOST:
-            seconds.append(_timed(session, feed))
-        typical = statistics.median(seconds[1:] or seconds)
-        samples = size * size_at(settings.accumulate_grad_batches, 0)
-        return Trial(size, True, typical, samples / typical, peak)
-
-
-def _timed(session: Session, feed: Iterator[list[Any]]) -> float:
-    """Seconds for one more update, its batches included."""
-    began = perf_counter()
-    loss = update(session, next(feed))
-    if loss is not None:
-        float(loss)  # waits for the device
-    return perf_counter() - began
-
-
-def measure_here(task: Task, settings: Settings, size: int, steps: int) -> Trial:
-    """`measure` in this process: running out of memory is a failed trial, and what it held is let go."""
-    try:
-        return measure(task, settings, size, steps)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return Trial(size, False, error=str(error))
-    finally:
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def _begin_peak(device: torch.device) -> int:
-    if device.type != "cuda":
-        memory.reset_peak()
-        return 0
-    torch.cuda.reset_peak_memory_stats(device)
-    return int(torch.cuda.memory_allocated(device))
-
-
-def _peak(device: torch.device, idle: int) -> int:
-    """Bytes held at most since `_begin_peak`, above what was held then (the weights)."""
-    if device.type != "cuda":
-        return memory.peak_bytes()
-    return int(torch.cuda.max_memory_allocated(device)) - idle
-
-
-def _validate_once(session: Session, size: int) -> None:
-    spec = session.task.val
-    if spec is None or spec.one_shot or spec.parts.own_batches:
-        return
-    loader = spec.loader(session.settings, batch_size=size)
-    for batch in loader:
-        validate(session, [batch])
-        return
+    return spec.samples

@@ -17,6 +17,7 @@ from workbench.events import SearchEnded, Trial
 from workbench.plots.batch_size import batch_size
 from workbench.plots.chart import Chart
 from workbench.settings import SettingsError
+from workbench.tuners.effective import accumulation, next_size, rescaled, short_of
 
 MODES = ("power", "binsearch")
 _AS_FAST = 0.9  # `best` is the smallest size with at least this share of the best samples/s
@@ -41,12 +42,14 @@ class BatchSizes:
     `largest` is the biggest that passed; `best` the smallest with at least 90% of the best samples/s, and after
     "binsearch" not above the size that `headroom` left, since at the very limit a run may fail later on. Both
     are None where the search was stopped before any size passed. `trials` are in the order they were made.
+    `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the effective batch.
     """
 
     best: int | None
     largest: int | None
     trials: tuple[Trial, ...]
     ended: str
+    accumulate_grad_batches: int | None = None
 
     @classmethod
     def from_events(cls, events: Iterable[Any]) -> BatchSizes:
@@ -62,7 +65,19 @@ class BatchSizes:
                 last = event
         if last is None:
             last = SearchEnded(None, None, "not ended")
-        return cls(last.best, last.largest, tuple(trials), last.ended)
+        return cls(last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches)
+
+    def lr(self, lr: float, from_size: int, rule: str = "linear") -> float:
+        """`lr`, which was right for batches of `from_size`, rescaled for batches of `best`. Never applied by itself.
+
+        rule: "linear" (twice the batch, twice the rate: SGD), "sqrt" (its square root: Adam and its kin) or "none".
+        Where the effective batch was kept, or no size passed, the rate is what it was. A rule of thumb: `find_lr` at
+        the new size measures.
+        """
+        kept = self.accumulate_grad_batches is not None or self.best is None
+        if isinstance(from_size, bool) or not isinstance(from_size, int) or from_size < 1:
+            raise SettingsError(f"from_size={from_size!r}: a batch size of at least 1 is needed.")
+        return rescaled(lr, rule, 1.0 if kept or self.best is None else self.best / from_size)
 
     def figure(self) -> Any:
         """Samples/s and peak memory over the sizes tried, as a plotly figure."""
@@ -80,7 +95,9 @@ class BatchSizes:
         return batch_size(self.trials, self.best, self.largest)
 
     def __repr__(self) -> str:
-        head = f"BatchSizes: best {_or_none(self.best)}, largest {_or_none(self.largest)} ({self.ended})"
+        many = self.accumulate_grad_batches
+        best = _or_none(self.best) + (f" x {many} batches" if many is not None else "")
+        head = f"BatchSizes: best {best}, largest {_or_none(self.largest)} ({self.ended})"
         rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
         return "\n".join([head, f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'peak':>10}", *rows])
 
@@ -101,6 +118,7 @@ def search(
     max_val: int | None = None,
     cap: int | None = None,
     headroom: float = 0.05,
+    effective: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BatchSizes:
     """Try sizes until the limit is known; sizes in samples per device.
@@ -112,24 +130,33 @@ def search(
     itself, and a start above it begins there. Where the start fails it is halved down to 1, and where 1 fails
     too, `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is asked before each trial.
 
+    `effective`: an effective batch to keep. No size is above it, those that divide it are preferred, as tries and
+    as `best`, and the result says how many batches of `best` make it.
+
     Without a failure memory is not the limit, so no headroom is taken.
     """
     check(mode, init_val, max_trials, max_val, cap, headroom)
-    limit = min((v for v in (max_val, cap) if v is not None), default=None)
+    limits = {"max_val": max_val, "length of the data set": cap, "effective batch": effective}
+    known = {name: value for name, value in limits.items() if value is not None}
+    limit_name = min(known, key=lambda name: known[name], default="")
     hunt = _Hunt(trial, max_trials, stop)
-    ended = _power(hunt, int(init_val), limit, "max_val" if limit == max_val else "length of the data set")
+    ended = _power(hunt, _doubling(int(init_val), known.get(limit_name), effective), limit_name)
     ceiling = None
     if mode == "binsearch" and hunt.smallest_failed is not None:
         if hunt.why is None:
             ended, ceiling = _bisect(hunt, headroom)
         if ceiling is None and hunt.largest is not None:
             ceiling = _less(hunt.largest, headroom)
-    return BatchSizes(hunt.best(ceiling), hunt.largest, tuple(hunt.trials), hunt.why or ended)
+    ended, best, many = hunt.why or ended, hunt.best(ceiling, effective), None
+    if effective is not None and best is not None:
+        many = accumulation(effective, best)
+        ended = "; ".join(filter(None, [ended, short_of(effective, best)]))
+    return BatchSizes(best, hunt.largest, tuple(hunt.trials), ended, many)
 
 
 def ended_event(found: BatchSizes) -> SearchEnded:
     """The event that closes a search."""
-    return SearchEnded(found.best, found.largest, found.ended)
+    return SearchEnded(found.best, found.largest, found.ended, found.accumulate_grad_batches)
 
 
 class _Hunt:
@@ -174,13 +201,18 @@ class _Hunt:
         below = [size for size in passed if failed is None or size < failed]
         return max(below or passed, default=None)
 
-    def best(self, ceiling: int | None) -> int | None:
-        """The smallest size nearly as fast as the fastest; sizes above `ceiling` count only where there is no other."""
+    def best(self, ceiling: int | None, effective: int | None = None) -> int | None:
+        """The smallest size nearly as fast as the fastest; sizes above `ceiling` count only where there is no other.
+
+        So do sizes that do not divide `effective`.
+        """
         if self.largest is None:
             return None
         passed = [t for t in self.trials if t.ok and t.size <= self.largest]
         if ceiling is not None:
             passed = [t for t in passed if t.size <= ceiling] or passed
+        if effective is not None:
+            passed = [t for t in passed if effective % t.size == 0] or passed
         speeds = {t.size: t.samples_per_second or math.nan for t in passed}
         speeds = {size: speed for size, speed in speeds.items() if math.isfinite(speed)}
         if not speeds:
@@ -188,9 +220,8 @@ class _Hunt:
         return min(size for size, speed in speeds.items() if speed >= _AS_FAST * max(speeds.values()))
 
 
-def _power(hunt: _Hunt, start: int, limit: int | None, limit_name: str) -> str:
-    """Double until a size fails or the limit passes; halve where the start fails."""
-    sizes = _doubling(start, limit)
+def _power(hunt: _Hunt, sizes: Iterator[int], limit_name: str) -> str:
+    """Go up until a size fails or the limit passes; halve where the start fails."""
     size = next(sizes)
     if hunt.passes(size) is False:
         return _down(hunt, size)
@@ -200,14 +231,16 @@ def _power(hunt: _Hunt, start: int, limit: int | None, limit_name: str) -> str:
             break
         if not outcome:
             return f"{size} did not fit"
-    return f"{limit_name} reached ({limit})"
+    return f"{limit_name} reached ({size})"
 
 
-def _doubling(start: int, limit: int | None) -> Iterator[int]:
+def _doubling(start: int, limit: int | None, effective: int | None = None) -> Iterator[int]:
+    """From the start up to the limit, which is tried itself: doubled, or by way of what divides `effective`."""
     size = start if limit is None else min(start, limit)
     yield size
     while limit is None or size < limit:
-        size = 2 * size if limit is None else min(2 * size, limit)
+        size = next_size(size, effective)
+        size = size if limit is None else min(size, limit)
         yield size
 
 

@@ -21,7 +21,8 @@ NOT_ENDED = "not ended"
 class LRCurve:
     """One sweep of learning rates.
 
-    `lrs`, `losses` (raw, one per update) and `smoothed`: float64 arrays, shape (points,), read-only.
+    `lrs` (of the swept optimizer's first parameter group), `losses` (that optimizer's, raw, one per update) and
+    `smoothed`: float64 arrays, shape (points,), read-only.
     `suggestions`: each rule's `Suggestion` by name; `suggestion`: the recommended rate (`landmarks`), None where
     none can be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it.
     """

@@ -24,6 +24,7 @@ from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
+from workbench.settings import SettingsError
 from workbench.task.protocol import TaskError
 from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
@@ -47,12 +48,19 @@ class LRRequest:
     """Of several optimizers, the one whose rate is swept; the others stay at theirs."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.optimizer, bool) or not isinstance(self.optimizer, int) or self.optimizer < 0:
+            raise SettingsError(
+                f"optimizer={self.optimizer!r}: the number of an optimizer is needed, counted from 0."
+            )
         sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
         sweep.StopRule(self.early_stop_threshold)
 
 
 def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
-    """Sweep the session's learning rate; whatever happens, the session is as it was before."""
+    """Sweep the session's learning rate; whatever happens, the session is as it was before.
+
+    A Stop ends it, and stays in the inbox; other commands wait there too.
+    """
     opt = _chosen(session, request)
     one_cycle = _one_cycle(opt)
     with session.scratch():
@@ -60,15 +68,17 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
             _undo_momentum(opt.optimizer)
         points, ended = _sweep(session, opt, request, emit, inbox)
         end = _conclude(opt.optimizer, one_cycle, points, ended, request)
+    if session.several:
+        end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
     emit(end)
     return end
 
 
 def _chosen(session: Session, request: LRRequest) -> Optimizing:
     count = len(session.optimizers)
-    if not isinstance(request.optimizer, int) or not 0 <= request.optimizer < count:
-        there = "one optimizer: 0" if count == 1 else f"{count} optimizers: 0 to {count - 1}"
-        raise TaskError(f"find_lr(optimizer={request.optimizer!r}): there is {there}.")
+    if request.optimizer >= count:
+        there = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
+        raise TaskError(f"find_lr(optimizer={request.optimizer}): there {there}.")
     return session.optimizers[request.optimizer]
 
 
@@ -95,7 +105,7 @@ def _points(
     for index, lr in enumerate(
         sweep.rates(request.min_lr, request.max_lr, request.num_training, request.mode)
     ):
-        if _stop_wanted(inbox):
+        if inbox and inbox.has(Stop):
             return points, sweep.STOPPED
         set_lr(float(lr))
         rng.give_way()
@@ -175,8 +185,7 @@ def _undo_momentum(optimizer: Optimizer) -> None:
                 group[name] = optimizer.defaults[name]
 
 
-def _stop_wanted(inbox: Inbox) -> bool:
-    while inbox:
-        if isinstance(inbox.take(), Stop):
-            return True
-    return False
+def _whose(index: int) -> str:
+    """With several optimizers: what the rates of the curve are, and what the setting is."""
+    others = "the others stayed at theirs. The setting lr is the first optimizer's, and moves all in proportion."
+    return f"these are the rates of optimizer {index} alone (its first group); {others}"

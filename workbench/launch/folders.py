@@ -1,0 +1,102 @@
+"""The folder of a job: made before it runs, found again by its id."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from workbench import __version__
+from workbench.events import Message
+from workbench.launch.protocol import AnyJob
+from workbench.runs.run import Run
+from workbench.runs.store import RunFolder, check_id, new_id, prune, runs_folder
+from workbench.settings import Settings
+from workbench.task.summary import ModelSummary
+
+
+class Place(NamedTuple):
+    """A job's id, its folder if there is one, and what went wrong in making it."""
+
+    id: str
+    folder: RunFolder | None = None
+    trouble: Message | None = None
+
+
+def place_for(
+    root: Path, kind: str, settings: Settings, summary: ModelSummary, number: int, needed: Collection[str]
+) -> Place:
+    """A folder for job `number` of a bench; old ones go, but for the `needed` and the newest. A dry run has none."""
+    if settings.fast_dev_run:
+        return Place(f"{kind}-dev-{number}")
+    try:
+        id = new_id(root, kind)
+        folder = RunFolder.create(root, id, header(kind, settings, summary))
+    except OSError as error:
+        text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
+        return Place(f"{kind}-{number}", None, Message(text, "warning"))
+    try:
+        prune(root, settings.keep_runs, needed)
+    except OSError as error:
+        return Place(id, folder, Message(f"old runs could not be removed ({error}).", "warning"))
+    return Place(id, folder)
+
+
+def header(kind: str, settings: Settings, summary: ModelSummary) -> dict[str, Any]:
+    """What `run.json` says of a job before it runs."""
+    return {
+        "kind": kind,
+        "task": {
+            "model": summary.name,
+            "parameters": summary.parameters,
+            "trainable": summary.trainable,
+            "device": summary.device,
+        },
+        "settings": settings.model_dump(),
+        "seed": settings.seed,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "workbench": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "accelerate": version("accelerate"),
+            "numpy": version("numpy"),
+        },
+    }
+
+
+def run_folder(root: Path, id: str) -> Path:
+    """The folder of a run; FileNotFoundError names the runs there are."""
+    path = runs_folder(root) / check_id(id)
+    if not path.is_dir():
+        there = ", ".join(sorted(p.name for p in path.parent.iterdir() if p.is_dir())) or "none"
+        raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {there}.")
+    return path
+
+
+def checkpoint_of(run: Path, which: str) -> Path:
+    """The file of the weights of the run in this folder; FileNotFoundError names what there is."""
+    path = run / "checkpoints" / f"{check_id(which)}.safetensors"
+    if not path.exists():
+        there = ", ".join(sorted(p.stem for p in path.parent.glob("[!.]*.safetensors"))) or "none"
+        raise FileNotFoundError(f"run {run.name!r} has no {which!r} weights; it has: {there}.")
+    return path
+
+
+def run_to_export(run: Run | str | None, root: Path, jobs: Sequence[AnyJob]) -> Run:
+    """The run that is meant: None is the last fit of these jobs that has a result and was no dry run."""
+    if isinstance(run, Run):
+        return run
+    if isinstance(run, str):
+        return Run.open(run_folder(root, run))
+    for job in reversed(jobs):
+        if job.kind == "fit" and job.status in ("finished", "stopped") and not job.settings.fast_dev_run:
+            found: Run = job.result()
+            return found
+    from workbench.export.errors import ExportError
+
+    raise ExportError("there is no finished fit to export: call bench.fit().result() first, or give run=.")

@@ -1,0 +1,29 @@
+"""The line of code that stands for a call, as it is shown and can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Name(str):
+    """A name in the line: of a value that has no text of its own."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def line(name: str, keywords: Mapping[str, Any], *positional: Any) -> str:
+    """`bench.name(…)` with these arguments."""
+    arguments = [repr(value) for value in positional]
+    arguments += [f"{key}={_short(value)}" for key, value in keywords.items()]
+    return f"bench.{name}({', '.join(arguments)})"
+
+
+def differing(request: Any, default: Any) -> dict[str, Any]:
+    """The fields of a request that are not the default's."""
+    return {name: value for name, value in vars(request).items() if value != getattr(default, name)}
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) and float(f"{value:.6g}") == value else repr(value)

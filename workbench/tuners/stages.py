@@ -1,0 +1,32 @@
+"""The data of each stage: what a batch-size search tries, what `validate`, `test` and `predict` read."""
+
+from __future__ import annotations
+
+from workbench.settings import SettingsError
+from workbench.task.data import DataSpec
+from workbench.task.protocol import Task, TaskError
+
+METHODS = ("fit", "validate", "test", "predict")
+"""The stages, by the names of the calls that run them."""
+
+
+def data_of(task: Task, method: str) -> DataSpec:
+    """The data that a stage reads; `TaskError` says what to give where there is none."""
+    if method == "fit":
+        if task.train is None:
+            raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
+        return task.train
+    if method == "predict":
+        found = task.predict or task.test
+        if found is None:
+            raise TaskError(
+                "there is no data to predict: give it, bench.predict(data), or test= when the bench is made."
+            )
+        return found
+    name = {"validate": "val", "test": "test"}.get(method)
+    if name is None:
+        raise SettingsError(f"method={method!r}: give one of {', '.join(map(repr, METHODS))}.")
+    spec = task.val if name == "val" else task.test
+    if spec is None:
+        raise TaskError(f"there is no {name} data: give {name}= when the bench is made.")
+    return spec

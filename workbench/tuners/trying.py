@@ -1,0 +1,218 @@
+"""What one trial of the batch-size search does: real updates, or batches of another stage, timed and measured."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import traceback
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from workbench.engine.feeds import first
+from workbench.engine.predict import predict
+from workbench.engine.session import Session, opened
+from workbench.engine.step import update
+from workbench.engine.validate import validate
+from workbench.events import Trial
+from workbench.instruments import memory
+from workbench.instruments.memory import is_out_of_memory
+from workbench.settings import Settings
+from workbench.task.protocol import Task, TaskError
+from workbench.techniques.accumulation import size_at
+from workbench.tuners.batch_sizes import NotEnoughData
+from workbench.tuners.feed import NoBatch, cycled_windows
+from workbench.tuners.stages import data_of
+
+ENOUGH = 0.4
+"""Seconds of further updates that a trial which fits is timed over, to compare speeds."""
+MOST = 50
+"""Further updates at the most."""
+
+
+class _Work(NamedTuple):
+    """What a trial repeats: an update, or a batch of another stage."""
+
+    once: Callable[[], object]
+    samples: float
+    """How many it takes each time."""
+
+
+def measure(
+    task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
+) -> Trial:
+    """Take `steps` updates at this batch size, and validate a batch of it; errors are raised as they are.
+
+    method: "validate", "test" and "predict" take batches of that stage instead. epoch: whose accumulation holds.
+    """
+    settings = _calm(settings)
+    if method == "fit":
+        settings = settings.replace(batch_size=size, drop_last=True)
+    with opened(task, settings) as session, session.scratch():
+        if session.average is not None and method == "fit":
+            session.average.update(session.averaged_parameters)  # it has its place in a fit's memory
+        return _measured(session, settings, size, steps, method, epoch)
+
+
+def measure_here(
+    task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
+) -> Trial:
+    """`measure` in this process: running out of memory is a failed trial, and what it held is let go."""
+    try:
+        return measure(task, settings, size, steps, method, epoch)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return Trial(size, False, error=str(error))
+    finally:
+        _let_go()
+
+
+def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
+    """The same trial of a fit inside its own session, between two updates: afterwards it is as it was before."""
+    settings = _calm(settings).replace(batch_size=size, drop_last=True)
+    with session.scratch():
+        try:
+            return _measured(session, settings, size, steps, "fit", session.epoch)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            said = str(error)
+            # The frames hold what took the memory, and bringing the session back takes some.
+            traceback.clear_frames(error.__traceback__)
+        finally:
+            for parameter in session.parameters:
+                parameter.grad = None
+            _let_go()
+        return Trial(size, False, error=said)
+
+
+def _calm(settings: Settings) -> Settings:
+    """Nothing that depends on how many batches there are: their number is not what is tried."""
+    return settings.replace(
+        limit_train_batches=1.0,
+        limit_val_batches=1.0,
+        overfit_batches=0,
+        fast_dev_run=0,
+        lr_schedule="constant",
+        warmup=0,
+        find_lr_at=(),
+        find_batch_size_at=(),
+    )
+
+
+def _measured(
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int
+) -> Trial:
+    idle = _begin_peak(session.device)
+    if method == "fit":
+        work = _updates(session, settings, size, epoch)
+    else:
+        work = _batches(session, settings, size, method)
+    seconds = [_timed(work) for _ in range(steps)]
+    if method == "fit":
+        _validate_once(session, size)
+    peak = _peak(session.device, idle)
+    # The first updates also allocate, choose kernels and start threads: a speed worth comparing needs more.
+    until = perf_counter() + ENOUGH
+    while perf_counter() < until and len(seconds) < steps + MOST:
+        seconds.append(_timed(work))
+    typical = statistics.median(seconds[1:] or seconds)
+    return Trial(size, True, typical, work.samples / typical, peak)
+
+
+def _timed(work: _Work) -> float:
+    """Seconds for one more, its batches included."""
+    began = perf_counter()
+    work.once()
+    return perf_counter() - began
+
+
+def _updates(session: Session, settings: Settings, size: int, epoch: int) -> _Work:
+    # Full windows: an epoch's short one would take less time and memory than it is counted for.
+    feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True)
+    session.train_mode()
+
+    def once() -> None:
+        try:
+            window = next(feed)
+        except NoBatch:
+            raise NotEnoughData(f"the data holds fewer than {size} samples") from None
+        loss = update(session, window)
+        if loss is not None:
+            float(loss)  # waits for the device
+
+    batches = size_at(settings.accumulate_grad_batches, epoch) / _pieces(session, settings)
+    return _Work(once, size * batches)
+
+
+def _pieces(session: Session, settings: Settings) -> int:
+    """In how many updates a batch is taken: 1, or as many as it has pieces in time."""
+    if settings.truncated_bptt_steps is None:
+        return 1
+    batch = next(iter(data_of(session.task, "fit").loader(settings, train=True)), None)
+    return max(1, sum(1 for _ in session.data.split([batch])))
+
+
+def _batches(session: Session, settings: Settings, size: int, method: str) -> _Work:
+    feed = _whole_batches(session.task, settings, size, method)
+
+    def once() -> None:
+        batch = next(feed)
+        if method == "predict":
+            predict(session, [batch])
+        else:
+            validate(session, [batch], "test" if method == "test" else "val")
+
+    return _Work(once, size)
+
+
+def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> Iterator[Any]:
+    """Batches of a stage, all of this size, without end."""
+    spec = data_of(task, method)
+    if spec.one_shot:
+        raise TaskError(
+            f"{spec.name} can be read only once (it is an iterator), and a search would use it up: "
+            "give a Dataset, a DataLoader, or a list of batches."
+        )
+    # Only a training loader leaves out the short batch at the end; the order of the samples says nothing.
+    loader = spec.loader(settings.replace(drop_last=True, shuffle=True), batch_size=size, train=True)
+    while True:
+        empty = True
+        for batch in first(loader, None):
+            empty = False
+            yield batch
+        if empty:
+            raise NotEnoughData(f"the data holds fewer than {size} samples")
+
+
+def _validate_once(session: Session, size: int) -> None:
+    spec = session.task.val
+    if spec is None or spec.one_shot or spec.parts.own_batches:
+        return
+    for batch in spec.loader(session.settings, batch_size=size):
+        validate(session, [batch])
+        return
+
+
+def _begin_peak(device: torch.device) -> int:
+    if device.type != "cuda":
+        memory.reset_peak()
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_allocated(device))
+
+
+def _peak(device: torch.device, idle: int) -> int:
+    """Bytes held at most since `_begin_peak`, above what was held then (the weights)."""
+    if device.type != "cuda":
+        return memory.peak_bytes()
+    return int(torch.cuda.max_memory_allocated(device)) - idle
+
+
+def _let_go() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
