@@ -355,3 +355,21 @@ def test_fakes_are_as_the_panel_expects() -> None:
     stop()
     bench.set(lr=0.1)
     assert isinstance(heard[-1], RunEnded)
+
+
+def test_a_search_within_a_fit_is_drawn_and_the_progress_stays_the_fits() -> None:
+    """Milestones: the second sweep replaces the first, and the line goes on about the updates of the fit."""
+    screen = Screen()
+    searching = [e for e in (*sweep(job("find_lr")), *sizes(job("find_batch_size"))) if type(e) not in (RunStarted, RunEnded)]
+    screen.draw(started(), flush(0, 30), *searching)
+    screen.settle()
+    before = screen.mirrors[0].state["progress"]
+    points, trials = len(screen.mirrors[0].rows("curve")), screen.mirrors[0].state["trials"]
+    assert before["words"][0] == "30/1000"
+    assert before["ended"] == ""
+    screen.draw(Changed(30, {"batch_size": 64}), *searching, flush(30, 10))
+    screen.settle()
+    after = screen.mirrors[0].state["progress"]
+    assert after["words"][0] == "40"  # of how many, nobody knows now
+    assert len(screen.mirrors[0].rows("curve")) == points
+    assert screen.mirrors[0].state["trials"] == trials

@@ -54,18 +54,9 @@ class Picture:
                     self._progress.values(self._values())
             case Changed():
                 self._training.changed(event)
-            case CurvePoint():
-                self._sweep.point(event)
-                self._progress.search(self._sweep.done, self._values())
-            case CurveEnded():
-                self._sweep.ended(event)
-                self._progress.found(event)
-            case Trial():
-                self._sizes.trial(event)
-                self._progress.search(self._sizes.done, self._values())
-            case SearchEnded():
-                self._sizes.ended(event)
-                self._progress.found(event)
+                self._progress.changed(event)
+            case CurvePoint() | CurveEnded() | Trial() | SearchEnded():
+                self._search(event)
             case StatusChanged():
                 self._progress.status(event.status)
             case RunEnded():
@@ -83,6 +74,29 @@ class Picture:
             self._sweep.start()
         elif event.kind == "find_batch_size":
             self._sizes.start()
+
+    def _search(self, event: CurvePoint | CurveEnded | Trial | SearchEnded) -> None:
+        """A search; in the middle of a fit (a milestone) it is drawn, and the line goes on about the fit."""
+        within = self._progress.kind == "fit"
+        match event:
+            case CurvePoint():
+                if within and event.index == 0:
+                    self._sweep.start()
+                self._sweep.point(event)
+            case Trial():
+                if within and self._sizes.over:
+                    self._sizes.start()
+                self._sizes.trial(event)
+            case CurveEnded():
+                self._sweep.ended(event)
+            case SearchEnded():
+                self._sizes.ended(event)
+        if within:
+            return
+        if isinstance(event, CurveEnded | SearchEnded):
+            self._progress.found(event)
+        else:
+            self._progress.search(self._sweep.done if isinstance(event, CurvePoint) else self._sizes.done, self._values())
 
     def _values(self) -> list[list[str]]:
         """The last values, at the end of the progress line."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 
-from workbench.events import CurveEnded, RunEnded, RunStarted, SearchEnded, Status, StepsDone
+from workbench.events import Changed, CurveEnded, RunEnded, RunStarted, SearchEnded, Status, StepsDone
 from workbench.ui import words
 from workbench.ui.wire import Outbox
 
@@ -45,6 +46,11 @@ class Progress:
         self._epoch, self._seconds, self._values = event.epoch, event.seconds, values
         self._recent.append((event.seconds, self._done))
         self._put()
+
+    def changed(self, event: Changed) -> None:
+        """With other batches nobody knows how many updates there will be."""
+        if self._run is not None and "batch_size" in event.values:
+            self._run = dataclasses.replace(self._run, updates=None)
 
     def search(self, done: int, values: list[list[str]]) -> None:
         self._done, self._values = done, values

@@ -54,9 +54,11 @@ class Sizes:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._trials: dict[int, dict[str, Any]] = {}
+        self.over = True
+        """Whether the next trial belongs to another search."""
 
     def start(self) -> None:
-        self._trials = {}
+        self._trials, self.over = {}, False
         self._outbox.put("trials", [])
         self._outbox.put("search", None)
 
@@ -80,4 +82,5 @@ class Sizes:
         self._outbox.put("trials", sorted(self._trials.values(), key=lambda trial: int(trial["size"])))
 
     def ended(self, event: SearchEnded) -> None:
+        self.over = True
         self._outbox.put("search", {"best": event.best, "largest": event.largest, "ended": event.ended[:200]})
