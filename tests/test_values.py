@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from workbench.settings import Settings
 from workbench.values import (
     Batches,
     ByEpoch,
@@ -189,7 +190,7 @@ def test_early_stopping_is_frozen() -> None:
 def test_numbers_of_numpy_are_as_good_as_pythons():
     found = Settings.make(
         limit_train_batches=np.int64(3), limit_val_batches=np.float32(0.5), warmup=np.int32(5),
-        accumulate_grad_batches={np.int64(0): np.int64(2)}, find_lr_at=np.arange(2).tolist() + [np.int64(4)],
+        accumulate_grad_batches={np.int64(0): np.int64(2)}, find_lr_at=[*np.arange(2).tolist(), np.int64(4)],
     )  # fmt: skip
     assert type(found.limit_train_batches) is int
     assert type(found.limit_val_batches) is float

@@ -1,0 +1,105 @@
+"""K batches of N make the update of one batch of K·N, whatever the tails and the weights."""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.conftest import count
+from tests.engine.learners import fitted, sentences
+from tests.engine.problems import labelled, plain_net, sgd
+
+pytestmark = pytest.mark.usefixtures("one_thread_each")
+CE = F.cross_entropy
+
+
+@pytest.fixture(scope="module")
+def one_thread_each():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def same_run(a, b, one, other):
+    np.testing.assert_allclose(a.history["loss"], b.history["loss"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(a.history["grad_norm"], b.history["grad_norm"], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=1e-3, atol=1e-5)
+
+
+@settings(max_examples=count(15, 300))
+@given(n=st.integers(10, 60), size=st.integers(1, 8), windows=st.integers(1, 6), clip=st.sampled_from([None, 0.3]))
+def test_mean_losses(n, size, windows, clip, tmp_path_factory):
+    size = min(size, n)
+    if size * windows > n:
+        windows = n // size
+    one, other = plain_net(), plain_net()
+    root, data = tmp_path_factory.mktemp("runs"), labelled(n)
+    common = {"loss": CE, "max_epochs": 2, "gradient_clip_val": clip}
+    a = fitted(one, data, root, batch_size=size, accumulate_grad_batches=windows, **common)
+    b = fitted(other, data, root, batch_size=size * windows, **common)
+    same_run(a, b, one, other)
+
+
+class PerToken(nn.Module):
+    """Mean loss per letter that is not padding (0); a batch counts as its letters."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = CE(self.net(x).flatten(0, 1), y.flatten(), ignore_index=0)
+        return {"loss": loss, "weight": (y != 0).sum()}
+
+    def configure_optimizers(self):
+        return sgd(self.parameters(), lr=0.05)
+
+
+def uneven(n):
+    """Texts of very different lengths, padded with 0."""
+    x, y = sentences(n).tensors
+    lengths = torch.randint(1, 12, (n,), generator=torch.Generator().manual_seed(n))
+    there = torch.arange(11) < lengths[:, None]
+    y = torch.where(there, 1 + y % 6, 0)
+    return torch.utils.data.TensorDataset(x * there, y)
+
+
+@pytest.mark.parametrize("n", [24, 21, 17, 9])
+@pytest.mark.parametrize(("size", "windows"), [(2, 3), (3, 2), (1, 8), (4, 2)])
+def test_losses_per_token(n, size, windows, tmp_path):
+    one, other = PerToken(), PerToken()
+    a = fitted(one, uneven(n), tmp_path / "a", batch_size=size, accumulate_grad_batches=windows)
+    b = fitted(other, uneven(n), tmp_path / "b", batch_size=size * windows)
+    same_run(a, b, one, other)
+
+
+def test_losses_per_token_differ_from_counting_batches_alike(tmp_path):
+    """The test above can fail: without the weights the updates are others."""
+
+    class Unweighted(PerToken):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch, batch_idx)["loss"]
+
+    one, other = Unweighted(), Unweighted()
+    a = fitted(one, uneven(24), tmp_path / "a", batch_size=2, accumulate_grad_batches=3)
+    b = fitted(other, uneven(24), tmp_path / "b", batch_size=6)
+    assert not np.allclose(a.history["loss"], b.history["loss"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("windows", [2, 3])
+def test_sums_are_not_divided_by_their_samples(windows, tmp_path):
+    """`reduction="sum"`: batches count alike, so a window is the mean of its sums."""
+    one, other = plain_net(), plain_net()
+    sums = functools.partial(CE, reduction="sum")
+    a = fitted(one, labelled(48), tmp_path / "a", loss=sums, batch_size=4, accumulate_grad_batches=windows, lr=1e-3)
+    b = fitted(other, labelled(48), tmp_path / "b", loss=sums, batch_size=4 * windows, lr=1e-3 / windows)
+    np.testing.assert_allclose(a.history["loss"] * windows, b.history["loss"], rtol=1e-4)
+    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=1e-3, atol=1e-5)
