@@ -185,8 +185,9 @@ def fitted(model, data, root, *, loss=None, optimizer=sgd, val=None, scheduler=N
            **settings):  # fmt: skip
     """The run of a bench with these settings; on the CPU, in batches of 8, at a rate of 0.05."""
     settings = {"accelerator": "cpu", "batch_size": 8, "lr": 0.05, "max_epochs": 3, **settings}
-    bench = wb.Workbench(model, train=data, val=val, loss=loss, optimizer=optimizer, scheduler=scheduler, root=root,
-                         collate_fn=collate_fn, **(custom or {}), **settings)  # fmt: skip
+    made = {} if loss is None else {"optimizer": optimizer}  # what is its own task makes its own
+    bench = wb.Workbench(model, train=data, val=val, loss=loss, scheduler=scheduler, root=root, collate_fn=collate_fn,
+                         **made, **(custom or {}), **settings)  # fmt: skip
     run = bench.fit().result()
     assert run.status == "finished", run.error
     return run

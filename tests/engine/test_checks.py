@@ -73,6 +73,20 @@ def test_averaged_metrics_can_be_monitored(tmp_path):
     assert run.status == "finished"
 
 
+def test_a_monitor_of_the_average_waits_for_the_first_one(tmp_path):
+    """SWA from the third epoch on: the first two checks have nothing to say to it."""
+    patient = wb.EarlyStopping(monitor="val_loss_averaged", patience=2, min_delta=50.0)
+    run = bench(tmp_path, max_epochs=9, weight_averaging="swa", swa_epoch_start=2, early_stopping=patient).fit().result()
+    assert list(run.validation["step"]) == [5, 10, 15, 20, 25]
+
+
+def test_a_monitor_of_the_training_loss_passes_over_epochs_without_a_recorded_update(tmp_path):
+    """5 updates an epoch, and every seventh is recorded: 0, 7, 14, 21, 28 lie in all epochs but the fourth."""
+    never = wb.EarlyStopping(monitor="train_loss", patience=3, min_delta=50.0)
+    run = bench(tmp_path, max_epochs=9, log_every_n_steps=7, early_stopping=never).fit().result()
+    assert list(run.validation["step"]) == [5, 10, 15, 20, 25]
+
+
 def test_the_averaged_weights_are_scored_and_handed_over_the_same(tmp_path):
     """What the last check says of the average is what the model that comes back scores."""
     b = bench(tmp_path, weight_averaging="ema", ema_decay=0.8, lr=0.05)

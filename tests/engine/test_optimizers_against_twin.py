@@ -182,6 +182,36 @@ def test_manual_with_averages_and_batch_norm_is_refused(tmp_path):
         fitted(Normed(), labelled(), tmp_path, weight_averaging="ema")
 
 
+class Asking(torch.nn.Module):
+    """Asks for a step at the batches whose number `when` lets through."""
+
+    def __init__(self, when):
+        super().__init__()
+        self.automatic_optimization = False
+        torch.manual_seed(0)
+        self.last, self.when = torch.nn.Linear(6, 3), when
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        self.manual_backward(torch.nn.functional.cross_entropy(self.last(batch[0]), batch[1]))
+        if self.when(batch_idx):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_a_step_asked_for_early_in_a_window_is_taken_at_its_end(tmp_path):
+    """Asked for at the first batch of each window of two alone, it would never come."""
+    early, always = (
+        fitted(Asking(when), labelled(), tmp_path / name, accumulate_grad_batches=2)
+        for name, when in [("early", lambda n: n % 2 == 0), ("always", lambda n: True)]
+    )
+    np.testing.assert_array_equal(early.history["loss"], always.history["loss"])
+    assert early.history["loss"][-1] < early.history["loss"][0]
+
+
 def test_manual_steps_wait_for_the_window(tmp_path):
     """In each batch of a window the coder's loss is taken at the same weights; both step at the last batch."""
     model, data = ByHand(), labelled()

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import workbench as wb
-from workbench.engine import trouble
-from workbench.events import Message
+from workbench.engine import record, trouble
+from workbench.events import Message, StepsDone, pack
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.protocol import TaskError
 
@@ -132,13 +132,96 @@ def test_a_guarded_step_is_left_out_on_the_device(bad):
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.tensor([1.0, float("nan") if bad else 1.0, 1.0])
-    session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None))
+    session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None), buffers=[])
     opt = SimpleNamespace(optimizer=optimizer, parameters=[weight])
     assert trouble.can_guard(opt)
     with trouble.guarded(session, opt, torch.tensor(0.5), None):
         optimizer.step()
     assert torch.equal(weight.detach(), torch.ones(3)) is bad
     assert not hasattr(optimizer, "found_inf")
+
+
+def test_a_guarded_step_without_gradients_is_no_error():
+    """A manual step before any backward."""
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None), buffers=[])
+    opt = SimpleNamespace(optimizer=optimizer, parameters=[weight])
+    with trouble.guarded(session, opt, torch.tensor(0.5), None):
+        optimizer.step()
+    assert torch.equal(weight.detach(), torch.ones(3))
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("columns", "optimizers", "manual", "order", "wrong"),
+    [
+        ({"loss": [1, NAN, 1, 1], "grad_norm": [1, 1, NAN, INF]}, 1, False, 2.0, [1, 2, 3]),
+        # Sums of such powers overflow long before the gradients do.
+        ({"loss": [1, 1, 1, 1], "grad_norm": [1, 1, NAN, INF]}, 1, False, 8.0, [2]),
+        # The second has no turn at the first update; at the third its gradient is bad, and the loss is not.
+        (
+            {"loss": [1, 2, 2, 2], "grad_norm": [1, 2, 1, 2], "loss.0": [1, 1, 1, 1], "grad_norm.0": [1, 1, 1, 1],
+             "loss.1": [NAN, 1, 1, 1], "grad_norm.1": [NAN, 1, NAN, 1]}, 2, False, 2.0, [2],
+        ),
+        # By hand there may be an update without a step: nothing was measured, and nothing is wrong.
+        ({"loss": [1, 1], "grad_norm": [NAN, NAN], "layer_norms": [NAN, NAN, NAN, 1]}, 1, True, 2.0, [1]),
+    ],
+    ids=["one optimizer", "high power", "several optimizers", "by hand"],
+)  # fmt: skip
+def test_what_a_flush_from_a_device_shows(columns, optimizers, manual, order, wrong):
+    rows = len(columns["loss"])
+    event = StepsDone(0, 1, rows, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
+    session = SimpleNamespace(
+        on_cpu=False, norm_order=order, precision=SimpleNamespace(scaler=None), several=optimizers > 1,
+        optimizers=[SimpleNamespace(index=n) for n in range(optimizers)], task=SimpleNamespace(manual=manual),
+        settings=wb.Settings(on_nonfinite="skip"),
+    )  # fmt: skip
+    assert np.flatnonzero(record._wrong(session, event, guarded=True)).tolist() == wrong
+
+
+class Drawing(Fragile):
+    """Draws from numpy at each forward."""
+
+    def forward(self, x):
+        return super().forward(x) + 0.01 * float(np.random.rand())
+
+
+def test_looking_for_where_it_began_draws_nothing(tmp_path, monkeypatch):
+    def losses():
+        model = Drawing()
+        b = wb.Workbench(model, train=data(), loss=F.cross_entropy, max_epochs=2, batch_size=BATCH, shuffle=False,
+                         root=tmp_path, on_nonfinite="skip")  # fmt: skip
+        return b.fit().result().history["loss"]
+
+    looked = losses()
+    monkeypatch.setattr(trouble, "_replayed", lambda *_: None)
+    np.testing.assert_array_equal(looked, losses())
+
+
+class TwoBroken(nn.Module):
+    """Two optimizers, and a batch that breaks the losses of both."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts = nn.ModuleList([nn.Linear(3, 1), nn.Linear(3, 1)])
+
+    def training_step(self, batch, batch_idx, optimizer_idx):
+        x = batch[0]
+        return self.parts[optimizer_idx](x / (1 + (x[:, :1] < 90))).mean() + torch.log((x[:, 0] < 90).float()).mean()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in self.parts]
+
+
+def test_an_update_that_is_left_out_counts_once(tmp_path):
+    b = wb.Workbench(TwoBroken(), train=data(), max_epochs=2, batch_size=BATCH, shuffle=False, root=tmp_path,
+                     on_nonfinite="skip")  # fmt: skip
+    told = [e.text for e in b.fit().result().events if isinstance(e, Message)]
+    assert told[-1].startswith("2 updates were left out")
 
 
 def test_skip_on_a_device_needs_an_optimizer_that_can_be_told(tmp_path):
@@ -174,3 +257,32 @@ def test_a_search_by_closure_that_meets_bad_numbers_is_undone(tmp_path, on_nonfi
         assert run.history["skipped"].tolist() == [1, 1]
         assert run.history["loss"][0] == pytest.approx(0.5**0.5)
     assert model.weight.item() == 1.0
+
+
+def test_statistics_of_a_batch_that_is_left_out_are_put_back(tmp_path):
+    """BatchNorm has seen the NaN by then; the twin takes its forward on a copy."""
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.norm, self.last = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.last(self.norm(x))
+
+    samples = data()
+    x, y = samples.tensors
+    x[12] = float("nan")
+    model, twin = Normed(), Normed()
+    wb.Workbench(
+        model, train=samples, loss=F.cross_entropy, root=tmp_path, max_epochs=2, batch_size=BATCH, shuffle=False,
+        on_nonfinite="skip",
+    ).fit().result()  # fmt: skip
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-3)
+    for _ in range(2):
+        for i in (0, 5, 15, 20, 25):
+            optimizer.zero_grad()
+            F.cross_entropy(twin(x[i : i + BATCH]), y[i : i + BATCH]).backward()
+            optimizer.step()
+    for name, value in twin.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name

@@ -22,8 +22,11 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 def test_launchers(tmp_path: Path) -> None:
     bench = make_bench(
         tmp_path,
-        "model, train=Data(), val=(x[:41], y[:41]), loss=F.cross_entropy, batch_size=8, num_workers=1, "
-        "accumulate_grad_batches=2, max_epochs=2",
+        "nn.Linear(8, 3), train=Data(), val=(x[:41], y[:41]), loss=F.cross_entropy, batch_size=8, num_workers=1, "
+        "accumulate_grad_batches=2, max_epochs=3, limit_train_batches=0.9, lr_schedule='linear', warmup=1, "
+        "precision='bf16-mixed', gradient_clip_val=1.0, weight_averaging='ema', "
+        "early_stopping=[wb.EarlyStopping(monitor='val_loss_averaged', patience=9), "
+        "wb.EarlyStopping(monitor='train_loss', patience=0, min_delta=9, warmup=1)]",
         "class Data(torch.utils.data.Dataset):\n    def __len__(self):\n        return 90\n\n"
         "    def __getitem__(self, i):\n        return x[i] + torch.rand(8), y[i]\n",
     )
@@ -36,11 +39,19 @@ def test_launchers(tmp_path: Path) -> None:
 
     # On CPUs accelerate's own launcher starts one process alone; torchrun starts two.
     two = run_alone(TORCHRUN, script, tmp_path / "two")
-    assert len(two.losses) == 2 * 3  # 12 batches of 8 are 6 for each, in 3 windows
+    assert len(two.losses) == 2 * 3  # 12 batches of 8 are 6 for each, in 3 windows; the third epoch is not needed
     assert np.isfinite(two.losses).all()
     said = [line for line in two.said.splitlines() if line.startswith("epoch")]
     assert [line.split()[1] for line in said] == ["0", "1"]
     assert all("val_loss" in line for line in said)
+
+
+def test_one_process_alone(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, max_steps=1")
+    bench.fit().result()
+    script = bench.export(tmp_path / "train.py")
+    with pytest.raises(AssertionError, match="trains in one process: the optimizer evaluates the loss again"):
+        run_alone(TORCHRUN, script, tmp_path / "two")
 
 
 def test_a_notebook(tmp_path: Path) -> None:

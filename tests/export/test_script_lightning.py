@@ -90,6 +90,37 @@ class Fixed(BoringModel):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 """
 
+MANUAL = """
+class Manual(Boring):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        first, second = self.optimizers()
+        self.toggle_optimizer(first)
+        self.manual_backward(self.step(batch))
+        first.step()
+        self.untoggle_optimizer(first)
+        second.zero_grad()
+        self.manual_backward(self.step(batch) * (1 + self.global_step))
+        second.step()
+        if self.trainer.is_global_zero:
+            self.lr_schedulers().step()
+
+    def configure_optimizers(self):
+        first = torch.optim.SGD([self.layer.weight], lr=self.hparams.lr)
+        second = torch.optim.SGD([self.layer.bias], lr=self.hparams.lr)
+        return [first, second], [torch.optim.lr_scheduler.ExponentialLR(first, 0.9)]
+"""
+WATCHING = """
+class Watching(Boring):
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.hparams.lr)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.9)
+        return {"optimizer": optimizer, "lr_scheduler": plateau, "monitor": "val_loss"}
+"""
+
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
@@ -109,6 +140,11 @@ CASES: dict[str, tuple[str, str]] = {
         DATA + OTHER,
     ),
     "a rate that it has nowhere": ("Fixed(), train=torch.randn(30, 32), lr=0.07, batch_size=4, max_epochs=2", FIXED),
+    "manual optimisation": ("Manual(), max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.5, lr=0.02", MANUAL),
+    "a schedule that watches a metric, an average": (
+        "Watching(), max_epochs=4, weight_averaging='ema', ema_decay=0.5, early_stopping='val_loss_averaged', min_epochs=4",
+        WATCHING,
+    ),
     "no validation, a schedule in a dict": (
         "Plain(), train=torch.randn(30, 32), max_steps=9, batch_size=6, gradient_clip_val=0.1",
         "class Plain(Boring):\n    validation_step = val_dataloader = None\n\n    def configure_optimizers(self):\n"

@@ -10,8 +10,8 @@ import workbench as wb
 from tests.export.export_running import PRELUDE, execute, make_bench
 from workbench.engine import loop
 from workbench.export import reading
+from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
 from workbench.export.errors import ExportError
-from workbench.export.recipe import CARRIED, LIVE, NOT_NEEDED
 from workbench.settings import Settings, knob
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy"
@@ -32,14 +32,14 @@ def refused(bench: wb.Workbench, folder: Path, match: str, run: str | None = Non
     bench.close()
 
 
-def test_every_setting_is_carried_or_not_needed() -> None:
+def test_every_setting_is_carried_or_not_needed_or_refused() -> None:
     fields = set(Settings.model_fields)
-    assert fields == CARRIED | NOT_NEEDED
-    assert not CARRIED & NOT_NEEDED
-    assert {name for name in fields if knob(name).live} == LIVE
+    assert fields == CARRIED | NOT_NEEDED | set(REFUSED)
+    assert len(fields) == len(CARRIED) + len(NOT_NEEDED) + len(REFUSED)
+    assert {name for name in fields if knob(name).live} <= REPLAYED <= CARRIED
 
 
-REFUSED = {
+CASES = {
     r"iterator.*give a Dataset": ("model, train=iter([(x, y)] * 9), loss=F.cross_entropy, max_epochs=1", ""),
     r"model=Loop is no nn\.Module: make it one": (
         "Loop(), train=(x, y), max_epochs=1",
@@ -56,13 +56,26 @@ REFUSED = {
         "    def configure(self, settings, updates):\n"
         "        return Optimization(torch.optim.Adam(self.model.parameters(), lr=settings.lr))\n",
     ),
+    r"val_check_interval='00:00:00:01', a time yet": (f"{PAIR}, val=(x, y), max_epochs=1, val_check_interval='00:00:00:01'", ""),
+    r"on_nonfinite='skip' with an optimizer that evaluates the loss again yet": (
+        f"{PAIR}, max_epochs=1, on_nonfinite='skip', optimizer=torch.optim.LBFGS", "",
+    ),
+    r"evaluates the loss again with batches that are left out yet": (
+        f"{PAIR.replace('F.cross_entropy', 'sometimes')}, max_epochs=1, optimizer=torch.optim.LBFGS",
+        "def sometimes(output, target):\n    return None if len(output) < 9 else F.cross_entropy(output, target)\n",
+    ),
+    r"a sampler of your own that is read again": (
+        "model, train=loader, loss=F.cross_entropy, max_epochs=1, weight_averaging='ema'",
+        "data = torch.utils.data.TensorDataset(x, y)\nsampler = torch.utils.data.WeightedRandomSampler(torch.ones(100), 50)\n"
+        "loader = torch.utils.data.DataLoader(data, 10, sampler=sampler)\n",
+    ),
     r"`\*\*options`.*one by one": ("model, **options, max_epochs=1", "options = {'train': (x, y), 'loss': F.cross_entropy}"),
 }
 
 
-@pytest.mark.parametrize("match", REFUSED)
+@pytest.mark.parametrize("match", CASES)
 def test_what_cannot_be_carried(match: str, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, *REFUSED[match])
+    bench = make_bench(tmp_path, *CASES[match])
     bench.fit().result()
     refused(bench, tmp_path / "out", match)
 
@@ -84,6 +97,14 @@ def test_runs_that_cannot_be_repeated(tmp_path: Path, monkeypatch: pytest.Monkey
     refused(bench, tmp_path / "out", "is a fit that failed", run=job.id)
     other = make_bench(tmp_path, "Net(20), train=(x, y), loss=F.cross_entropy")
     refused(other, tmp_path / "out", "trained a model of 227 parameters, and this bench has one of 283", run=bench.jobs[0].id)
+
+
+def test_a_trial_run(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, fast_dev_run=1")
+    run = bench.fit().result()
+    with pytest.raises(ExportError, match="no script repeats a run with fast_dev_run=1: it was a trial run"):
+        bench.export(tmp_path / "train.py", run=run)
+    assert not (tmp_path / "train.py").exists()
 
 
 def test_a_setting_without_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

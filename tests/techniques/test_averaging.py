@@ -13,7 +13,7 @@ from workbench.techniques.averaging import (
     Average,
     ema_due,
     has_batch_norm,
-    kept_batch_norm,
+    kept_buffers,
     refreshing_batch_norm,
     swa_due,
     swa_first_epoch,
@@ -177,7 +177,7 @@ def test_kept_statistics_come_back():
     model = network()
     model(torch.randn(8, 3))
     before, buffers = [b.clone() for b in model.buffers()], list(model.buffers())
-    with contextlib.suppress(KeyboardInterrupt), kept_batch_norm([model]), refreshing_batch_norm([model]):
+    with contextlib.suppress(KeyboardInterrupt), kept_buffers([model]), refreshing_batch_norm([model]):
         model(torch.randn(8, 3))
         assert not same(model.buffers(), before)
         raise KeyboardInterrupt

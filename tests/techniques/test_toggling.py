@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from workbench.task.protocol import TaskError
-from workbench.techniques.toggling import Toggle, toggled, whose_turn
+from workbench.techniques.toggling import Toggle, toggled, turns, whose_turn
 
 
 def parameters():
@@ -57,3 +57,11 @@ def test_turns_by_frequency():
 def test_a_frequency_that_says_nothing(frequencies):
     with pytest.raises(TaskError, match="at least 1"):
         whose_turn(frequencies, 0)
+
+
+@pytest.mark.parametrize("frequencies", [(0, 0), (1, 1), (5, 1), (2, 3, 1)])
+def test_turns_are_those_that_whose_turn_gives(frequencies):
+    for updates in range(20):
+        for index in range(len(frequencies)):
+            counted = sum(index in whose_turn(frequencies, step) for step in range(updates))
+            assert turns(frequencies, index, updates) == counted

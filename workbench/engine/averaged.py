@@ -15,7 +15,7 @@ from workbench.task.batch import to_device
 from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
     has_batch_norm,
-    kept_batch_norm,
+    kept_buffers,
     refreshing_batch_norm,
     swa_due,
     swa_first_epoch,
@@ -62,7 +62,7 @@ def end_epoch(session: Session) -> None:
 def in_place(session: Session) -> Iterator[None]:
     """Inside, the model has the averaged weights, with batch-norm statistics that belong to them."""
     assert session.average is not None
-    with session.average.swapped(session.averaged_parameters), kept_batch_norm(session.task.modules):
+    with session.average.swapped(session.averaged_parameters), kept_buffers(session.task.modules):
         _refresh(session)
         yield
 
@@ -76,13 +76,13 @@ def hand_over(session: Session) -> None:
 
 
 def _refresh(session: Session) -> None:
-    """Batch-norm statistics of the weights as they are, from one pass over the training data that moves nothing else."""
+    """Batch-norm statistics of the weights as they are, from one pass over the training data, which takes no step."""
     if not has_batch_norm(session.task.modules):
         return
     modes = Modes.of(session.task)
     with rng.kept(), torch.no_grad():
         try:
-            session.task.model.train()
+            session.train_mode()
             with refreshing_batch_norm(session.task.modules):
                 _pass(session)
         finally:
@@ -96,7 +96,8 @@ def _pass(session: Session) -> None:
         batch = item
         if isinstance(item, Piece):
             batch = item.batch
-            extra["hiddens"] = None if item.first else hiddens
+            hiddens = None if item.first else hiddens
+            extra["hiddens"] = hiddens
         if batch is None:
             continue
         for opt in session.optimizers:

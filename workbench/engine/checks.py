@@ -113,12 +113,21 @@ class Checks:
         self._number += 1
         for opt in self._session.optimizers:
             for plateau, schedule in _plateaus(opt):
-                if self._number % schedule.frequency == 0:
-                    plateau.step(_metric(metrics, schedule.monitor or "val_loss", _WHO))
+                name = schedule.monitor or "val_loss"
+                if self._number % schedule.frequency == 0 and not self._to_come(metrics, name):
+                    plateau.step(_metric(metrics, name, _WHO))
+
+    def _to_come(self, metrics: Mapping[str, float], name: str) -> bool:
+        """Whether a metric has no value yet that it will have: before the first average, or the first recorded loss."""
+        if name in metrics:
+            return False
+        average = self._session.average
+        return name == "train_loss" or (average is not None and not average.count and name.endswith("_averaged"))
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         """Early stopping: each monitor hears of every check; the first verdict counts, once the minimums are met."""
-        verdicts = [why for why in [stop.check(metrics) for stop in self._stops] if why is not None]
+        asked = [stop for stop in self._stops if not self._to_come(metrics, stop.monitor.monitor)]
+        verdicts = [why for why in [stop.check(metrics) for stop in asked] if why is not None]
         if verdicts and minimums_met(self._session.settings, self._session.step, self._session.epoch):
             self.ended = verdicts[0]
 

@@ -24,7 +24,7 @@ class Feeds:
         self.settings = settings
         """Those of the session, with the batch size as it is now."""
         self._train = _train_loader(task.train, settings)
-        self.batches = _count(self._train, settings.limit_train_batches, "limit_train_batches")
+        self.batches = _count(self._train, settings, "train")
         """Training batches of an epoch; None where nobody can know."""
         if self.batches == 0:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
@@ -32,7 +32,7 @@ class Feeds:
         if task.val is not None:
             # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
             self._val = task.val.loader(settings)
-            self._val_batches = _count(self._val, settings.limit_val_batches, "limit_val_batches")
+            self._val_batches = _count(self._val, settings, "val")
 
     def use_batch_size(self, size: int) -> None:
         """From the next epoch on, training batches of this size."""
@@ -40,7 +40,11 @@ class Feeds:
         self.settings = self.settings.replace(batch_size=size)
         assert self._task.train is not None
         self._train = _train_loader(self._task.train, self.settings)
-        self.batches = _count(self._train, self.settings.limit_train_batches, "limit_train_batches")
+        length, limit = batches_in(self._train), self.settings.limit_train_batches
+        if length is not None and isinstance(limit, float):
+            self.batches = max(1, limits.part(length, limit))  # of fewer, larger batches at least one
+        else:
+            self.batches = _count(self._train, self.settings, "train")
 
     def train(self) -> Iterator[Any]:
         """The batches of one epoch, or their pieces in time (truncated BPTT)."""
@@ -123,17 +127,28 @@ def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
 
 
 def first(loader: Loader, count: int | None) -> Iterator[Any]:
-    """The first batches of a loader; all of them to its very end, for some samplers draw a last number there."""
-    if count is None or count == batches_in(loader):
-        return iter(loader)
-    return itertools.islice(iter(loader), count)
+    """The first batches of a loader; all of them to its very end, for some samplers draw a last number there.
+
+    Processes that live for one pass end with it, also where an error ends it: its traceback would keep them.
+    """
+    batches = iter(loader)
+    try:
+        yield from batches if count is None or count == batches_in(loader) else itertools.islice(batches, count)
+    finally:
+        if not loader.persistent_workers:
+            _end(batches)
 
 
-def _count(loader: Loader, limit: int | float, name: str) -> int | None:
-    return limits.count(batches_in(loader), limit, name)
+def _count(loader: Loader, settings: Settings, kind: str) -> int | None:
+    limit = f"limit_{kind}_batches"
+    asked = "overfit_batches" if settings.overfit_batches and not settings.fast_dev_run else limit
+    return limits.count(batches_in(loader), getattr(settings, limit), asked)
 
 
 def _close(loader: Loader | None) -> None:
-    workers = getattr(loader, "_iterator", None)
-    if workers is not None and hasattr(workers, "_shutdown_workers"):
-        workers._shutdown_workers()
+    _end(getattr(loader, "_iterator", None))
+
+
+def _end(batches: Any) -> None:
+    if hasattr(batches, "_shutdown_workers"):
+        batches._shutdown_workers()

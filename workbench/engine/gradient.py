@@ -114,7 +114,8 @@ def _forwards(session: Session, opt: Optimizing, window: Sequence[Any]) -> Itera
         if session.tbptt is not None:
             assert isinstance(item, Piece)
             batch, index = item.batch, index + item.first
-            extra["hiddens"] = None if item.first else hiddens
+            hiddens = None if item.first else hiddens  # also where the step leaves the first piece out
+            extra["hiddens"] = hiddens
         found = _forward(session, opt, batch, index, extra)
         index += session.tbptt is None
         if found is not None:

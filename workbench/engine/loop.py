@@ -80,7 +80,8 @@ def _train(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
         try:
             update(session, window)
         except Exception as error:
-            error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(window[0])}")
+            batch = window[0].batch if session.tbptt is not None else window[0]
+            error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
             raise
         if session.notes:
             say(session, emit)
@@ -97,6 +98,11 @@ def _train(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
                 else "it is empty."
             )
         )
+    if session.step == before and session.settings.epochs is None and not checks.ended:
+        raise TaskError(
+            f"every batch of epoch {session.epoch} was left out (None, or training_step returned None): no update was "
+            "taken, and the run would go on like that."
+        )
     return False
 
 
@@ -107,6 +113,7 @@ def _over(session: Session, checks: Checks) -> bool:
 
 
 def _conclude(session: Session, checks: Checks, emit: Emit) -> None:
+    say(session, emit)  # on a device, what showed at the last flush
     if checks.ended:
         emit(Message(f"the run ended early: {checks.ended}.", "info", session.step))
     if session.left_out:

@@ -34,6 +34,8 @@ class SessionHandle:
         self.loss: Tensor | None = None
         self._since: Tensor | None = None
         self.taken: list[Optimizing] = []
+        self._stepped: set[int] = set()
+        """Those that have stepped since the scale was last looked at (16-mixed)."""
         self._kept: dict[int, list[Tensor | None]] = {}
         """By optimizer: the gradients with which it asked for a step earlier in the window."""
 
@@ -46,6 +48,8 @@ class SessionHandle:
         """A new window: nothing has been stepped, and there is no loss yet."""
         self._window, self._take_step = window, take_step
         self.loss, self._since, self.taken = None, None, []
+        self._stepped.clear()
+        self._kept.clear()  # of a window that an error ended
 
     def at(self, share: float, last: bool) -> None:
         """The batch at hand: its share of the window, and whether it is the last."""
@@ -71,9 +75,17 @@ class SessionHandle:
         self._session.losses[opt.index] = own
         if self._session.records and self._session.several:
             self._session.meter.loss[1 + opt.index][self._session.meter.row].copy_(own)
+        if opt.index in self._stepped:  # again in this window: the scaler takes it for a new round
+            self._session.precision.update()
+            self._stepped.clear()
+        self._stepped.add(opt.index)
         if self._take_step(self._session, opt, self._window, own):
             self.taken.append(opt)
-        self._session.precision.update()  # the same optimizer may step again in this window
+
+    def finish(self) -> None:
+        """Take the steps that were asked for earlier in the window, and not at its last batch."""
+        for optimizer in list(self._kept):
+            self.step(optimizer)
 
     def _add_kept(self, opt: Optimizing) -> None:
         for parameter, kept in zip(opt.parameters, self._kept.pop(opt.index, ()), strict=False):
@@ -115,6 +127,7 @@ def update(
             if isinstance(loss, Tensor) and loss.numel() == 1:
                 part = loss.detach().reshape(()) * share
                 returned = part if returned is None else returned + part
+        handle.finish()
     finally:
         handle.end()
     if not batches:

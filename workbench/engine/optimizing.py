@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from workbench.task.protocol import Optimization, Schedule
 
@@ -67,7 +67,7 @@ class Optimizing:
         """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken."""
         for schedule in self.schedules:
             due = schedule.interval == interval and count % schedule.frequency == 0
-            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau):
+            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
                 schedule.scheduler.step()
 
 
@@ -76,6 +76,11 @@ def chain(scheduler: Any) -> Iterator[Any]:
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
         yield from chain(part)
+
+
+def _ended(scheduler: Any) -> bool:
+    """Whether one cycle is over: where the run turns out longer than was known (a smaller batch size), its last rate stays."""
+    return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch >= scheduler.total_steps - 1
 
 
 def _rate(made: Optimization) -> float:

@@ -28,6 +28,8 @@ def predict(session: Session, batches: Iterable[Any]) -> list[Any]:
                 with session.precision.autocast():
                     output = session.task.predict_step(to_device(batch, session.device), number)
                 found.append(to_device(output, _CPU))
+            if not session.on_cpu:
+                torch.accelerator.synchronize(session.device)  # the copies are on their way
         finally:
             modes.restore()
     return found

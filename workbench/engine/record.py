@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
+import numpy.typing as npt
 
 from workbench.engine import trouble
 from workbench.engine.session import Session
 from workbench.events import Emit, Event, Message, StepsDone
 from workbench.instruments.finite import NonFiniteError
+
+Bools = npt.NDArray[np.bool_]
 
 
 def flush(session: Session, emit: Emit, wait: bool = False) -> None:
@@ -46,25 +49,38 @@ def keep(session: Session, emit: Emit) -> None:
 
 def _check_landed(session: Session, event: StepsDone) -> None:
     """On a device, a loss or gradient that is not finite is seen when its flush lands."""
-    losses = event.array("loss")
-    wrong = ~np.isfinite(losses)
-    if not session.on_cpu and "grad_norm" in event.columns and session.precision.scaler is None:
-        wrong |= np.isnan(event.array("grad_norm"))
-    if "skipped" in event.columns and session.settings.on_nonfinite == "skip":
-        wrong &= event.array("skipped") == 0  # known, and told, already
-    bad = np.flatnonzero(wrong)
+    guarded = all(trouble.can_guard(opt) for opt in session.optimizers)
+    bad = np.flatnonzero(_wrong(session, event, guarded))
     if not bad.size:
         return
-    step = int(event.steps[bad[0]])
+    skips = guarded and session.settings.on_nonfinite == "skip"
+    told = session.left_out
+    session.left_out += len(bad) if skips else 0
+    if skips and told >= trouble.TOLD:
+        return
+    step, loss = int(event.steps[bad[0]]), event.array("loss")[bad[0]]
     where = trouble.landed(session, step)
-    text = f"loss is {losses[bad[0]]} at update {step}" + (f". It began {where}" if where else "")
-    guarded = all(trouble.can_guard(opt) for opt in session.optimizers)
-    if guarded and session.settings.on_nonfinite == "skip":
-        session.left_out += len(bad)
-        if session.left_out <= trouble.TOLD:
-            session.notes.append(Message(f"{text}. The update was not taken.", "warning", step))
+    what = "a gradient is not finite" if np.isfinite(loss) else f"loss is {loss}"
+    text = f"{what} at update {step}" + (f". It began {where}" if where else "")
+    if skips:
+        session.notes.append(Message(f"{text}. The update was not taken.", "warning", step))
         return
     raise NonFiniteError(
         f"{text}: lower the learning rate, clip, or look for bad inputs. The run ended at the next flush; "
         + ("such updates were not taken." if guarded else "the weights after that update are not usable.")
     )
+
+
+def _wrong(session: Session, event: StepsDone, guarded: bool) -> Bools:
+    """For each recorded update whether it met numbers that are not finite, unless that is known and told already."""
+    wrong = ~np.isfinite(event.array("loss"))
+    if not session.on_cpu and session.norm_order is not None and session.precision.scaler is None:
+        for part in [f".{opt.index}" for opt in session.optimizers] if session.several else [""]:
+            norms, stepped = event.array(f"grad_norm{part}"), np.isfinite(event.array(f"loss{part}"))
+            if session.task.manual and not session.several:  # it may have a loss and take no step
+                stepped &= ~np.isnan(event.array("layer_norms")).all(axis=1)
+            exact = guarded and session.norm_order in trouble.EXACT
+            wrong |= stepped & (~np.isfinite(norms) if exact else np.isnan(norms))
+    if "skipped" in event.columns and session.settings.on_nonfinite == "skip":
+        wrong &= event.array("skipped") == 0
+    return wrong

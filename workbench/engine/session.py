@@ -30,7 +30,7 @@ from workbench.techniques import limits
 from workbench.techniques.averaging import Average, has_batch_norm, swa_first_epoch
 from workbench.techniques.precision import Precision
 from workbench.techniques.schedules import built_in
-from workbench.techniques.toggling import toggled, whose_turn
+from workbench.techniques.toggling import toggled, turns, whose_turn
 
 
 class Session:
@@ -86,6 +86,8 @@ class Session:
         self.left_out = 0
         self.losses: dict[int, Tensor] = {}
         """The losses of the latest update, by optimizer."""
+        self.buffers: list[tuple[Tensor, Tensor]] = []
+        """The model's buffers, each with its value before the update at hand, where that may be left out."""
         self.recent: list[Any] = []
         """The windows of the latest updates (engine/trouble.py)."""
         self.meter = Meter(
@@ -179,8 +181,11 @@ def _optimizers(
     made = task.configure(settings, updates)
     listed = [made] if isinstance(made, Optimization) else list(made)
     found = []
+    frequencies = [optimization.frequency for optimization in listed]
     for index, optimization in enumerate(listed):
-        schedule = built_in(optimization.optimizer, settings, updates)
+        # One that has its turn now and then has a schedule for its own turns.
+        own = None if updates is None else turns(frequencies, index, updates)
+        schedule = built_in(optimization.optimizer, settings, own)
         if schedule is not None:
             optimization.schedules = (*optimization.schedules, Schedule(schedule))
         found.append(Optimizing(index, optimization, parameters))
@@ -207,7 +212,12 @@ def _average(task: Task, settings: Settings) -> Average | None:
             "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
             "take another normalisation, or average in the task."
         )
-    if kind == "swa" and not settings.fast_dev_run:
+    if task.train is not None and task.train.one_shot and has_batch_norm(task.modules):
+        raise TaskError(
+            "weight_averaging reads the training data once more, for the statistics of the model's batch normalisation, "
+            "and this data can be read only once: give a Dataset, a DataLoader, or a list of batches."
+        )
+    if kind == "swa":
         swa_first_epoch(settings)  # a fraction needs max_epochs: said before anything is trained
     return Average(kind, settings.ema_decay, task.averaging.avg_fn)
 

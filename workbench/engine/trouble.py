@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from workbench.engine import gradient
+from workbench.engine import gradient, rng
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.events import Message
@@ -28,6 +28,10 @@ TOLD = 3
 """Updates left out that are told one by one; the rest are counted."""
 
 
+EXACT = (2.0, math.inf)
+"""Norms that are infinite only where the gradients are of no use; sums of higher powers overflow long before."""
+
+
 class LeftOut(Exception):
     """This update is not taken, and the run goes on."""
 
@@ -38,21 +42,26 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A window, and the random state at its beginning."""
+    """A window, the hidden state that it began with, and the random state."""
 
     step: int
     window: Sequence[Any]
+    hiddens: Mapping[int, Any]
     random: Tensor
 
 
 def remember(session: Session, window: Sequence[Any]) -> None:
-    """Keep what is needed to take this update again: on CPU the last one, on a device those since the last flush."""
+    """Keep what is needed to take this update again: on CPU the last one, on a device those that the next flush shows."""
     if not session.recording:
         return
+    if session.settings.on_nonfinite == "skip":
+        buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
+        session.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
     if session.on_cpu:
-        session.recent = [Moment(session.step, window, torch.get_rng_state())]
-    elif session.device.type == "cuda":
-        session.recent.append(Moment(session.step, window, torch.cuda.get_rng_state(session.device)))
+        session.recent = [Moment(session.step, window, session.hiddens, torch.get_rng_state())]
+    elif session.device.type == "cuda" and session.records:
+        random = torch.cuda.get_rng_state(session.device)
+        session.recent.append(Moment(session.step, window, session.hiddens, random))
 
 
 def check(
@@ -66,9 +75,11 @@ def check(
     ):
         return
     if session.settings.on_nonfinite == "skip" and session.recording:
-        session.left_out += 1
+        session.left_out += not session.skipped  # else another optimizer's step of this update is left out already
         if session.left_out <= TOLD:
             session.notes.append(Message(_words(session, opt, window, value), "warning", session.step))
+        for buffer, before in session.buffers:  # a forward over bad numbers spoils a BatchNorm's statistics for good
+            buffer.copy_(before)
         raise LeftOut(loss.detach())
     raise finite.NonFiniteError(_words(session, opt, window, value), value)
 
@@ -85,20 +96,26 @@ def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: floa
         [item.batch for item in window] if session.tbptt is not None else window,
         dict(session.task.model.named_parameters()),
     )
-    where = _replayed(session, opt, window) if session.recording and not session.task.manual else None
+    replays = session.recording and not session.task.manual
+    where = _replayed(session, opt, session.recent[-1]) if replays else None
     return f"{text} It began {where}." if where else text
 
 
-def _replayed(session: Session, opt: Optimizing, window: Sequence[Any]) -> str | None:
-    """Where it began, from taking the window again with the random numbers that it had."""
-    now = torch.get_rng_state()
-    try:
-        torch.set_rng_state(session.recent[-1].random)
-        return replay(lambda: gradient.losses(session, opt, window), session.task.model)
-    except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
-        return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
-    finally:
-        torch.set_rng_state(now)
+def _replayed(session: Session, opt: Optimizing, moment: Moment) -> str | None:
+    """Where it began, from taking the window again with the random numbers that it had; the session stays as it is."""
+    carried = session.hiddens, session.next_hiddens
+    with rng.kept(), session.only(opt):
+        try:
+            session.hiddens, session.next_hiddens = {**moment.hiddens}, {}
+            if session.on_cpu:
+                torch.set_rng_state(moment.random)
+            else:
+                torch.cuda.set_rng_state(moment.random, session.device)
+            return replay(lambda: gradient.losses(session, opt, moment.window), session.task.model)
+        except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
+            return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
+        finally:
+            session.hiddens, session.next_hiddens = carried
 
 
 def landed(session: Session, step: int) -> str | None:
@@ -108,16 +125,7 @@ def landed(session: Session, step: int) -> str | None:
     moment = next((m for m in session.recent if m.step == step), None)
     if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.parameters):
         return None  # the weights are gone already: a replay would say nothing of where it began
-    now = torch.cuda.get_rng_state(session.device)
-    try:
-        torch.cuda.set_rng_state(moment.random, session.device)
-        return replay(
-            lambda: gradient.losses(session, session.optimizers[0], moment.window), session.task.model
-        )
-    except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
-        return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
-    finally:
-        torch.cuda.set_rng_state(now, session.device)
+    return _replayed(session, session.optimizers[0], moment)
 
 
 def _finite(gradients: Sequence[Tensor], total: Tensor | None) -> bool:
@@ -152,11 +160,13 @@ def guarded(session: Session, opt: Optimizing, loss: Tensor, total: Tensor | Non
         yield
         return
     optimizer: Any = opt.optimizer
-    if total is None:
-        total = total_norm(
-            layer_norms([p.grad for p in opt.parameters if p.grad is not None], math.inf), math.inf
-        )
-    optimizer.grad_scale, optimizer.found_inf = None, (~torch.isfinite(total + loss)).float().reshape(())
+    if total is None or session.norm_order not in EXACT:
+        gradients = [p.grad for p in opt.parameters if p.grad is not None]
+        total = total_norm(layer_norms(gradients, math.inf), math.inf) if gradients else torch.zeros_like(loss)
+    bad = ~torch.isfinite(total + loss)
+    optimizer.grad_scale, optimizer.found_inf = None, bad.float().reshape(())
+    for buffer, before in session.buffers:
+        buffer.copy_(torch.where(bad, before, buffer))
     try:
         yield
     finally:

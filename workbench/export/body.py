@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from workbench.export import loaders
+from workbench.export import (
+    block_averaging,
+    block_manual,
+    block_schedule,
+    block_stopping,
+    block_turns,
+    block_windows,
+    loaders,
+)
+from workbench.export.given import Optimizer, quoted
 from workbench.export.lines import indented
-from workbench.export.recipe import Data, Recipe, quoted
-
-_TO_DEVICE = "batch = send_to_device(batch, accelerator.device, non_blocking=True)"
+from workbench.export.loop import loop
+from workbench.export.recipe import Recipe
+from workbench.export.update import schedulers, set_lr
 
 
 def main(r: Recipe) -> str:
     """The whole function."""
-    parts = [_model(r), _data(r), _optimizer(r), _loop(r), _end()]
+    parts = [_model(r), _data(r), _optimizer(r), loop(r), _end(r)]
     body = "\n\n".join("\n".join(indented(lines)) for lines in parts)
     return f"def main(config, log_file=None, output=None):\n{body}"
 
@@ -24,8 +33,15 @@ def _model(r: Recipe) -> list[str]:
     cpu = "True" if r.settings.accelerator == "cpu" else "not torch.accelerator.is_available()"
     lines = [threads(r)] if r.sets_threads else []
     lines.append(f'accelerator = Accelerator(cpu={cpu}, mixed_precision="no")')
+    if r.alone:
+        lines += [
+            "if accelerator.num_processes > 1:",
+            f'    raise SystemExit("This script trains in one process: {r.alone}.")',
+        ]
     if r.settings.deterministic:
         lines += ["torch.use_deterministic_algorithms(True)", "torch.backends.cudnn.benchmark = False"]
+    if r.settings.detect_anomaly:
+        lines.append("torch.autograd.set_detect_anomaly(True)")
     for prepared in r.prepare:
         if prepared.endswith(".prepare_data()"):
             lines += ["with accelerator.main_process_first():", f"    {prepared}"]
@@ -50,7 +66,7 @@ def threads(r: Recipe) -> str:
 
 def _listening(r: Recipe) -> list[str]:
     """What `self.log` does."""
-    if r.val is None:
+    if not r.validates:
         return ["network.log = network.log_dict = lambda *_, **__: None  # nobody reads it here"]
     return [
         "logged = {}",
@@ -74,218 +90,166 @@ def _trainer() -> list[str]:
 
 
 def _data(r: Recipe) -> list[str]:
-    lines = ["set_seed(config.seed, device_specific=True)", *loaders.loader(r, r.train, "loader")]
-    if r.val is not None:
-        lines += loaders.loader(r, r.val, "val_loader")
+    lines = ["set_seed(config.seed, device_specific=True)"]
+    if r.remakes_loader:
+        lines += loaders.remade(r)
+    else:
+        lines += loaders.loader(r, r.train, "loader")
+    if r.limits:
+        lines.append(f"limit = {block_windows.batches_in_epoch(r)}")
+    if r.val is not None and (r.validates or r.val.before):
+        lines += loaders.loader(r, r.val, "val_loader") if r.validates else list(r.val.before)
     if r.loss_is_module:
         lines.append("loss_function.to(accelerator.device)")
-    if r.metric_modules:
+    if r.metric_modules and r.measures:
         lines += [
             "for metric in metrics.values():",
             "    if isinstance(metric, torch.nn.Module):",
             "        metric.to(accelerator.device)",
         ]
     if r.hooks is None:
-        return [*lines, "wrapped = accelerator.prepare_model(network)"]
-    return [*lines, "network.to(accelerator.device)", "wrapped = accelerator.prepare_model(TrainingStep(network))"]
+        lines.append("wrapped = accelerator.prepare_model(network)")
+    elif r.manual:
+        lines.append("network.to(accelerator.device)")
+    else:
+        lines += ["network.to(accelerator.device)", "wrapped = accelerator.prepare_model(TrainingStep(network))"]
+    return [*lines, *_compiled(r)]
+
+
+def _compiled(r: Recipe) -> list[str]:
+    """The model is compiled in place: calls of it go through torch.compile."""
+    wanted = r.settings.compile
+    if not wanted:
+        return []
+    backend = f"backend={quoted(wanted)}" if isinstance(wanted, str) else ""
+    if r.hooks is None:
+        return [f"network.compile({backend})"]
+    lists = "(torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)"
+    return [
+        f"holders = {lists}",
+        "for part in [network, *network.children()]:",
+        "    if type(part).forward is not torch.nn.Module.forward and not isinstance(part, holders):",
+        f"        part.compile({backend})",
+    ]
+
+
+# ---- optimizers -------------------------------------------------------------------------------------------------
 
 
 def _optimizer(r: Recipe) -> list[str]:
-    if r.hooks is not None:
-        return _own_optimizer(r)
+    lines = _own_optimizers(r) if r.hooks is not None else _given_optimizer(r)
+    lines += block_turns.made(r)
+    lines += block_manual.made(r, [name for names in schedulers(r) for name in names])
+    if r.scales:
+        lines.append("scaler = torch.amp.GradScaler(accelerator.device.type)")
+    lines += block_stopping.made(r) if r.monitors else []
+    return [*lines, *block_averaging.made(r)]
+
+
+def _given_optimizer(r: Recipe) -> list[str]:
     decay = "" if r.settings.weight_decay is None else ", weight_decay=config.weight_decay"
     lines = [
         "parameters = [p for p in network.parameters() if p.requires_grad]",
         f"optimizer = make_optimizer(parameters, lr=config.lr{decay})",
+        *_parameters(r, made=True),
     ]
-    if r.scheduled:
-        lines.append(f"scheduler = make_scheduler(optimizer, {_updates(r)})")
+    if r.built_in:
+        lines += _built_in(r)
+    elif r.optimizers[0].schedules:
+        lines += _placed(f"make_scheduler(optimizer, {_updates(r)})", r.optimizers, schedulers(r))
     return lines
 
 
-def _own_optimizer(r: Recipe) -> list[str]:
-    """The optimizer and the schedulers that the user's object makes."""
-    assert r.hooks is not None
-    lines = ["parameters = [p for p in network.parameters() if p.requires_grad]"] if r.clips else []
+def _built_in(r: Recipe) -> list[str]:
+    return [
+        f"{names[0]} = {block_schedule.made(r, _updates(r), f'optimizers[{number}]' if r.several else 'optimizer')}"
+        for number, names in enumerate(schedulers(r))
+    ]
+
+
+def _placed(made: str, optimizers: tuple[Optimizer, ...], names: list[list[str]]) -> list[str]:
+    """The schedulers that a function of the user's returned."""
+    placed = [
+        (name, schedule.place)
+        for optimizer, own in zip(optimizers, names, strict=True)
+        for schedule, name in zip(optimizer.schedules, own, strict=True)
+    ]
+    if len(placed) == 1:
+        return [f"{placed[0][0]} = {made}{placed[0][1]}"]
+    return [f"made = {made}", *(f"{name} = made{place}" for name, place in placed)]
+
+
+def _parameters(r: Recipe, made: bool) -> list[str]:
+    """The parameters that the loop looks at itself. made: they are there already, all of them."""
+    if r.several or r.manual or not block_turns.needs_parameters(r):
+        return []
+    if not r.optimizers[0].whole:
+        return ["parameters = parameters_of(network, optimizer)"]
+    return [] if made else ["parameters = [p for p in network.parameters() if p.requires_grad]"]
+
+
+def _own_optimizers(r: Recipe) -> list[str]:
+    """The optimizers and the schedulers that the user's object makes."""
     made = "network.configure_optimizers()"
-    names = _schedulers(r)
-    places = [schedule.place for schedule in r.hooks.schedules]
-    if not r.hooks.optimizer:
-        lines.append(f"optimizer = {made}")
-    elif r.hooks.optimizer == "[0][0]" and places == ["[1][0]"]:
-        lines.append(f"(optimizer,), (scheduler,) = {made}")
+    own = [["" for _ in optimizer.schedules] for optimizer in r.optimizers] if r.built_in else schedulers(r)
+    places = [schedule.place for optimizer in r.optimizers for schedule in optimizer.schedules]
+    optimizer = r.optimizers[0].place
+    if r.several:
+        lines = [f"made = {made}", f"optimizers = [{', '.join(f'made{one.place}' for one in r.optimizers)}]"]
+        if places:
+            lines += [line for line in _placed("made", r.optimizers, own) if line != "made = made"]
+    elif not optimizer:
+        lines = [f"optimizer = {made}"]
+    elif optimizer == "[0][0]" and places == ["[1][0]"]:
+        lines = [f"(optimizer,), (scheduler,) = {made}"]
     else:
-        lines += [f"made = {made}", f"optimizer = made{r.hooks.optimizer}"]
-        lines += [f"{name} = made{place}" for name, place in zip(names, places, strict=True)]
-    if r.settings.weight_decay is not None:
-        lines += [
-            "for group in optimizer.param_groups:",
-            '    if "weight_decay" in group:',
-            '        group["weight_decay"] = config.weight_decay',
-        ]
-    if r.hooks.made_lr is not None:
-        lines.append(_set_lr(r, repr(r.hooks.made_lr), "config.lr"))
+        lines = [f"made = {made}", f"optimizer = made{optimizer}"]
+        lines += [f"{name} = made{place}" for name, place in zip(own[0], places, strict=True)]
+    lines += _parameters(r, made=False)
+    lines += _decay(r)
+    if r.built_in:
+        lines += _built_in(r)
+    return [*lines, *_rates(r)]
+
+
+def _decay(r: Recipe) -> list[str]:
+    if r.settings.weight_decay is None:
+        return []
+    groups = "for group in optimizer.param_groups:"
+    if r.several:
+        groups = "for group in [group for optimizer in optimizers for group in optimizer.param_groups]:"
+    return [groups, '    if "weight_decay" in group:', '        group["weight_decay"] = config.weight_decay']
+
+
+def _rates(r: Recipe) -> list[str]:
+    """Objects that make their optimizers at a rate of their own: they get the one that is asked for."""
+    first = r.optimizers[0].made_lr
+    if first is None:
+        return []
+    lines = [set_lr(r, repr(first), "config.lr", begun=False)]
+    for number, optimizer in enumerate(r.optimizers[1:], 1):
+        new = "config.lr" if optimizer.made_lr == first else f"{optimizer.made_lr!r} * (config.lr / {first!r})"
+        lines.append(set_lr(r, repr(optimizer.made_lr), new, number, begun=False))
     return lines
-
-
-def _schedulers(r: Recipe) -> list[str]:
-    """What the schedulers are called."""
-    if r.hooks is None or len(r.hooks.schedules) == 1:
-        return ["scheduler"] if r.scheduled else []
-    return [f"scheduler_{number}" for number in range(len(r.hooks.schedules))]
-
-
-def _set_lr(r: Recipe, old: str, new: str) -> str:
-    schedulers = f"[{', '.join(_schedulers(r))}], " if r.scheduled else ""
-    return f"set_lr(optimizer, {schedulers}{old}, {new})"
 
 
 def _updates(r: Recipe) -> str:
     """How many updates the scheduler is made for, as an expression."""
-    if r.stopped is not None:
+    known = block_windows.updates_in_epoch(r)
+    if r.ended is not None or r.windows is not None or (known is None and r.max_steps is None):
         return "config.scheduled_steps"
-    if r.max_epochs is None or not r.train.sized:
+    if r.max_epochs is None or known is None:
         return "config.max_steps"
-    window = "-(-len(loader) // config.accumulate_grad_batches)" if r.accumulates else "len(loader)"
-    total = f"config.max_epochs * {window}"
+    total = f"config.max_epochs * {known}"
     return total if r.max_steps is None else f"min(config.max_steps, {total})"
 
 
-# ---- the loop ---------------------------------------------------------------------------------------------------
+# ---- the end ----------------------------------------------------------------------------------------------------
 
 
-def _loop(r: Recipe) -> list[str]:
-    update = [*_change(r), *(_window(r) if r.accumulates else _one_batch(r)), *_clip(r), *_step(r)]
-    if r.max_steps is not None:
-        update += ["if step == config.max_steps:", "    break"]
-    epoch = ["total, began = 0.0, step", *_batches(r), *indented(update), *_after_epoch(r)]
-    lines = [
-        "log = Path(log_file) if log_file and accelerator.is_main_process else None",
-        "if log:",
-        "    log.unlink(missing_ok=True)",
-    ]
-    if r.max_steps is None:
-        return [*lines, "step = 0", "for epoch in range(config.max_epochs):", *indented(epoch)]
-    epochs = "" if r.max_epochs is None else "epoch < config.max_epochs and "
-    return [*lines, "step = epoch = 0", f"while {epochs}step < config.max_steps:", *indented([*epoch, "epoch += 1"])]
-
-
-def _batches(r: Recipe) -> list[str]:
-    """The head of the loop over an epoch's batches."""
-    numbered = r.hooks is not None and r.hooks.train_index
-    if not r.accumulates:
-        return ["for number, batch in enumerate(loader):" if numbered else "for batch in loader:"]
+def _end(r: Recipe) -> list[str]:
     return [
-        f"batches = {'enumerate(loader)' if numbered else 'iter(loader)'}",
-        "while window := list(itertools.islice(batches, config.accumulate_grad_batches)):",
-    ]
-
-
-def _change(r: Recipe) -> list[str]:
-    """Replay what was changed while the run went on."""
-    if not r.changes:
-        return []
-    lines = ["for name, value in CHANGES.get(step, ()):"]
-    if r.changed("lr"):
-        lines += ['    if name == "lr":', f"        {_set_lr(r, 'config.lr', 'value')}"]
-    return [*lines, "    setattr(config, name, value)"]
-
-
-def _loss(r: Recipe) -> str:
-    if r.hooks is None:
-        return "forward(wrapped, batch)[0]" if r.measures else "forward(wrapped, batch)"
-    return f"wrapped(batch{', number' if r.hooks.train_index else ''})"
-
-
-def _one_batch(r: Recipe) -> list[str]:
-    return [_TO_DEVICE, f"loss = {_loss(r)}", "loss.backward()"]
-
-
-def _window(r: Recipe) -> list[str]:
-    """The backward passes of several batches; the last window of an epoch is divided by its true length."""
-    numbered = r.hooks is not None and r.hooks.train_index
-    lines, share = [], "1 / len(window)"
-    if r.mean:
-        lines, share = [f"sizes = [{r.train.count} for batch in window]"], "sizes[place] / sum(sizes)"
-    return [
-        *lines,
-        "loss = 0.0",
-        f"for place, {'(number, batch)' if numbered else 'batch'} in enumerate(window):",
-        f"    {_TO_DEVICE}",
-        "    last = place == len(window) - 1",
-        "    with contextlib.nullcontext() if last else accelerator.no_sync(wrapped):",
-        f"        part = {_loss(r)} * ({share})",
-        "        part.backward()",
-        "    loss += part.detach()",
-    ]
-
-
-def _clip(r: Recipe) -> list[str]:
-    if not r.clips:
-        return []
-    return [f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_(parameters, config.gradient_clip_val)"]
-
-
-def _step(r: Recipe) -> list[str]:
-    lines = [
-        "if log:",
-        '    row = {"step": step, "loss": loss.item(), "lr": optimizer.param_groups[0]["lr"]}',
-        '    with log.open("a") as file:',
-        "        print(json.dumps(row), file=file)",
-        "optimizer.step()",
-        "optimizer.zero_grad()",
-        "step += 1",
-        "total += loss" if r.accumulates else "total += loss.detach()",
-    ]
-    if r.hooks is not None:
-        if r.hooks.asks_trainer:
-            lines.append("trainer.global_step = step")
-        return [*lines, *_scheduling(r, "step", "step")]
-    return [*lines, "scheduler.step()"] if r.scheduled else lines
-
-
-def _scheduling(r: Recipe, interval: str, counter: str) -> list[str]:
-    """The steps of the schedulers that step at this interval."""
-    lines = []
-    assert r.hooks is not None
-    for name, schedule in zip(_schedulers(r), r.hooks.schedules, strict=True):
-        if schedule.interval != interval:
-            continue
-        if schedule.frequency == 1:
-            lines.append(f"{name}.step()")
-        else:
-            count = counter if counter.isidentifier() else f"({counter})"
-            lines += [f"if {count} % {schedule.frequency} == 0:", f"    {name}.step()"]
-    return lines
-
-
-def _after_epoch(r: Recipe) -> list[str]:
-    lines = ["trainer.current_epoch = epoch + 1"] if r.hooks and r.hooks.asks_trainer else []
-    if r.hooks is not None:
-        lines += _scheduling(r, "epoch", "epoch + 1")
-    lines.append('scores = {"loss": float(total) / (step - began)}')
-    if r.val is not None:
-        lines += _validation(r, r.val)
-    return [
-        *lines,
-        'text = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())',
-        'accelerator.print(f"epoch {epoch}  {text}")',
-    ]
-
-
-def _validation(r: Recipe, data: Data) -> list[str]:
-    logged = ", logged" if r.hooks is not None else ""
-    line = f"scores |= validate(network, val_loader, accelerator.device{logged})"
-    if r.settings.check_val_every_n_epoch == 1:
-        return [line]
-    last = [] if r.max_epochs is None else ["epoch + 1 == config.max_epochs"]
-    last += [] if r.max_steps is None else ["step == config.max_steps"]
-    due = " or ".join(["(epoch + 1) % config.check_val_every_n_epoch == 0", *last])
-    return [f"if {due}:", f"    {line}"]
-
-
-def _end() -> list[str]:
-    return [
+        *block_averaging.handed_over(r),
         "if output and accelerator.is_main_process:",
         "    torch.save(network.state_dict(), output)",
         "accelerator.end_training()",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+from workbench.export.given import Data
 from workbench.export.lines import call, indented
-from workbench.export.recipe import Data, Recipe
+from workbench.export.recipe import Recipe, is_whole
 
 
 def datasets(r: Recipe) -> str:
@@ -223,4 +224,41 @@ def loader(r: Recipe, data: Data, name: str) -> list[str]:
         *call(f"{name} = ", "DataLoader", arguments, 4),
         "if accelerator.num_processes > 1:",
         f"    {name} = accelerator.prepare({name})",
+    ]
+
+
+def first(data: Data | None, name: str, count: str) -> str:
+    """The first batches of a loader, as an expression."""
+    if data is not None and data.sized:
+        return f"first_of({name}, {count})"
+    return f"itertools.islice({name}, {count})"
+
+
+def first_of(r: Recipe) -> str:
+    """The function that gives the first batches of a loader."""
+    limits = ((r.train, r.settings.limit_train_batches), (r.val if r.validates else None, r.settings.limit_val_batches))
+    if not any(data is not None and data.sized and not is_whole(limit) for data, limit in limits):
+        return ""
+    return dedent('''\
+        def first_of(loader, count):
+            """The first batches of a loader; all of them to its very end, where a sampler may draw a last number."""
+            return iter(loader) if count >= len(loader) else itertools.islice(loader, count)''')
+
+
+def remade(r: Recipe) -> list[str]:
+    """The lines of a function that makes the training loader, for more than once, and of the loader."""
+    data = r.train
+    lines = [line for line in loader(r, data, "made") if line not in data.before]
+    if lines[0].startswith("made = ") and len(lines) == 1:
+        lines = [f"return {lines[0].removeprefix('made = ')}"]
+    else:
+        lines.append("return made")
+    return [
+        *data.before,
+        "",
+        "def training_batches():",
+        '    """The training batches from the beginning on."""',
+        *indented(lines),
+        "",
+        "loader = training_batches()",
     ]

@@ -61,6 +61,7 @@ def _local(function: ast.stmt) -> set[str]:
     """The names that a function (or a class's methods) binds."""
     parts = list(ast.walk(function))
     bound = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    bound |= {part.name for part in parts if isinstance(part, ast.FunctionDef) and part is not function}
     return bound | {part.arg for part in parts if isinstance(part, ast.arg)}
 
 

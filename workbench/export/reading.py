@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch import nn
 
 from workbench._version import __version__
-from workbench.engine.dry_run import SAMPLES
 from workbench.engine.rng import kept
-from workbench.events import RunStarted
+from workbench.events import Message, RunStarted
 from workbench.export.capture import CallSite
+from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
 from workbench.export.errors import ExportError
-from workbench.export.recipe import CARRIED, LIVE, NOT_NEEDED, Data, Hooks, Recipe, Schedule, quoted
+from workbench.export.given import Hooks
+from workbench.export.given_data import data_of, first_batch, layout_of, maker_of
+from workbench.export.given_optimizers import moves_momentum, optimizers_of
+from workbench.export.given_step import step_of
+from workbench.export.recipe import Recipe
+from workbench.export.refusals import refuse
 from workbench.export.source import Sliced, slice_call
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, batches_in
-from workbench.task.datasets import Batches, Columns
 from workbench.task.lightning import LightningLike, has_loader
+from workbench.task.lightning_hooks import Step as HookStep
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
-from workbench.task.supervised import TARGETS, Supervised
+from workbench.task.supervised import Supervised
+from workbench.techniques import limits
+from workbench.techniques.averaging import has_batch_norm
 
 
 def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | None) -> Recipe:
@@ -42,22 +44,36 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     _check_settings(run.settings)
     sliced = slice_call(site)
     started = next((e for e in run.events if isinstance(e, RunStarted)), None)
+    planned = started.updates if started else None
+    settings = limits.effective(run.settings)
     with kept():
-        return Recipe(
+        recipe = Recipe(
             run=run.id,
             model=str(header.get("task", {}).get("model", type(task.model).__name__)),
             version=__version__,
             script=path.name,
             sliced=sliced,
             kinds=site.kinds,
-            settings=run.settings,
+            settings=settings,
             threads=int(header.get("threads", torch.get_num_threads())),
             weights=weights,
-            stopped=run.step if run.status == "stopped" else None,
-            planned=started.updates if started else None,
+            ended=_ended(run, settings),
+            by_hand=run.status == "stopped",
+            planned=planned,
             changes=_changes(run),
-            **_of_task(task, sliced, run.settings),
+            **_of_task(task, sliced, settings, planned),
         )
+    refuse(recipe)
+    return recipe
+
+
+def _ended(run: Run, settings: Settings) -> int | None:
+    """The updates after which it was stopped by hand or by the clock, which no script replays; None: by neither."""
+    if run.status != "stopped" and settings.max_time is None:
+        return None
+    # Where a metric ended it before the clock did, it ends the script too, before this number does.
+    by_metric = any(isinstance(e, Message) and e.text.startswith("the run ended early") for e in run.events)
+    return run.step + by_metric
 
 
 def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
@@ -103,7 +119,11 @@ def _check_start(run: Run, model: nn.Module) -> None:
 
 
 def _check_settings(settings: Settings) -> None:
-    missing = [name for name in settings.changed() if name not in CARRIED | NOT_NEEDED]
+    changed = settings.changed()
+    for name, why in REFUSED.items():
+        if name in changed:
+            raise ExportError(f"no script repeats a run with {name}={changed[name]!r}: {why}.")
+    missing = [name for name in changed if name not in CARRIED | NOT_NEEDED]
     if missing:
         named = ", ".join(f"{name}={getattr(settings, name)!r}" for name in missing)
         raise ExportError(f"the script cannot carry {named} yet; fit with the default to export.")
@@ -115,7 +135,7 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
     """The live changes that an update came after, in order."""
     found = [(e.step, e.values) for e in run.changes if e.step < run.step]
     for _, values in found:
-        if unknown := sorted(set(values) - LIVE):
+        if unknown := sorted(set(values) - REPLAYED):
             raise ExportError(f"{', '.join(unknown)} was changed while run {run.id} went on, which no script replays yet.")
     return tuple(found)
 
@@ -123,7 +143,7 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
 # ---- the task ---------------------------------------------------------------------------------------------------
 
 
-def _of_task(task: Task, sliced: Sliced, settings: Settings) -> dict[str, Any]:
+def _of_task(task: Task, sliced: Sliced, settings: Settings, updates: int | None) -> dict[str, Any]:
     if not isinstance(task, (Supervised, LightningLike)):
         raise ExportError(f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet.")
     if task.train is None:
@@ -132,17 +152,23 @@ def _of_task(task: Task, sliced: Sliced, settings: Settings) -> dict[str, Any]:
         name = type(task.module).__name__
         raise ExportError(f"model={name} is no nn.Module: make it one (class {name}(nn.Module)) to export it.")
     owner = task.module if isinstance(task, LightningLike) else task.model
+    train = data_of(task.train, "train", owner, sliced, settings)
+    batch = first_batch(task.train, settings)
     found: dict[str, Any] = {
-        "train": _data(task.train, "train", owner, sliced, settings),
-        "val": None if task.val is None else _data(task.val, "val", owner, sliced, settings),
+        "train": train,
+        "val": None if task.val is None else data_of(task.val, "val", owner, sliced, settings),
         "prepare": tuple(_prepared(task, owner)),
+        "step": step_of(task, batch, settings),
+        "optimizers": optimizers_of(task, settings, updates),
+        "cycles_momentum": moves_momentum(task, settings, updates),
+        "batch_norm": has_batch_norm(task.modules),
     }
     if isinstance(task, LightningLike):
         none = {"batch": "own", "mean": False, "loss_is_module": False, "metric_modules": False}
         return {**found, **none, "hooks": _hooks(task, sliced, settings)}
     return {
         **found,
-        "batch": _layout(_first_batch(task.train, settings), sliced.arguments.get("loss", "None") != "None"),
+        "batch": layout_of(batch, sliced.arguments.get("loss", "None") != "None"),
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
         "metric_modules": len(task.modules) > 1 + task.loss_is_module,
@@ -153,7 +179,7 @@ def _of_task(task: Task, sliced: Sliced, settings: Settings) -> dict[str, Any]:
 def _prepared(task: Task, owner: Any) -> Iterator[str]:
     """The calls of `prepare_data` and `setup` that the bench made, in their order."""
     assert task.train is not None
-    train = _maker(task.train)
+    train = maker_of(task.train)
     sources = [("network", owner)] if isinstance(task, LightningLike) or has_loader(owner) else []
     if train is not None and train.__self__ is not owner:
         sources.append(("train_data", train.__self__))
@@ -165,20 +191,14 @@ def _prepared(task: Task, owner: Any) -> Iterator[str]:
 
 
 def _hooks(task: LightningLike, sliced: Sliced, settings: Settings) -> Hooks:
-    try:
-        made, made_lr = task.module.configure_optimizers(), task.configure(settings, None).lr
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise ExportError(f"configure_optimizers() cannot be looked at outside of a fit: {what}") from error
-    optimizer, listed = _places(made)
     return Hooks(
         homes={name: home.replace("'", '"') for name, home in task.homes.items()},
         asks_trainer="_trainer" in vars(task.module) and _asks_trainer(type(task.module), sliced.code),
         train_index=task.takes_index,
-        val_index=task.val is not None and _takes_index(task.module.validation_step),
-        optimizer=optimizer,
-        schedules=tuple(_schedule(place, entry) for place, entry in listed),
-        made_lr=made_lr,
+        val_index=task.val is not None and HookStep(task.module.validation_step).takes_index,
+        extras=task._step.extras,
+        manual=task.manual,
+        splits=settings.truncated_bptt_steps is not None and task._split is not None,
     )
 
 
@@ -188,119 +208,3 @@ def _asks_trainer(cls: type, code: str) -> bool:
     own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning", "torch")]
     functions = [value for base in own for value in vars(base).values() if inspect.isfunction(value)]
     return any(names & set(f.__code__.co_names) for f in functions) or any(f".{name}" in code for name in names)
-
-
-def _places(made: Any) -> tuple[str, list[tuple[str, Any]]]:
-    """Where the optimizer and the schedulers are in what `configure_optimizers()` returned, in any of its forms."""
-    if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, (list, tuple)) for part in made):
-        return "[0][0]", [(f"[1][{number}]", entry) for number, entry in enumerate(made[1])]
-    at = ""
-    if isinstance(made, (list, tuple)):
-        made, at = made[0], "[0]"
-    if not isinstance(made, Mapping):
-        return at, []
-    schedulers, there = made.get("lr_scheduler", []), f'{at}["lr_scheduler"]'
-    listed = isinstance(schedulers, (list, tuple))
-    entries = [(f"{there}[{n}]", entry) for n, entry in enumerate(schedulers)] if listed else [(there, schedulers)]
-    return f'{at}["optimizer"]', entries
-
-
-def _schedule(place: str, entry: Any) -> Schedule:
-    if isinstance(entry, Mapping):
-        return Schedule(f'{place}["scheduler"]', entry.get("interval", "epoch"), int(entry.get("frequency", 1)))
-    return Schedule(place, "epoch", 1)
-
-
-def _takes_index(hook: Callable[..., Any]) -> bool:
-    return len([p for p in inspect.signature(hook).parameters.values() if p.kind is not p.VAR_KEYWORD]) >= 2
-
-
-# ---- data -------------------------------------------------------------------------------------------------------
-
-
-def _data(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Settings) -> Data:
-    """How the script gets a loader, from what the user gave for it."""
-    parts, dataset = spec.parts, spec.parts.dataset
-    base, before, is_loader = _base(spec, name, owner, sliced)
-    if isinstance(dataset, Batches) and dataset.one_shot and not before:
-        raise ExportError(f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset.")
-    stream = isinstance(dataset, IterableDataset)
-    kind = "batches" if parts.ready else "stream" if stream else "samples"
-    columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
-    by_collate = sliced.arguments.get("collate_fn", "None") != "None" and not before
-    loader = spec.loader(settings, train=name == "train")
-    whole = hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
-    return Data(
-        dataset=f"{base}.dataset" if is_loader else base,
-        before=before,
-        kind=kind,  # type: ignore[arg-type]
-        arrays=isinstance(columns, tuple),
-        columns=isinstance(columns, dict),
-        iterable=stream and not isinstance(dataset, Batches),
-        sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
-        batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
-        generator=None if parts.generator is None else f"{base}.generator.clone_state()",
-        collate=None if parts.collate_fn is None else "collate" if by_collate else f"{base}.collate_fn",
-        worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
-        whole=whole and kind == "samples",
-        pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
-        sized=batches_in(loader) is not None,
-        count=_count(_first_batch(spec, settings)) or "1",
-    )
-
-
-def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, tuple[str, ...], bool]:
-    """What stands for the user's data, the lines before it, and whether it is a DataLoader."""
-    maker = _maker(spec)
-    if maker is None:
-        return f"{name}_data", (), spec.from_loader
-    given = sliced.arguments.get(name, "None") != "None"
-    source = f"{name}_data" if given else "network" if maker.__self__ is owner else "train_data"
-    base = "given" if name == "train" else f"given_{name}"
-    made, index = maker(), ""
-    while isinstance(made, (list, tuple)):
-        made, index = made[0], f"{index}[0]"
-    return base, (f"{base} = {source}.{name}_dataloader(){index}",), isinstance(made, DataLoader)
-
-
-def _maker(spec: DataSpec) -> Any:
-    """The bound method of the user's object that makes this loader; None where data was given."""
-    if not spec.made_by_object:
-        return None
-    maker = inspect.getclosurevars(spec._given).nonlocals["make"]  # type: ignore[arg-type]
-    if not inspect.ismethod(maker):
-        raise ExportError(f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it in one.")
-    return maker
-
-
-def _first_batch(spec: DataSpec, settings: Settings) -> Any:
-    # Without the user's samplers, which may count how often they are asked.
-    parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
-    try:
-        return DataSpec(spec.name, parts).peek(min(SAMPLES, settings.batch_size))
-    except Exception as error:
-        raise ExportError(f"reading a sample of {spec.name} failed: {type(error).__name__}: {error}") from error
-
-
-def _layout(batch: Any, has_loss: bool) -> str:
-    """What a training batch looks like, for `Recipe.batch`."""
-    if isinstance(batch, Mapping):
-        return f"dict:{next((key for key in TARGETS if key in batch), '')}"
-    if isinstance(batch, (tuple, list)):
-        return "pair" if has_loss and len(batch) == 2 else "tuple"
-    return "single"
-
-
-def _count(batch: Any, name: str = "batch") -> str | None:
-    """How many samples `batch` holds, as an expression; None where it holds no tensor. As `task.data.sample_count`."""
-    if isinstance(batch, PackedSequence):
-        return f"int({name}.batch_sizes[0])"
-    if isinstance(batch, (Tensor, np.ndarray)):
-        return f"len({name})" if batch.ndim else "1"
-    items: list[tuple[Any, Any]] = []
-    if isinstance(batch, Mapping):
-        items = list(batch.items())
-    elif isinstance(batch, (tuple, list)):
-        items = list(enumerate(batch))
-    counts = (_count(value, f"{name}[{quoted(key)}]") for key, value in items)
-    return next((count for count in counts if count is not None), None)

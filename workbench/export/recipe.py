@@ -4,88 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
 
+from workbench.export.given import Data, Hooks, Optimizer, Step
 from workbench.export.source import Sliced
 from workbench.settings import Settings
-
-CARRIED = {
-    "lr", "weight_decay", "batch_size", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
-    "max_epochs", "max_steps", "shuffle", "num_workers", "pin_memory", "persistent_workers", "drop_last",
-    "check_val_every_n_epoch", "accelerator", "seed", "deterministic",
-}  # fmt: skip
-"""The settings that a script carries."""
-
-NOT_NEEDED = {"track_grad_norm", "log_every_n_steps", "keep_runs"}
-"""They say what is kept of a run, or where; the script computes the same without them."""
-
-LIVE = {"lr", "gradient_clip_val"}
-"""The settings whose live changes a script replays."""
-
-GIVEN = {
-    "network": "model", "train_data": "train", "val_data": "val", "loss_function": "loss", "metrics": "metrics",
-    "collate": "collate_fn", "make_optimizer": "optimizer", "make_scheduler": "scheduler",
-}  # fmt: skip
-"""What the script's own text calls the arguments of the bench, until the user's words for them are put in."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """How a script gets one loader. All text is Python, in the names of `GIVEN`."""
-
-    dataset: str
-    """What the loader reads."""
-    before: tuple[str, ...] = ()
-    """Lines that `dataset` counts on."""
-    kind: Literal["samples", "stream", "batches"] = "samples"
-    """Samples by index; samples that can only be iterated; ready batches."""
-    arrays: bool = False
-    """Whether it is a tuple of arrays, which makes a TensorDataset."""
-    columns: bool = False
-    """Whether it is a dict of arrays, which needs a class of its own."""
-    iterable: bool = True
-    """Whether a stream or ready batches are an IterableDataset already."""
-    sampler: str | None = None
-    batch_sampler: str | None = None
-    generator: str | None = None
-    """The user's own generator, copied; None: one from the seed."""
-    collate: str | None = None
-    worker_init: str | None = None
-    whole: bool = False
-    """Whether the data set makes whole batches by itself (`__getitems__`)."""
-    pinned: bool = True
-    """Whether its batches are pinned where there is a GPU: not where the data lie there already."""
-    sized: bool = True
-    """Whether the number of batches is known before."""
-    count: str = "1"
-    """How many samples `batch` holds."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """A scheduler of an object with hooks: where it is in what `configure_optimizers()` returned, and when it steps."""
-
-    place: str
-    interval: str
-    frequency: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Hooks:
-    """An object that trains itself."""
-
-    homes: Mapping[str, str]
-    """Where its lr and batch_size live, as assignable expressions."""
-    asks_trainer: bool
-    """Whether it reads from its trainer how far it is."""
-    train_index: bool
-    val_index: bool
-    """Whether its steps take the number of the batch."""
-    optimizer: str
-    """Where the optimizer is in what `configure_optimizers()` returned: "" or an index expression."""
-    schedules: tuple[Schedule, ...]
-    made_lr: float | None
-    """The base rate that it makes its optimizer with; None where it reads the one that it is given."""
+from workbench.values import EarlyStopping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +23,13 @@ class Recipe:
     kinds: Mapping[str, str]
     """What each of the user's names held, in a word."""
     settings: Settings
+    """What held: `overfit_batches` is told as limits."""
     threads: int
     weights: str | None
     """The file beside the script with the weights that the run began with; None: there is none."""
-    stopped: int | None
-    """The updates after which it was stopped; None: it went its whole length."""
+    ended: int | None
+    """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
+    by_hand: bool
     planned: int | None
     """The updates that its scheduler was made for."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
@@ -119,25 +44,46 @@ class Recipe:
     loss_is_module: bool
     metric_modules: bool
     hooks: Hooks | None
+    step: Step
+    optimizers: tuple[Optimizer, ...]
+    cycles_momentum: bool
+    """Whether its optimizer has a momentum, which one cycle moves too."""
+    batch_norm: bool
+    """Whether the model has batch-norm statistics."""
+
+    # -- length
 
     @property
     def max_steps(self) -> int | None:
         """The number of updates that ends it, if a number does."""
-        return self.settings.max_steps if self.stopped is None else self.stopped
+        return self.settings.max_steps if self.ended is None else self.ended
 
     @property
     def max_epochs(self) -> int | None:
         """The number of epochs that ends it, if a number does."""
-        return self.settings.epochs if self.stopped is None else None
+        return self.settings.epochs if self.ended is None else None
 
     @property
-    def sets_threads(self) -> bool:
-        """Whether the user's code says how many threads there are: then the script must say it after."""
-        return "set_num_threads" in self.sliced.code
+    def monitors(self) -> tuple[EarlyStopping, ...]:
+        return self.settings.early_stopping
+
+    # -- an update
+
+    @property
+    def limits(self) -> bool:
+        """Whether an epoch is a part of the training batches."""
+        return not is_whole(self.settings.limit_train_batches)
 
     @property
     def accumulates(self) -> bool:
-        return self.settings.accumulate_grad_batches > 1
+        """Whether several batches make one update at any time."""
+        return self.settings.accumulate_grad_batches not in (1, {0: 1}) or self.changed("accumulate_grad_batches")
+
+    @property
+    def windows(self) -> dict[int, int] | None:
+        """How many batches make one update from which epoch on, where that changes."""
+        size = self.settings.accumulate_grad_batches
+        return {0: 1, **size} if isinstance(size, dict) else None
 
     @property
     def clips(self) -> bool:
@@ -145,18 +91,159 @@ class Recipe:
         return self.settings.gradient_clip_val is not None or self.changed("gradient_clip_val")
 
     @property
-    def measures(self) -> bool:
-        """Whether there are metrics to report beside the loss."""
-        return self.val is not None and self.given("metrics") is not None
+    def carries(self) -> bool:
+        """Whether batches are split in time, with a hidden state that is carried on."""
+        return self.settings.truncated_bptt_steps is not None
+
+    @property
+    def manual(self) -> bool:
+        return self.hooks is not None and self.hooks.manual
+
+    @property
+    def several(self) -> bool:
+        return len(self.optimizers) > 1
+
+    @property
+    def closure(self) -> bool:
+        """Whether the optimizer evaluates the loss itself."""
+        return any(optimizer.closure for optimizer in self.optimizers)
+
+    @property
+    def mixed(self) -> bool:
+        return self.settings.precision != "32-true"
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled for float16."""
+        return self.settings.precision == "16-mixed"
+
+    @property
+    def skips(self) -> bool:
+        """Whether a forward pass may give nothing."""
+        return self.step.skips
+
+    @property
+    def reports_weight(self) -> bool:
+        """Whether a step says how much its batch counts, where that matters."""
+        return self.step.reports_weight and self.accumulates
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether an update may not be taken, though there was a loss."""
+        return self.settings.on_nonfinite == "skip" or self.scales
+
+    @property
+    def numbered(self) -> bool:
+        """Whether a training step takes the number of its batch."""
+        return self.hooks is not None and self.hooks.train_index
+
+    @property
+    def alone(self) -> str:
+        """Why it can only train in one process; "" where there is no reason."""
+        reasons = {
+            "the optimizers are stepped by the model": self.manual,
+            "several optimizers take turns": self.several and not self.manual,
+            "the optimizer evaluates the loss again": self.closure,
+            "batches are split in time": self.carries,
+            "an update may be left out": self.settings.on_nonfinite == "skip",
+            "batches may be left out": self.skips or self.train.empty,
+            "batches say how much they count": self.reports_weight,
+            "batch-norm statistics are collected anew": self.refreshes,
+        }
+        return next((why for why, holds in reasons.items() if holds), "")
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a training step is told beside the batch, by name."""
+        if self.hooks is None:
+            return ()
+        there = {"optimizer_idx": self.several and not self.manual, "hiddens": self.carries}
+        return tuple(name for name in self.hooks.extras if there[name])
+
+    # -- learning rates
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the settings ask for a schedule."""
+        return (self.settings.lr_schedule != "constant" or bool(self.settings.warmup)) and self.planned != 0
 
     @property
     def scheduled(self) -> bool:
         """Whether anything schedules the learning rate."""
-        return bool(self.hooks.schedules) if self.hooks else self.given("scheduler") is not None
+        own = any(optimizer.schedules for optimizer in self.optimizers)
+        return own or self.built_in or self.anneals
+
+    @property
+    def sets_lr(self) -> bool:
+        """Whether the base rate is set behind the making of an optimizer."""
+        return self.changed("lr") or any(optimizer.made_lr is not None for optimizer in self.optimizers)
+
+    # -- averaging
+
+    @property
+    def averages(self) -> bool:
+        return self.settings.weight_averaging is not None
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether batch-norm statistics are collected anew for averaged weights."""
+        return self.averages and self.batch_norm
+
+    @property
+    def anneals(self) -> bool:
+        """Whether SWA has learning rates of its own."""
+        return self.settings.weight_averaging == "swa" and self.settings.swa_lrs is not None
+
+    # -- checks
+
+    @property
+    def validates(self) -> bool:
+        return self.val is not None and self.settings.limit_val_batches != 0
+
+    @property
+    def measures(self) -> bool:
+        """Whether there are metrics to report beside the loss."""
+        return self.validates and self.given("metrics") is not None
+
+    @property
+    def plateaus(self) -> bool:
+        """Whether a schedule follows a metric."""
+        return any(s.monitor is not None for optimizer in self.optimizers for s in optimizer.schedules)
+
+    @property
+    def midway(self) -> bool:
+        """Whether there are checks in the middle of epochs; with nothing to validate only their ends count."""
+        return not is_whole(self.settings.val_check_interval) and self.validates
+
+    @property
+    def checks(self) -> bool:
+        """Whether anything happens at a check."""
+        return self.validates or bool(self.monitors) or self.plateaus
+
+    @property
+    def watches_training(self) -> bool:
+        """Whether the training loss is a metric that something follows."""
+        watched = {monitor.monitor for monitor in self.monitors}
+        watched |= {s.monitor or "" for optimizer in self.optimizers for s in optimizer.schedules}
+        return "train_loss" in watched
+
+    # -- data
 
     @property
     def loaders(self) -> tuple[Data, ...]:
         return (self.train,) if self.val is None else (self.train, self.val)
+
+    @property
+    def remakes_loader(self) -> bool:
+        """Whether the training loader is made more than once."""
+        return self.refreshes or self.changed("batch_size")
+
+    # -- the text
+
+    @property
+    def sets_threads(self) -> bool:
+        """Whether the user's code says how many threads there are: then the script must say it after."""
+        return "set_num_threads" in self.sliced.code
 
     def changed(self, name: str) -> bool:
         """Whether a setting was changed while the run went on."""
@@ -168,9 +255,6 @@ class Recipe:
         return None if expression == "None" else expression
 
 
-def quoted(value: Any) -> str:
-    """`repr`, with double quotes."""
-    text = repr(value)
-    if isinstance(value, str) and text.startswith("'") and '"' not in text:
-        return f'"{text[1:-1]}"'
-    return text
+def is_whole(part: float | str) -> bool:
+    """Whether a setting says "all": 1.0 does, and 1 is one thing."""
+    return isinstance(part, float) and part == 1.0

@@ -4,9 +4,14 @@ It holds the code that the run used (`source.py` slices it), a Config, and a vis
 techniques that were on. What cannot be carried is refused by name, and then nothing is written.
 
     reading.py   what the script depends on, from the run and the bench: a Recipe (`recipe.py`)
+    given*.py    … of the user's data, training step, optimizers
+    carried.py   which settings it carries
+    refusals.py  what goes together in a run and not yet in a script
     loaders.py   its data
-    blocks.py    its other functions, one for each technique
-    body.py      its main
+    block_*.py   its other functions, a file for each technique
+    body.py      its main: set-up
+    loop.py      … the epochs, and the checks between
+    update.py    … one update
     text.py      the whole file
     names.py     names: the user's own stay as they are
 """

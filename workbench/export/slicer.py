@@ -444,6 +444,9 @@ class Slicer:
             return own and any(alias.name in _FACE for alias in node.names if imported_name(alias) == base)
         if program.modules.get(base, "").partition(".")[0] == "workbench" and attribute:
             return attribute in _FACE
+        if isinstance(node, ast.Import):  # `import torch, workbench as wb`: only one of them is ours
+            own_names = [a for a in node.names if a.name.partition(".")[0] == "workbench"]
+            return any(imported_name(alias) == base for alias in own_names)
         return self.tainted(program, at)
 
     def _reads_face(self, program: Program, name: str, place: int, seen: set[tuple[str, int]]) -> bool:

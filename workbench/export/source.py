@@ -43,7 +43,9 @@ from workbench.export.uses import Uses, imported_name, own_level, uses
 
 __all__ = ["CODE_ARGUMENTS", "CallSite", "ExportError", "Sliced", "slice_call"]
 
-CODE_ARGUMENTS = ("model", "train", "val", "test", "loss", "optimizer", "scheduler", "metrics", "collate_fn")
+CODE_ARGUMENTS = (
+    "model", "train", "val", "test", "loss", "optimizer", "scheduler", "metrics", "collate_fn", "avg_fn", "should_update",
+)  # fmt: skip
 """The arguments of Workbench that are code; the others are settings, whose values the run's record has."""
 
 

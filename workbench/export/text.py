@@ -11,15 +11,33 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from textwrap import dedent
 
-from workbench.export import blocks, body, loaders, names
+from workbench.export import (
+    block_averaging,
+    block_loss,
+    block_manual,
+    block_pieces,
+    block_precision,
+    block_rate,
+    block_schedule,
+    block_stopping,
+    block_turns,
+    block_validation,
+    block_windows,
+    body,
+    loaders,
+    loop,
+    names,
+)
 from workbench.export.errors import ExportError
+from workbench.export.given import GIVEN
 from workbench.export.layout import Import, set_imports
-from workbench.export.recipe import GIVEN, Recipe
+from workbench.export.recipe import Recipe
+from workbench.techniques.averaging import swa_first_epoch
 
 _DATA = "torch.utils.data"
 _IMPORTS = [
-    Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("itertools"), Import("json"),
-    Import("random"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
+    Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
+    Import("math"), Import("random"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
     Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
     Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_model"),
@@ -64,12 +82,18 @@ def _place(r: Recipe, name: str) -> int:
 def _ours(r: Recipe) -> str:
     """All that is not the user's, in the names of `GIVEN`."""
     functions = [
-        loaders.datasets(r), loaders.workers(r), loaders.make_loader(r), blocks.forward(r), blocks.set_lr(r),
-        blocks.validate(r), body.main(r), _parse(),
+        loaders.datasets(r), loaders.workers(r), loaders.make_loader(r), loaders.first_of(r), block_windows.sizes(r), block_pieces.pieces(r),
+        block_precision.precision(r), "" if r.manual else block_loss.forward(r), block_schedule.schedule(r),
+        block_rate.set_lr(r), block_turns.owned(r), block_turns.toggled(r), block_manual.manual(r),
+        block_averaging.averaging(r), block_validation.kept(r), block_validation.validate(r), block_stopping.stopping(r),
+        loop.mean_of(r), body.main(r), _parse(),
     ]  # fmt: skip
-    loop = "\n\n\n".join(part for part in functions if part)
-    head = "\n\n\n".join(part for part in (_config(r, loop), blocks.changes(r)) if part)
-    return f"{head}\n\n\n{_rule('the loop')}\n\n\n{loop}\n"
+    functions = [part for part in functions if part]
+    written = functions[0]
+    for before, part in itertools.pairwise(functions):
+        written += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
+    head = "\n\n\n".join(part for part in (_config(r, written), block_rate.changes(r)) if part)
+    return f"{head}\n\n\n{_rule('the loop')}\n\n\n{written}\n"
 
 
 def _joined(r: Recipe, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
@@ -106,7 +130,9 @@ def _ends_in_block(text: str) -> bool:
 
 def _head(r: Recipe) -> str:
     script = shlex.quote(r.script)
-    end = " The run was stopped by hand; max_steps says where." if r.stopped is not None else ""
+    end = ""
+    if r.ended is not None:
+        end = f" The run was stopped by {'hand' if r.by_hand else 'the clock'}; max_steps says where."
     start = "The weights that the run began with were not recorded: it begins with those that its code makes."
     if r.weights is not None:
         start = f"The weights that the run began with are read from {_plain(r.weights)}, if that is there."
@@ -226,10 +252,20 @@ def _folded(line: str) -> str:
 
 def _config(r: Recipe, loop: str) -> str:
     """The settings that the loop reads, each with its value in the run."""
+    lines = [
+        f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")
+        for name, kind, value, note in [*_rows(r), *_technique_rows(r)]
+        if re.search(rf"\bconfig\.{name}\b", loop)
+    ]
+    return "@dataclasses.dataclass\nclass Config:\n" + "\n".join(lines)
+
+
+def _rows(r: Recipe) -> list[tuple[str, str, str, str]]:
+    """Each setting's name, type, value and note."""
     s = r.settings
     clip = 'float("inf")' if s.gradient_clip_val is None else repr(s.gradient_clip_val)
-    stopped = "updates; the run was stopped there" if r.stopped is not None else "updates"
-    rows = [
+    stopped = "updates" if r.ended is None else "updates; the run was stopped there"
+    return [
         ("lr", "float", repr(s.lr), ""),
         ("weight_decay", "float", repr(s.weight_decay), ""),
         ("batch_size", "int", str(s.batch_size), "on each device"),
@@ -237,17 +273,38 @@ def _config(r: Recipe, loop: str) -> str:
         ("gradient_clip_val", "float", clip, ""),
         ("max_epochs", "int", str(r.max_epochs), ""),
         ("max_steps", "int", str(r.max_steps), stopped),
+        ("min_epochs", "int", str(s.min_epochs), "before these no metric ends the run"),
+        ("min_steps", "int", str(s.min_steps), "before these no metric ends the run"),
         ("scheduled_steps", "int", str(r.planned), "updates that the schedule was made for"),
         ("check_val_every_n_epoch", "int", str(s.check_val_every_n_epoch), ""),
         ("num_workers", "int", str(s.num_workers), ""),
         ("seed", "int", str(s.seed), ""),
     ]
-    lines = [
-        f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")
-        for name, kind, value, note in rows
-        if re.search(rf"\bconfig\.{name}\b", loop)
+
+
+def _technique_rows(r: Recipe) -> list[tuple[str, str, str, str]]:
+    s = r.settings
+    every = "of an epoch" if isinstance(s.val_check_interval, float) else "updates"
+    start = str(swa_first_epoch(s)) if s.weight_averaging == "swa" else "0"
+    return [
+        _part("warmup", s.warmup, "of the run", "updates"),
+        _part("limit_train_batches", s.limit_train_batches, "of an epoch's batches", "batches"),
+        _part("limit_val_batches", s.limit_val_batches, "of the batches", "batches"),
+        ("val_check_interval", type(s.val_check_interval).__name__, repr(s.val_check_interval), every),
+        ("ema_decay", "float", repr(s.ema_decay), ""),
+        ("averaging_every_n_steps", "int", str(s.averaging_every_n_steps), ""),
+        ("averaging_start", "int", str(s.averaging_start), "updates that are not averaged"),
+        ("averaging_start_epoch", "int", str(s.averaging_start_epoch), ""),
+        ("swa_epoch_start", "int", start, "the first epoch whose end is averaged"),
+        ("swa_lrs", "float", repr(s.swa_lrs), ""),
+        ("annealing_epochs", "int", str(s.annealing_epochs), ""),
+        ("truncated_bptt_steps", "int", str(s.truncated_bptt_steps), "time steps in a piece"),
     ]
-    return "@dataclasses.dataclass\nclass Config:\n" + "\n".join(lines)
+
+
+def _part(name: str, value: float, of: str, number: str) -> tuple[str, str, str, str]:
+    """A setting that is a number of things, or a fraction of them."""
+    return (name, type(value).__name__, repr(value), of if isinstance(value, float) else number)
 
 
 def _parse() -> str:

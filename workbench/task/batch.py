@@ -40,7 +40,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, PackedSequence):
         return batch.to(device, non_blocking=True)  # type: ignore[arg-type]  # its batch_sizes stay on the CPU
     if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
+        return batch.to(device, non_blocking=device.type != "cpu")
     if isinstance(batch, Mapping):
         moved = {key: to_device(value, device) for key, value in batch.items()}
         return moved if type(batch) is dict else type(batch)(moved)  # type: ignore[call-arg]

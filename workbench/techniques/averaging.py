@@ -108,6 +108,8 @@ def ema_due(settings: Settings, updates: int, epoch: int) -> bool:
 def swa_first_epoch(settings: Settings) -> int:
     """The first epoch whose end is averaged, and at whose start the rates begin to move to `swa_lrs`."""
     start, epochs = settings.swa_epoch_start, settings.epochs
+    if settings.fast_dev_run:
+        return 0  # of the one epoch of a dry run, which should try the average rather than refuse it
     if isinstance(start, int):
         if epochs is not None and start >= epochs > 0:
             raise TaskError(
@@ -163,14 +165,9 @@ def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Whatever happens inside, the batch-norm statistics are those of before behind it."""
-    buffers = [
-        buffer
-        for layer in _batch_norms(modules)
-        for buffer in (layer.running_mean, layer.running_var, layer.num_batches_tracked)
-        if buffer is not None
-    ]
+def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Whatever happens inside, the buffers are those of before behind it: statistics, and what else a forward moves."""
+    buffers = list(dict.fromkeys(buffer for module in modules for buffer in module.buffers()))
     before = [buffer.clone() for buffer in buffers]
     try:
         yield

@@ -34,8 +34,9 @@ class Cadence:
     def updates_per_epoch(self, updates: int | None) -> None:
         if updates is None and self._fraction is not None and self._fraction < 1:
             raise TaskError(
-                f"val_check_interval={self._fraction!r} is a fraction of an epoch, and the training data has no "
-                "length: give a number of updates (val_check_interval=500) or a time ('00:00:10:00')."
+                f"val_check_interval={self._fraction!r} is a fraction of an epoch, whose number of updates is not known: "
+                "truncated_bptt_steps splits its batches, or the training data has no length: give a number of updates "
+                "(val_check_interval=500) or a time ('00:00:10:00')."
             )
         self._updates_per_epoch = updates
 

@@ -59,3 +59,12 @@ def whose_turn(frequencies: Sequence[int], step: int) -> tuple[int, ...]:
         )
     ends = list(itertools.accumulate(frequencies))
     return (bisect.bisect_right(ends, step % ends[-1]),)
+
+
+def turns(frequencies: Sequence[int], index: int, updates: int) -> int:
+    """How many of the first `updates` updates are the turn of optimizer `index`."""
+    if not any(frequencies):
+        return updates
+    rounds, rest = divmod(updates, sum(frequencies))
+    own, before = frequencies[index], sum(frequencies[:index])
+    return rounds * own + min(max(rest - before, 0), own)

@@ -1,0 +1,190 @@
+"""Averaged weights in an exported script: EMA over updates, or SWA over epochs."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from workbench.export import block_precision, loaders
+from workbench.export.lines import call, indented
+from workbench.export.recipe import Recipe
+
+
+def averaging(r: Recipe) -> str:
+    """A class that holds the average, and the refreshing of batch-norm statistics where the model has them."""
+    if not r.averages:
+        return ""
+    return "\n\n\n".join(part for part in (_average(r), _refresh(r)) if part)
+
+
+def _average(r: Recipe) -> str:
+    kind = "exponential" if r.settings.weight_averaging == "ema" else "equal"
+    decay = ", decay" if r.settings.weight_averaging == "ema" and r.given("avg_fn") is None else ""
+    made = "torch.optim.swa_utils.get_ema_multi_avg_fn(decay)" if decay else "torch.optim.swa_utils.get_swa_multi_avg_fn()"
+    lines = ["self.parameters, self.weights, self.count = list(network.parameters()), [], 0"]
+    step = ["self.combine(self.weights, self.parameters, torch.tensor(self.count))"]
+    if r.given("avg_fn") is None:
+        lines.append(f"self.combine = {made}")
+    else:
+        kind = "user's own"
+        step = [
+            "for weight, parameter in zip(self.weights, self.parameters):",
+            "    count = torch.full((), self.count, device=weight.device)",
+            "    weight.copy_(averaged(weight, parameter.detach(), count))",
+        ]
+    if r.validates:
+        lines.append("self.buffers = list(network.buffers())")
+    if r.given("avg_fn") is not None:
+        kind = "an average of the weights, as `avg_fn` takes it"
+        doc = "An average of the weights."
+    else:
+        doc = f"The {kind} average of the weights."
+    return "\n".join(
+        [
+            "class Average:",
+            f'    """{doc}"""',
+            "",
+            f"    def __init__(self, network{decay}):",
+            *indented(indented(lines)),
+            "",
+            "    @torch.no_grad()",
+            "    def update(self):",
+            "        if self.count == 0:",
+            "            self.weights = [parameter.detach().clone() for parameter in self.parameters]",
+            "        else:",
+            *indented(indented(indented(step))),
+            "        self.count += 1",
+            "",
+            "    @torch.no_grad()",
+            "    def hand_over(self):",
+            "        for parameter, weight in zip(self.parameters, self.weights):",
+            "            parameter.copy_(weight)",
+            *(_in_place() if r.validates else []),
+        ]
+    )
+
+
+_NORM = "torch.nn.modules.batchnorm._BatchNorm"
+
+
+def _in_place() -> list[str]:
+    text = dedent('''\
+
+        @contextlib.contextmanager
+        def in_place(self):
+            """Inside, the network has the averaged weights."""
+            before = [(value, value.detach().clone()) for value in [*self.parameters, *self.buffers]]
+            self.hand_over()
+            yield
+            with torch.no_grad():
+                for value, old in before:
+                    value.copy_(old)''')
+    return ["    " + line if line else "" for line in text.splitlines()]
+
+
+def _refresh(r: Recipe) -> str:
+    if not r.refreshes:
+        return ""
+    modules = "network.modules()"
+    if r.loss_is_module:
+        modules = "[*network.modules(), *loss_function.modules()]"
+    indexed = r.numbered
+    forward = "forward(network, batch)"
+    if r.hooks is not None:
+        forward = f"network.training_step(batch{', number' if indexed else ''})"
+    moved = ["batch = send_to_device(batch, device, non_blocking=True)", *block_precision.inside(r, [forward], "device")]
+    if r.train.empty:
+        moved = ["if batch is None:", "    continue", *moved]
+    head = "for number, batch in enumerate(batches):" if indexed else "for batch in batches:"
+    text = dedent('''\
+        @torch.no_grad()
+        def refresh_batch_norm(network, batches, device):
+            """Batch-norm statistics of the weights as they are, from one pass over the training data."""
+            norm = @norm
+            modes = {part: part.training for part in @modules}
+            momenta = {part: part.momentum for part in modes if isinstance(part, norm)}
+            for part in modes:
+                part.training = True
+            for part in momenta:
+                part.reset_running_stats()
+                part.momentum = None
+            with random_numbers_kept():
+        @pass
+            for part, momentum in momenta.items():
+                part.momentum = momentum
+            for part, training in modes.items():
+                part.training = training''')
+    passed = "\n".join(indented(indented([head, *indented(moved)])))
+    return text.replace("@modules", modules).replace("@norm", _NORM).replace("@pass", passed)
+
+
+def made(r: Recipe) -> list[str]:
+    """The lines that make it."""
+    if not r.averages:
+        return []
+    decay = ", config.ema_decay" if r.settings.weight_averaging == "ema" and r.given("avg_fn") is None else ""
+    return [f"average = Average(network{decay})", *(["annealing = None"] if r.anneals else [])]
+
+
+def annealed(r: Recipe) -> list[str]:
+    """At the start of the first epoch of SWA: the rates move to its own."""
+    if not r.anneals:
+        return []
+    strategy = f'"{r.settings.annealing_strategy}"'
+    arguments = ["optimizer", "config.swa_lrs", "config.annealing_epochs", strategy]
+    if r.several:
+        made = call("", "torch.optim.swa_utils.SWALR", arguments, 20)
+        lines = ["annealing = [", *indented(made), "    for optimizer in optimizers", "]"]
+    else:
+        lines = call("annealing = ", "torch.optim.swa_utils.SWALR", arguments, 12)
+    return ["if epoch == config.swa_epoch_start:", *indented(lines)]
+
+
+def after_update(r: Recipe) -> list[str]:
+    """EMA, behind an update."""
+    if r.settings.weight_averaging != "ema":
+        return []
+    s = r.settings
+    if r.given("should_update") is not None:
+        return ["if should_average(step, epoch):", "    average.update()"]
+    when = ["step > config.averaging_start"] if s.averaging_start else []
+    when += ["step % config.averaging_every_n_steps == 0"] if s.averaging_every_n_steps != 1 else []
+    when += ["epoch >= config.averaging_start_epoch"] if s.averaging_start_epoch else []
+    return [f"if {' and '.join(when)}:", "    average.update()"] if when else ["average.update()"]
+
+
+def after_epoch(r: Recipe) -> list[str]:
+    """SWA, behind an epoch."""
+    if r.settings.weight_averaging != "swa":
+        return []
+    if r.given("should_update") is not None:
+        return ["if should_average(step, epoch):", "    average.update()"]
+    return ["if epoch >= config.swa_epoch_start:", "    average.update()"]
+
+
+def validated(r: Recipe, validate: str) -> list[str]:
+    """The metrics of the averaged weights, beside those of the raw ones."""
+    if not r.averages or not r.validates:
+        return []
+    return [
+        "if average.count:",
+        "    with average.in_place():",
+        *indented(indented(_refreshed(r))),
+        f"        averages = {validate}",
+        '    scores |= {f"{name}_averaged": value for name, value in averages.items()}',
+    ]
+
+
+def handed_over(r: Recipe) -> list[str]:
+    """At the end the model has the averaged weights."""
+    if not r.averages:
+        return []
+    return ["if average.count:", "    average.hand_over()", *indented(_refreshed(r))]
+
+
+def _refreshed(r: Recipe) -> list[str]:
+    if not r.refreshes:
+        return []
+    batches = "training_batches()"
+    if r.limits:
+        batches = loaders.first(r.train, batches, "limit")
+    return [f"refresh_batch_norm(network, {batches}, accelerator.device)"]

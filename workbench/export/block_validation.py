@@ -1,0 +1,138 @@
+"""Validation in an exported script: each metric's mean, weighted by samples, as the engine takes it."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+
+from workbench.export import block_precision
+from workbench.export.block_loss import returned
+from workbench.export.given import Data
+from workbench.export.lines import indented
+from workbench.export.recipe import Recipe
+
+
+def kept(r: Recipe) -> str:
+    """A context that gives random numbers back."""
+    if not (r.validates or r.refreshes):
+        return ""
+    return dedent('''\
+        @contextlib.contextmanager
+        def random_numbers_kept():
+            """What is drawn inside is not missed outside."""
+            state, numpy_state = random.getstate(), np.random.get_state()
+            with torch.random.fork_rng(range(torch.cuda.device_count())):
+                yield
+            random.setstate(state)
+            np.random.set_state(numpy_state)''')
+
+
+def validate(r: Recipe) -> str:
+    """Validation, weighted by samples."""
+    if not r.validates:
+        return ""
+    assert r.val is not None
+    modules = "for part in model.modules()"
+    if r.loss_is_module:
+        modules = "for module in (model, loss_function) for part in module.modules()"
+    lines = [
+        f"modes = {{part: part.training {modules}}}",
+        "model.eval()",
+        *(["loss_function.eval()"] if r.loss_is_module else []),
+        "seen = []" if _one_score(r) else "seen = {}",
+        "with random_numbers_kept():",
+        *indented(_scores(r, r.val)),
+        "for part, training in modes.items():",
+        "    part.training = training",
+        *_means(r),
+    ]
+    logged = ", logged" if r.hooks is not None else ""
+    head = f'@torch.no_grad()\ndef validate(model, loader, device{logged}):\n    """Each metric\'s mean over the samples."""\n'
+    return f"{head}{indent(chr(10).join(lines), '    ')}\n\n\n{_MEAN}"
+
+
+_MEAN = dedent('''\
+    def weighted_mean(shares):
+        """The mean of (value, weight) pairs."""
+        values, weights = torch.tensor(shares, dtype=torch.float64).T.contiguous()
+        return float((values * weights).sum() / weights.sum())''')
+
+
+def _one_score(r: Recipe) -> bool:
+    """Whether the loss is all there is to report."""
+    return r.hooks is None and not r.measures
+
+
+def _means(r: Recipe) -> list[str]:
+    """The mean over the samples of all processes."""
+    assert r.val is not None
+    if _one_score(r) and r.val.empty:  # there may be nothing to take the mean of
+        return ["seen = gather_object(seen)", 'return {"val_loss": weighted_mean(seen)} if seen else {}']
+    if _one_score(r):
+        return ['return {"val_loss": weighted_mean(gather_object(seen))}']
+    return [
+        "gathered = gather_object([seen])  # one from each process",
+        "names = gathered[0]",
+        "return {name: weighted_mean([pair for part in gathered for pair in part.get(name, ())]) for name in names}",
+    ]
+
+
+def _scores(r: Recipe, data: Data) -> list[str]:
+    """The metrics of each batch."""
+    numbered = r.hooks is not None and r.hooks.val_index
+    head = "for number, batch in enumerate(loader):" if numbered else "for batch in loader:"
+    lines = ["batch = send_to_device(batch, device, non_blocking=True)"]
+    if data.empty:
+        lines = ["if batch is None:", "    continue", *lines]
+    weight = "weight" if "weight" in _forward_gives(r) and r.hooks is None else data.count
+    if _one_score(r):
+        called = "forward(model, batch)"
+        names = _forward_gives(r)
+        if len(names) > 1:
+            lines += block_precision.inside(r, [f"{', '.join(names)} = {called}"], "device")
+            called = "loss"
+        elif r.mixed:
+            lines += block_precision.inside(r, [f"loss = {called}"], "device")
+            called = "loss"
+        return [head, *indented([*lines, f"seen.append(({called}.float().item(), {weight}))"])]
+    lines += block_precision.inside(r, _own_scores(r) if r.hooks is not None else _given_scores(r), "device")
+    if r.hooks is not None and r.step.reports_weight:
+        lines.append(f'count = {_reported(data)}')
+        weight = "count"
+    return [
+        head,
+        *indented(lines),
+        "    for name, value in scores.items():",
+        "        if isinstance(value, torch.Tensor):",
+        "            value = value.float().mean().item()",
+        f"        seen.setdefault(name, []).append((value, {weight}))",
+    ]
+
+
+def _reported(data: Data) -> str:
+    return f'result.get("weight", {data.count}) if isinstance(result, dict) else {data.count}'
+
+
+def _forward_gives(r: Recipe) -> list[str]:
+    """What the forward pass returns in a validation, by the names that are made use of."""
+    return ["_" if name == "hiddens" else name for name in returned(r)]
+
+
+def _given_scores(r: Recipe) -> list[str]:
+    return [
+        f"{', '.join(_forward_gives(r))} = forward(model, batch)",
+        'scores = {f"val_{name}": metric(output, target) for name, metric in metrics.items()}',
+        'scores = {"val_loss": loss, **scores}',
+    ]
+
+
+def _own_scores(r: Recipe) -> list[str]:
+    assert r.hooks is not None
+    index = ", number" if r.hooks.val_index else ""
+    return [
+        "logged.clear()",
+        f"result = model.validation_step(batch{index})",
+        'loss = result.get("loss", result.get("val_loss")) if isinstance(result, dict) else result',
+        "scores = dict(logged)",
+        "if isinstance(loss, torch.Tensor) and loss.numel() == 1:",
+        '    scores.setdefault("val_loss", loss)',
+    ]

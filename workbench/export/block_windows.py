@@ -1,0 +1,164 @@
+"""The gradient of one update in an exported script: of one batch, or of a window of several that each weigh what they hold."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from workbench.export import block_loss, block_pieces, block_precision, loaders
+from workbench.export.lines import indented
+from workbench.export.recipe import Recipe
+
+TO_DEVICE = "batch = send_to_device(batch, accelerator.device, non_blocking=True)"
+
+
+def sizes(r: Recipe) -> str:
+    """How many batches make one update, where that changes on the way."""
+    if r.windows is None:
+        return ""
+    rows = ", ".join(f"{epoch}: {size}" for epoch, size in sorted(r.windows.items()))
+    return dedent('''\
+        # How many batches make one update, from which epoch on.
+        WINDOWS = {@@}
+
+
+        def window_size(epoch):
+            """How many batches make one update in this epoch."""
+            return WINDOWS[max(first for first in WINDOWS if first <= epoch)]''').replace("@@", rows)
+
+
+def head(r: Recipe) -> list[str]:
+    """The head of the loop over an epoch's updates."""
+    batches = "loader" if not r.limits else loaders.first(r.train, "loader", "limit")
+    if r.carries:
+        batches = block_pieces.stream(r, batches)
+    elif r.numbered:
+        batches = f"enumerate({batches})"
+    if r.accumulates:
+        size = "config.accumulate_grad_batches" if r.windows is None else "window_size(epoch)"
+        made = batches if r.carries or r.numbered else f"iter({batches})"
+        return [f"batches = {made}", f"while window := list(itertools.islice(batches, {size})):"]
+    return [f"for {_item(r)} in {batches}:"]
+
+
+def batches_in_epoch(r: Recipe) -> str:
+    """How many batches there are in an epoch, as an expression."""
+    limit = r.settings.limit_train_batches
+    if not r.limits:
+        return "len(loader)"
+    if isinstance(limit, float):
+        return "int(len(loader) * config.limit_train_batches + 1e-9)"
+    return "min(config.limit_train_batches, len(loader))" if r.train.sized else "config.limit_train_batches"
+
+
+def updates_in_epoch(r: Recipe) -> str | None:
+    """How many updates there are in an epoch, as an expression; None where nobody knows before."""
+    if r.carries or not (r.train.sized or r.limits):
+        return None
+    batches = "limit" if r.limits else "len(loader)"
+    if not r.accumulates:
+        return batches
+    return f"-(-{batches} // {'config.accumulate_grad_batches' if r.windows is None else 'window_size(epoch)'})"
+
+
+def gradient(r: Recipe, moved: bool = False) -> list[str]:
+    """The lines that add a window's gradient up and give its loss. moved: a single batch is on the device already."""
+    return _window(r) if r.accumulates else _one_batch(r, moved)
+
+
+def _item(r: Recipe) -> str:
+    """The names of what the loop is over."""
+    if r.carries:
+        return block_pieces.item(r)
+    return "number, batch" if r.numbered else "batch"
+
+
+def _call(r: Recipe) -> str:
+    """The forward pass of a training batch."""
+    state = "hiddens" if r.skips else "None if first else hiddens"
+    if r.hooks is None:
+        return f"forward(wrapped, batch{', ' + state if r.carries else ''})"
+    told = {"optimizer_idx": "turn", "hiddens": state}
+    more = [f"{name}={told[name]}" for name in r.told]
+    return f"wrapped({', '.join(['batch', *(['number'] if r.numbered else []), *more])})"
+
+
+def _one_batch(r: Recipe, moved: bool) -> list[str]:
+    lines = ["if batch is None:", "    continue"] if r.train.empty and not r.carries else []
+    lines += [*([] if moved else [TO_DEVICE]), *_fresh(r)]
+    lines += block_precision.inside(r, block_loss.taken(r, _call(r)))
+    lines.append(f"{block_precision.scaled(r, 'loss')}.backward()")
+    return [*lines, *_carried(r)]
+
+
+def _fresh(r: Recipe) -> list[str]:
+    """A batch begins without a hidden state, also where its first piece is left out."""
+    return ["hiddens = None if first else hiddens"] if r.carries and r.skips else []
+
+
+def _carried(r: Recipe) -> list[str]:
+    return ["hiddens = detached(hiddens)"] if r.carries else []
+
+
+def _window(r: Recipe) -> list[str]:
+    """The backward passes of several batches; the last window of an epoch is divided by its true length."""
+    item = _item(r)
+    within = f"({item})" if "," in item else item
+    lines = []
+    if r.train.empty and not r.carries:
+        lines.append(f"window = [{within} for {item} in window if batch is not None]")
+    share = "1 / len(window)"
+    if (r.mean or r.carries) and not r.reports_weight:
+        count = [r.train.count] if r.mean else []
+        steps = [r.train.steps] if r.carries else []
+        unused = ", ".join("batch" if name == "batch" else "_" for name in item.split(", "))
+        lines.append(f"sizes = [{' * '.join([*count, *steps])} for {unused} in window]")
+        share = "sizes[place] / sum(sizes)"
+    varies = r.reports_weight or r.skips or (r.train.empty and not r.carries)
+    lines.append("loss, kept = 0.0, []" if varies else "loss = 0.0")
+    lines.append(f"for place, {within} in enumerate(window):")
+    backward = _weighted(r, share, varies)
+    if r.alone:
+        each = [TO_DEVICE, *_fresh(r), *backward]
+    else:
+        each = [
+            TO_DEVICE,
+            "last = place == len(window) - 1",
+            "with contextlib.nullcontext() if last else accelerator.no_sync(wrapped):",
+            *indented(backward),
+        ]
+    each += ["loss += part.detach()", *_carried(r)]
+    lines += indented(each)
+    return [*lines, *_made_up(r)] if varies else lines
+
+
+def _weighted(r: Recipe, share: str, varies: bool) -> list[str]:
+    """The forward and backward pass of one batch of a window, at its share."""
+    plain = not varies and len(block_loss.returned(r)) == 1
+    if plain and not r.mixed:
+        return [f"part = {_call(r)} * ({share})", f"{block_precision.scaled(r, 'part')}.backward()"]
+    if not varies and set(block_loss.returned(r)[1:]) <= {"output", "target"} and not r.mixed:
+        return [f"part = {_call(r)}[0] * ({share})", f"{block_precision.scaled(r, 'part')}.backward()"]
+    lines = block_precision.inside(r, [line.replace("loss", "part", 1) if line.startswith("loss") else line for line in block_loss.taken(r, _call(r))])  # fmt: skip
+    lines = [line.replace("loss is None", "part is None") for line in lines]
+    lines = [line.replace("    loss", "    part", 1) if line.startswith("    loss") else line for line in lines]
+    if r.reports_weight:
+        lines += ["if len(window) > 1:", "    part = part * weight", "kept.append(weight)"]
+    elif varies:
+        lines += [f"kept.append({share})", "part = part * kept[-1]"]
+    else:
+        lines.append(f"part = part * ({share})")
+    return [*lines, f"{block_precision.scaled(r, 'part')}.backward()"]
+
+
+def _made_up(r: Recipe) -> list[str]:
+    """What is left of a window makes up the whole."""
+    when = "len(window) > 1" if r.reports_weight else "len(kept) < len(window)"
+    return [
+        "if not kept:",
+        "    continue",
+        f"if {when}:",
+        f"    for parameter in {'owned[turn]' if r.several else 'parameters'}:",
+        "        if parameter.grad is not None:",
+        "            parameter.grad /= sum(kept)",
+        "    loss = loss / sum(kept)",
+    ]

@@ -1,0 +1,26 @@
+"""Which settings a script carries, which it does without, and which no script repeats."""
+
+from __future__ import annotations
+
+CARRIED = {
+    "lr", "weight_decay", "batch_size", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
+    "lr_schedule", "warmup", "precision", "compile", "max_epochs", "max_steps", "max_time", "min_epochs", "min_steps",
+    "shuffle", "num_workers", "pin_memory", "persistent_workers", "drop_last", "limit_train_batches",
+    "limit_val_batches", "overfit_batches", "check_val_every_n_epoch", "val_check_interval", "early_stopping",
+    "weight_averaging", "ema_decay", "averaging_every_n_steps", "averaging_start", "averaging_start_epoch",
+    "swa_epoch_start", "swa_lrs", "annealing_epochs", "annealing_strategy", "truncated_bptt_steps", "tbptt_time_dim",
+    "find_lr_at", "find_batch_size_at", "on_nonfinite", "detect_anomaly", "accelerator", "seed", "deterministic",
+}  # fmt: skip
+"""The settings that a script carries."""
+
+NOT_NEEDED = {
+    "track_grad_norm", "log_every_n_steps", "keep_runs", "num_sanity_val_steps", "limit_test_batches",
+    "limit_predict_batches",
+}  # fmt: skip
+"""They say what is kept of a run, or where, or what is tried beside it; the script computes the same without them."""
+
+REFUSED = {"fast_dev_run": "it was a trial run, of a few batches"}
+"""The settings that no script repeats when they are on, and why."""
+
+REPLAYED = {"lr", "gradient_clip_val", "batch_size"}
+"""What was changed while the run went on and a script changes too: by hand, or at a milestone."""

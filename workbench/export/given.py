@@ -1,0 +1,116 @@
+"""What a script needs to know of the user's data, optimizers and hooks. All text in it is Python, in the names of `GIVEN`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+GIVEN = {
+    "network": "model", "train_data": "train", "val_data": "val", "loss_function": "loss", "metrics": "metrics",
+    "collate": "collate_fn", "make_optimizer": "optimizer", "make_scheduler": "scheduler", "averaged": "avg_fn",
+    "should_average": "should_update",
+}  # fmt: skip
+"""What the script's own text calls the arguments of the bench, until the user's words for them are put in."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """How a script gets one loader. All text is Python, in the names of `GIVEN`."""
+
+    dataset: str
+    """What the loader reads."""
+    before: tuple[str, ...] = ()
+    """Lines that `dataset` counts on."""
+    kind: Literal["samples", "stream", "batches"] = "samples"
+    """Samples by index; samples that can only be iterated; ready batches."""
+    arrays: bool = False
+    """Whether it is a tuple of arrays, which makes a TensorDataset."""
+    columns: bool = False
+    """Whether it is a dict of arrays, which needs a class of its own."""
+    iterable: bool = True
+    """Whether a stream or ready batches are an IterableDataset already."""
+    sampler: str | None = None
+    batch_sampler: str | None = None
+    generator: str | None = None
+    """The user's own generator, copied; None: one from the seed."""
+    collate: str | None = None
+    worker_init: str | None = None
+    whole: bool = False
+    """Whether the data set makes whole batches by itself (`__getitems__`)."""
+    pinned: bool = True
+    """Whether its batches are pinned where there is a GPU: not where the data lie there already."""
+    sized: bool = True
+    """Whether the number of batches is known before."""
+    count: str = "1"
+    """How many samples `batch` holds."""
+    empty: bool = False
+    """Whether a batch may be None, and is left out."""
+    steps: str = "config.truncated_bptt_steps"
+    """How many time steps `batch` holds, where batches are split in time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A scheduler of the user's: where it is in what their function returned, and when it steps."""
+
+    place: str
+    """ "" or an index expression."""
+    interval: str
+    frequency: int
+    monitor: str | None = None
+    """The metric that a ReduceLROnPlateau follows; None: it is another scheduler."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """An optimizer of the run."""
+
+    place: str = ""
+    """Where it is in what `configure_optimizers()` returned: "" or an index expression."""
+    schedules: tuple[Schedule, ...] = ()
+    made_lr: float | None = None
+    """The base rate that an object makes it with; None where it is made with the rate that is asked for."""
+    frequency: int = 0
+    """For how many updates in a row it is its turn alone; 0: each update."""
+    closure: bool = False
+    """Whether its step evaluates the loss itself (LBFGS)."""
+    whole: bool = True
+    """Whether it has all parameters of the model that are trained."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hooks:
+    """An object that trains itself."""
+
+    homes: Mapping[str, str]
+    """Where its lr and batch_size live, as assignable expressions."""
+    asks_trainer: bool
+    """Whether it reads from its trainer how far it is."""
+    train_index: bool
+    val_index: bool
+    """Whether its steps take the number of the batch."""
+    extras: tuple[str, ...] = ()
+    """What else its training_step takes, by name: "optimizer_idx", "hiddens"."""
+    manual: bool = False
+    """Whether it steps its optimizers itself."""
+    splits: bool = False
+    """Whether it has a `tbptt_split_batch` of its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What a training step may do beyond returning a loss."""
+
+    reports_weight: bool = False
+    """Whether it says how much its batch counts."""
+    skips: bool = False
+    """Whether it may leave a batch out (return None)."""
+
+
+def quoted(value: Any) -> str:
+    """`repr`, with double quotes."""
+    text = repr(value)
+    if isinstance(value, str) and text.startswith("'") and '"' not in text:
+        return f'"{text[1:-1]}"'
+    return text

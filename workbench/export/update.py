@@ -1,0 +1,183 @@
+"""One update of an exported script: gradient, clipping, step, and what follows a step."""
+
+from __future__ import annotations
+
+from workbench.export import block_averaging, block_manual, block_turns, block_windows
+from workbench.export.given import Optimizer
+from workbench.export.lines import indented, only
+from workbench.export.recipe import Recipe
+
+
+def update(r: Recipe) -> list[str]:
+    """The lines of one update, `loss` being its loss."""
+    if r.manual:
+        lines = [f"rate = {_RATE.format(_first(r))}  # before the model steps a schedule", *block_manual.update(r)]
+    elif r.several:
+        lines = block_turns.in_turn(r, _step(r, "owned[turn]"))
+    elif r.closure:
+        lines = _by_closure(r)
+    else:
+        lines = _step(r, "parameters")
+    return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_counted(r), *_behind(r)]
+
+
+def _step(r: Recipe, parameters: str) -> list[str]:
+    """Gradient, clipping and step of one optimizer."""
+    lines = block_windows.gradient(r)
+    clip = clipped(r, parameters)
+    if r.scales:
+        lines += ["scaler.unscale_(optimizer)", *clip, "scaler.step(optimizer)", "scale = scaler.get_scale()", "scaler.update()"]
+        lines.append("taken = scaler.get_scale() >= scale  # it shrinks where a gradient overflowed: that step is left out")
+    elif r.leaves_out:
+        lines += ["taken = math.isfinite(loss.item()) and all(", f"    p.grad.isfinite().all() for p in {parameters} if p.grad is not None",
+                  ")", "if taken:", *indented([*clip, "optimizer.step()"])]  # fmt: skip
+    else:
+        lines += [*clip, "optimizer.step()"]
+    return [*lines, "optimizer.zero_grad()"]
+
+
+def evaluation(r: Recipe) -> list[str]:
+    """Of an optimizer that evaluates the loss itself: the function that it calls, as often as it likes."""
+    if not r.closure:
+        return []
+    lines = [
+        '"""The gradient of one update; the loss of the update is that of the first evaluation."""',
+        "optimizer.zero_grad()",
+        *block_windows.gradient(r, moved=True),
+        *clipped(r, "parameters"),
+        "losses.append(loss.detach())",
+        "return loss",
+    ]
+    return [f"def evaluate({_evaluated(r)}, losses):", *indented(lines), ""]
+
+
+def _evaluated(r: Recipe) -> str:
+    return "window" if r.accumulates else "number, batch" if r.numbered else "batch"
+
+
+def _by_closure(r: Recipe) -> list[str]:
+    return [
+        *([] if r.accumulates else [block_windows.TO_DEVICE]),
+        "evaluations = []",
+        f"optimizer.step(functools.partial(evaluate, {_evaluated(r)}, evaluations))",
+        "optimizer.zero_grad()",
+        "loss = evaluations[0]",
+    ]
+
+
+def clipped(r: Recipe, parameters: str) -> list[str]:
+    """The clipping of an optimizer's gradients."""
+    if not r.clips:
+        return []
+    return [f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_({parameters}, config.gradient_clip_val)"]
+
+
+_RATE = '{}.param_groups[0]["lr"]'
+
+
+def _first(r: Recipe) -> str:
+    return "optimizers[0]" if r.several else "optimizer"
+
+
+def _log(r: Recipe) -> list[str]:
+    rate = "rate" if r.manual else _RATE.format(_first(r))
+    return [
+        "if log:",
+        f'    row = {{"step": step, "loss": loss.item(), "lr": {rate}}}',
+        '    with log.open("a") as file:',
+        "        print(json.dumps(row), file=file)",
+    ]
+
+
+def _recorded(r: Recipe) -> list[str]:
+    """What monitors hear of the training loss: the losses that the run kept."""
+    if not r.watches_training:
+        return []
+    every, line = r.settings.log_every_n_steps, "losses.append(loss.item())"
+    return [line] if every == 1 else [f"if step % {every} == 0:", f"    {line}"]
+
+
+def _counted(r: Recipe) -> list[str]:
+    """What the epoch's mean and the user's object know of the update."""
+    lines = []
+    if not r.watches_training:
+        whole = r.accumulates or r.several or r.closure or r.manual
+        lines.append("total += loss" if whole else "total += loss.detach()")
+    if r.hooks is not None and r.hooks.asks_trainer:
+        lines.append("trainer.global_step = step")
+    return lines
+
+
+def _behind(r: Recipe) -> list[str]:
+    """Schedules and averages, which follow the steps that were taken."""
+    lines = [*_stepped(r), *block_averaging.after_update(r)]
+    if not (r.leaves_out and lines):
+        return lines
+    count = ["updates += 1"] if counts_taken(r) else []
+    return only("taken", [*count, *lines])
+
+
+def counts_taken(r: Recipe) -> bool:
+    """Whether the updates that were taken must be counted apart from all."""
+    return r.leaves_out and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
+
+
+def _stepped(r: Recipe) -> list[str]:
+    if r.manual and r.hooks is not None:
+        return []
+    turns = any(optimizer.frequency for optimizer in r.optimizers) and r.several
+    lines: list[str] = []
+    for number, optimizer in enumerate(r.optimizers):
+        own = scheduling(r, number, optimizer, "step", f"counts[{number}]" if turns else "updates" if counts_taken(r) else "step")
+        if turns and own:
+            lines += only(f"turn == {number}", [f"counts[{number}] += 1", *own])
+        else:
+            lines += own
+    return only("annealing is None", lines) if r.anneals and lines else lines
+
+
+def scheduling(r: Recipe, number: int, optimizer: Optimizer, interval: str, counter: str) -> list[str]:
+    """The steps of one optimizer's schedulers that step at this interval."""
+    lines = []
+    names = schedulers(r)[number]
+    if r.built_in:
+        if interval != "step":
+            return []
+        if r.settings.lr_schedule == "one_cycle" and r.changed("batch_size"):  # there may be more updates than planned
+            return [f"if {names[0]}.last_epoch < {names[0]}.total_steps - 1:", f"    {names[0]}.step()"]
+        return [f"{names[0]}.step()"]
+    for name, schedule in zip(names, optimizer.schedules, strict=True):
+        if schedule.interval != interval or schedule.monitor is not None:
+            continue
+        if schedule.frequency == 1:
+            lines.append(f"{name}.step()")
+        else:
+            count = counter if " " not in counter else f"({counter})"
+            lines += [f"if {count} % {schedule.frequency} == 0:", f"    {name}.step()"]
+    return lines
+
+
+def schedulers(r: Recipe) -> list[list[str]]:
+    """What the schedulers of each optimizer are called."""
+    counts = [1 if r.built_in else len(optimizer.schedules) for optimizer in r.optimizers]
+    if sum(counts) == 1:
+        return [["scheduler"] * count for count in counts]
+    names = iter([f"scheduler_{n}" for n in range(sum(counts))])
+    return [[next(names) for _ in range(count)] for count in counts]
+
+
+def changed(r: Recipe) -> list[str]:
+    """Replay what was changed while the run went on."""
+    if not r.changes:
+        return []
+    lines = ["for name, value in CHANGES.get(step, ()):"]
+    if r.changed("lr"):
+        lines += ['    if name == "lr":', f"        {set_lr(r, 'config.lr', 'value')}"]
+    return [*lines, "    setattr(config, name, value)"]
+
+
+def set_lr(r: Recipe, old: str, new: str, number: int = 0, begun: bool = True) -> str:
+    """The call that sets an optimizer's base rate. begun: the run goes on, and SWA's own schedule may be there."""
+    names = [*schedulers(r)[number], *(["annealing"] if r.anneals and begun else [])]
+    own = f"[{', '.join(names)}], " if r.scheduled else ""
+    return f"set_lr({f'optimizers[{number}]' if r.several else 'optimizer'}, {own}{old}, {new})"
