@@ -325,6 +325,32 @@ def test_an_optimizer_that_is_already_made(tmp_path):
         make(tmp_path, optimizer=lambda params, lr: {})
 
 
+def test_what_makes_no_scheduler(tmp_path):
+    def foreign(optimizer, updates):
+        return torch.optim.lr_scheduler.StepLR(torch.optim.SGD(plain_net().parameters(), lr=1.0), 1)
+
+    with refused(TaskError, "scheduler='cosine' cannot be called", "lr_schedule='cosine'"):
+        make(tmp_path, scheduler="cosine")
+    with refused(TaskError, "cannot be called as scheduler(optimizer, updates)"):
+        make(tmp_path, scheduler=lambda optimizer: None)
+    with refused(TaskError, "scheduler=StepLR(…) is a scheduler that is already made", "lambda optimizer, updates"):
+        make(tmp_path, scheduler=foreign(None, 1))
+    with refused(TaskError, "a StepLR of another optimizer"):
+        make(tmp_path, scheduler=foreign)
+
+
+def test_hidden_state_where_none_is_carried(tmp_path):
+    class Recurrent(torch.nn.LSTM):
+        def forward(self, x, hiddens=None):
+            return super().forward(x, hiddens)
+
+    sequences = (torch.randn(8, 6, 3), torch.randn(8, 6, 4))
+    with refused(TaskError, "the model returned 2 parts", "truncated_bptt_steps when the bench is made"):
+        make(tmp_path, Recurrent(3, 4, batch_first=True), data=sequences, loss=F.mse_loss)
+    with refused(TaskError, "model(x, hiddens)", "forward does not take", "leave the setting off"):
+        make(tmp_path, torch.nn.Sequential(torch.nn.Linear(3, 4)), data=sequences, loss=F.mse_loss, truncated_bptt_steps=2)
+
+
 def test_weight_decay_where_there_is_none(tmp_path):
     with refused(TaskError, "weight_decay=0.1", "Rprop takes no weight_decay", "leave the setting at None"):
         make(tmp_path, optimizer=torch.optim.Rprop, weight_decay=0.1)

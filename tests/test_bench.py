@@ -402,6 +402,10 @@ def test_own_averaging_that_is_no_function(tmp_path):
     for name in ("avg_fn", "should_update"):
         with pytest.raises(TaskError, match=f"{name}=3 cannot be called"):
             bench(plain_net(), labelled(), tmp_path, **{name: 3})
+    with pytest.raises(TaskError, match=r"takes other arguments: give a function, avg_fn\(averaged, current, count\)"):
+        bench(plain_net(), labelled(), tmp_path, avg_fn=lambda averaged, current: averaged)
+    with pytest.raises(TaskError, match=r"takes other arguments: give a function, should_update\(step, epoch\)"):
+        bench(plain_net(), labelled(), tmp_path, should_update=lambda step: True)
 
 
 def test_a_scheduler_may_be_several_of_any_kind(tmp_path):
@@ -412,3 +416,10 @@ def test_a_scheduler_may_be_several_of_any_kind(tmp_path):
     b = wb.Workbench(plain_net(), train=labelled(), val=labelled(20, 3), loss=F.cross_entropy, root=tmp_path, lr=0.1,
                      accelerator="cpu", batch_size=8, max_epochs=2, scheduler=schedulers)  # fmt: skip
     assert b.fit().result().history["lr"].tolist() == pytest.approx([0.1] * 7 + [0.05] * 7)
+
+
+def test_a_start_that_is_none(tmp_path):
+    b = bench(plain_net(), labelled(), tmp_path)
+    with pytest.raises(wb.SettingsError, match=r"start=3: give .* or the id of a run.*max_epochs=3"):
+        b.fit(3)
+    assert b.jobs == []

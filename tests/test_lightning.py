@@ -371,7 +371,7 @@ def test_the_rate_is_what_was_asked_wherever_it_is_read(attributes, rate, tmp_pa
 def test_all_homes_of_a_rate_are_named_for_the_script(tmp_path):
     thing = plain_object(attributes={"lr": 0.1, "hparams": {"lr": 0.1}, "batch_size": 4}, rate=lambda o: o.lr)
     task = task_of(
-        thing, train=rows(), val=None, test=None, loss=None, optimizer=torch.optim.SGD, scheduler=None, metrics=None,
+        thing, train=rows(), val=None, test=None, loss=None, optimizer=torch.optim.AdamW, scheduler=None, metrics=None,
         collate_fn=None,
     )  # fmt: skip
     assert task.homes == {"lr": "network.lr = network.hparams['lr']", "batch_size": "network.batch_size"}
@@ -472,6 +472,8 @@ def test_several_loaders(tmp_path):
 def test_what_the_module_brings_is_not_given_twice(tmp_path):
     with pytest.raises(TaskError, match="loss= is given, but BoringModel brings its own"):
         bench(seeded(boring.BoringModel), tmp_path, loss=F.mse_loss)
+    with pytest.raises(TaskError, match="optimizer= is given, but BoringModel brings its own"):
+        bench(seeded(boring.BoringModel), tmp_path, optimizer=torch.optim.SGD)
 
 
 def test_a_module_without_data(tmp_path):

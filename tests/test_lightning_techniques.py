@@ -397,7 +397,7 @@ def test_predictions_as_lightning_makes_them():
 
     for kind in (Predicts, Other):
         module = seeded(kind)
-        task = task_of(module, train=None, val=None, test=None, loss=None, optimizer=torch.optim.SGD, scheduler=None,
+        task = task_of(module, train=None, val=None, test=None, loss=None, optimizer=torch.optim.AdamW, scheduler=None,
                        metrics=None, collate_fn=None)  # fmt: skip
         settings = Settings(accelerator="cpu", batch_size=8)
         assert task.predict is not None

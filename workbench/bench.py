@@ -27,10 +27,11 @@ from workbench.launch.spoken import Name, differing, line
 from workbench.launch.thread import ThreadLauncher
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 from workbench.task.make import task_of
 from workbench.task.protocol import Task, TaskError
 from workbench.task.summary import ModelSummary
+from workbench.task.supervised import fits
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
 
@@ -301,7 +302,10 @@ class Workbench:
 
     # -- inside
 
-    def _checked_start(self, start: str) -> str:
+    def _checked_start(self, start: Any) -> str:
+        if not isinstance(start, str):
+            hint = f" So many epochs are max_epochs={start!r}." if isinstance(start, int) else ""
+            raise SettingsError(f"start={start!r}: give 'fresh', 'continue' or the id of a run (run.id).{hint}")
         if start not in ("fresh", "continue"):
             checkpoint_of(run_folder(self.root, start), "last")
         return start
@@ -344,10 +348,13 @@ def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
 
 def _take_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
     """The user's own ways of averaging, for the task to carry."""
-    for name, function in (("avg_fn", avg_fn), ("should_update", should_update)):
+    for name, function, taken in (
+        ("avg_fn", avg_fn, ("averaged", "current", "count")), ("should_update", should_update, ("step", "epoch"))
+    ):  # fmt: skip
         if function is not None:
-            if not callable(function):
-                raise TaskError(f"{name}={function!r} cannot be called: give a function.")
+            if not callable(function) or not fits(function, *taken):
+                wrong = "takes other arguments" if callable(function) else "cannot be called"
+                raise TaskError(f"{name}={function!r} {wrong}: give a function, {name}({', '.join(taken)}).")
             task.averaging = replace(task.averaging, **{name: function})
 
 

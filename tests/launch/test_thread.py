@@ -361,6 +361,8 @@ def test_what_cannot_be_commanded_says_so(tmp_path):
         job.change(lr=-1)
     with pytest.raises(SettingsError, match="Did you mean 'gradient_clip_val'"):
         job.change(gradient_clip=1)
+    with pytest.raises(SettingsError, match=r"change\(\) changes nothing: give what is to change"):
+        job.change()
     go.set()
     assert job.result().changes == ()
     with pytest.raises(RuntimeError, match="is for fits"):

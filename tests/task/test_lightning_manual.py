@@ -60,7 +60,7 @@ class Gan:
 
 
 def task(thing) -> Any:
-    return task_of(thing, train=(torch.ones(8, 4),), val=None, test=None, loss=None, optimizer=SGD, scheduler=None,
+    return task_of(thing, train=(torch.ones(8, 4),), val=None, test=None, loss=None, optimizer=torch.optim.AdamW, scheduler=None,
                    metrics=None, collate_fn=None)  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Two:
 
 
 def task(thing, train: Any = DATA) -> LightningLike:
-    found = task_of(thing, train=train, val=None, test=None, loss=None, optimizer=torch.optim.SGD, scheduler=None,
+    found = task_of(thing, train=train, val=None, test=None, loss=None, optimizer=torch.optim.AdamW, scheduler=None,
                     metrics=None, collate_fn=None)  # fmt: skip
     assert isinstance(found, LightningLike)
     return found

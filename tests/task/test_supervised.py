@@ -119,6 +119,13 @@ def test_weights_that_are_none(weight):
         t.training_step(labelled(4).tensors, 0)
 
 
+@pytest.mark.parametrize("weight", [-1, float("nan"), torch.tensor(-2.0), float("inf")])
+def test_weights_that_cannot_weigh(weight):
+    t = task(plain_net(), loss=lambda output, y: {"loss": F.cross_entropy(output, y), "weight": weight})
+    with pytest.raises(TaskError, match=r"the loss returned weight=.*0 or more"):
+        t.training_step(labelled(4).tensors, 0)
+
+
 def test_a_loss_dict_without_a_loss():
     t = task(plain_net(), loss=lambda output, y: {"nll": F.cross_entropy(output, y)})
     with pytest.raises(TaskError, match=r"a dict with \['nll'\]: it needs the loss, a tensor, under 'loss'"):

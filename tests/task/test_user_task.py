@@ -89,7 +89,7 @@ def test_two_optimizers_by_the_protocol_alone(tmp_path):
 def test_it_may_bring_its_data():
     from workbench.task.make import task_of
 
-    nothing = {"val": None, "test": None, "loss": None, "optimizer": torch.optim.SGD, "scheduler": None, "metrics": None}
+    nothing = {"val": None, "test": None, "loss": None, "optimizer": torch.optim.AdamW, "scheduler": None, "metrics": None}
     brought, given = labelled(10), labelled(20)
     task = task_of(Both(train=brought, predict=[(torch.zeros(2, 6),)]), train=None, collate_fn=None, **nothing)
     assert isinstance(task.train, DataSpec)

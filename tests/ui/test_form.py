@@ -187,13 +187,14 @@ def test_the_new_groups_are_there_in_order() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("early_stopping", "none"),
+        ("max_steps", "no limit"),
+        ("find_lr_at", "none, or 0, 5"),
         ("warmup", "off (0)"),
         ("overfit_batches", "off (0)"),
         ("limit_predict_batches", "all (1.0)"),
         ("val_check_interval", "each epoch (1.0)"),
         ("compile", "off"),
-        ("swa_lrs", "none"),
+        ("swa_lrs", "as scheduled"),
         ("swa_epoch_start", "0.8"),
     ],
 )

@@ -115,6 +115,18 @@ def test_a_refused_text_can_be_emptied_and_gives_way_to_code(panel: Panel, bench
     control.widget.value = "soon"
     bench.set(max_time="00:00:10:00")
     until(lambda: control.widget.value == "00:00:10:00" and control.widget.description == "max_time")
+    until(lambda: panel.notice.lines == [])
+
+
+def test_of_two_refused_texts_the_one_put_right_is_said_no_more(panel: Panel, bench: FakeBench) -> None:
+    panel.form.controls["max_time"].widget.value = "soon"
+    panel.form.controls["warmup"].widget.value = "some"
+    panel.form.controls["max_time"].widget.value = "00:00:10:00"
+    [(_, text)] = panel.notice.lines
+    assert text.startswith("warmup=")
+    panel.form.controls["warmup"].widget.value = "more"
+    [(_, text)] = panel.notice.lines
+    assert "'more'" in text, "of one setting the last mistake alone"
 
 
 def test_one_batch_is_not_all_of_them(panel: Panel, bench: FakeBench) -> None:

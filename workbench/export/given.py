@@ -60,6 +60,8 @@ class Schedule:
     frequency: int
     monitor: str | None = None
     """The metric that a ReduceLROnPlateau follows; None: it is another scheduler."""
+    cycle: int | None = None
+    """The length of one cycle, behind which the last rate stays; None: it is another scheduler."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Optimizer:
     """Whether its step evaluates the loss itself (LBFGS)."""
     whole: bool = True
     """Whether it has all parameters of the model that are trained."""
+    momentum: bool = False
+    """Whether it has a momentum, which one cycle moves too."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import OneCycleLR
 
 from workbench.export.errors import ExportError
 from workbench.export.given import Optimizer, Schedule
@@ -16,6 +17,7 @@ from workbench.task.lightning import LightningLike
 from workbench.task.protocol import Optimization
 from workbench.task.schedulers import schedule_of
 from workbench.task.supervised import Supervised
+from workbench.techniques import schedules
 
 
 def optimizers_of(task: Supervised | LightningLike, settings: Settings, updates: int | None) -> tuple[Optimizer, ...]:
@@ -32,25 +34,14 @@ def optimizers_of(task: Supervised | LightningLike, settings: Settings, updates:
         raise ExportError(f"{whose} cannot be looked at outside of a fit: {what}") from error
 
 
-def moves_momentum(task: Supervised | LightningLike, settings: Settings, updates: int | None) -> bool:
-    """Whether one cycle moves a momentum too; as `techniques.schedules` decides it."""
-    if settings.lr_schedule != "one_cycle":
-        return False
-    made = task.configure(settings, updates)
-    optimizer = (made if isinstance(made, Optimization) else made[0]).optimizer
-    if "betas" in optimizer.defaults:
-        return True
-    return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)
-
-
 def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Optimizer:
     places: list[str] = []
     if task._scheduler is not None:
         given = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
         entries = list(enumerate(given)) if isinstance(given, (list, tuple)) else [(None, given)]
         places = [("" if number is None else f"[{number}]") + _inside(entry) for number, entry in entries]
-    schedules = tuple(_schedule(place, one) for place, one in zip(places, made.schedules, strict=True))
-    return Optimizer(schedules=schedules, closure=_needs_closure(made.optimizer), whole=_is_whole(task, made.optimizer))
+    found = tuple(_schedule(place, one) for place, one in zip(places, made.schedules, strict=True))
+    return Optimizer(schedules=found, **_traits(task, made.optimizer))
 
 
 def _of_object(task: LightningLike, listed: Sequence[Optimization]) -> tuple[Optimizer, ...]:
@@ -61,8 +52,8 @@ def _of_object(task: LightningLike, listed: Sequence[Optimization]) -> tuple[Opt
         number = next(n for n, (_, optimizer) in enumerate(optimizers) if optimizer is made.scheduler.optimizer)
         own[number].append(_schedule(place + _inside(entry), made))
     return tuple(
-        Optimizer(place, tuple(schedules), one.lr, one.frequency, _needs_closure(one.optimizer), _is_whole(task, one.optimizer))
-        for (place, _), schedules, one in zip(optimizers, own, listed, strict=True)
+        Optimizer(place, tuple(its), one.lr, one.frequency, **_traits(task, one.optimizer))
+        for (place, _), its, one in zip(optimizers, own, listed, strict=True)
     )
 
 
@@ -103,7 +94,16 @@ def _inside(entry: Any) -> str:
 
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
-    return Schedule(place, made.interval, made.frequency, made.monitor)
+    cycle = made.scheduler.total_steps if isinstance(made.scheduler, OneCycleLR) else None
+    return Schedule(place, made.interval, made.frequency, made.monitor, cycle)
+
+
+def _traits(task: protocol.Task, optimizer: torch.optim.Optimizer) -> dict[str, bool]:
+    return {
+        "closure": _needs_closure(optimizer),
+        "whole": _is_whole(task, optimizer),
+        "momentum": schedules._has_momentum(optimizer),
+    }
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:

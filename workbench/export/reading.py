@@ -19,7 +19,7 @@ from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
 from workbench.export.errors import ExportError
 from workbench.export.given import Hooks
 from workbench.export.given_data import data_of, first_batch, layout_of, maker_of
-from workbench.export.given_optimizers import moves_momentum, optimizers_of
+from workbench.export.given_optimizers import optimizers_of
 from workbench.export.given_step import step_of
 from workbench.export.recipe import Recipe
 from workbench.export.refusals import refuse
@@ -160,8 +160,8 @@ def _of_task(task: Task, sliced: Sliced, settings: Settings, updates: int | None
         "prepare": tuple(_prepared(task, owner)),
         "step": step_of(task, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
-        "cycles_momentum": moves_momentum(task, settings, updates),
         "batch_norm": has_batch_norm(task.modules),
+        "buffers": tuple(_with_buffers(task)),
     }
     if isinstance(task, LightningLike):
         none = {"batch": "own", "mean": False, "loss_is_module": False, "metric_modules": False}
@@ -174,6 +174,17 @@ def _of_task(task: Task, sliced: Sliced, settings: Settings, updates: int | None
         "metric_modules": len(task.modules) > 1 + task.loss_is_module,
         "hooks": None,
     }
+
+
+def _with_buffers(task: Task) -> Iterator[str]:
+    """What holds buffers, by its name in the script."""
+    is_loss = isinstance(task, Supervised) and task.loss_is_module
+    names = ["network", *(["loss_function"] if is_loss else [])]
+    for name, module in zip(names, task.modules, strict=False):
+        if any(True for _ in module.buffers()):
+            yield name
+    if any(True for module in task.modules[len(names) :] for _ in module.buffers()):
+        yield "metrics"
 
 
 def _prepared(task: Task, owner: Any) -> Iterator[str]:

@@ -46,10 +46,10 @@ class Recipe:
     hooks: Hooks | None
     step: Step
     optimizers: tuple[Optimizer, ...]
-    cycles_momentum: bool
-    """Whether its optimizer has a momentum, which one cycle moves too."""
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
+    buffers: tuple[str, ...]
+    """Which of "network", "loss_function" and "metrics" hold buffers."""
 
     # -- length
 
@@ -104,6 +104,11 @@ class Recipe:
         return len(self.optimizers) > 1
 
     @property
+    def in_turns(self) -> bool:
+        """Whether an update is one optimizer's alone."""
+        return self.several and not self.manual and any(optimizer.frequency for optimizer in self.optimizers)
+
+    @property
     def closure(self) -> bool:
         """Whether the optimizer evaluates the loss itself."""
         return any(optimizer.closure for optimizer in self.optimizers)
@@ -131,6 +136,13 @@ class Recipe:
     def leaves_out(self) -> bool:
         """Whether an update may not be taken, though there was a loss."""
         return self.settings.on_nonfinite == "skip" or self.scales
+
+    @property
+    def spoiled(self) -> tuple[str, ...]:
+        """What holds buffers that an update moves before it is left out, and that are put back then."""
+        if self.settings.on_nonfinite != "skip" or self.scales:
+            return ()
+        return tuple(name for name in self.buffers if name != "metrics")
 
     @property
     def numbered(self) -> bool:

@@ -53,8 +53,8 @@ def _stopped_in_lr(session: Session, emit: Emit, inbox: Inbox) -> bool:
     if inbox.has(Stop):
         return obey(session, emit, inbox)
     if end.suggestion is None:
-        why = " ".join(end.notes) or end.ended
-        _warn(session, emit, f"no learning rate can be trusted at epoch {session.epoch} ({why}); it stays.")
+        why = " ".join(end.notes) or f"The sweep ended: {end.ended}."
+        _warn(session, emit, f"no learning rate can be trusted at epoch {session.epoch}, and it stays. {why}")
     else:
         change(session, {"lr": end.suggestion}, emit)
     return False

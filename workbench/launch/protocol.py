@@ -111,6 +111,8 @@ class Job(Generic[T]):
     def change(self, **values: float | None) -> None:
         """New settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`."""
         self._only_fits("change")
+        if not values:
+            raise SettingsError("change() changes nothing: give what is to change, change(lr=1e-3), say.")
         checked = self.settings.replace(**values)
         fixed = [name for name in values if not knob(name).live]
         if fixed:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from workbench.task import lightning_hooks as hooks
 from workbench.task.data import Collate, DataSpec
 from workbench.task.lightning import LightningLike
 from workbench.task.protocol import Task, TaskError
-from workbench.task.supervised import MakeOptimizer, MakeScheduler, Supervised, check_optimizer
+from workbench.task.supervised import (
+    MakeOptimizer,
+    MakeScheduler,
+    Supervised,
+    check_optimizer,
+    check_scheduler,
+)
 
 
 def task_of(
@@ -30,17 +37,21 @@ def task_of(
     if isinstance(model, type):
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
     check_optimizer(optimizer)
+    check_scheduler(scheduler)
     for source in (model, train):
         if hooks.has_loader(source) or hooks.looks_like(source):
             hooks.refuse_unserved(source)
             hooks.prepare(source)
     given = {"train": train, "val": val, "test": test, "predict": None}
     specs = {name: _spec(name, data, train, collate_fn) for name, data in given.items()}
+    own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
+    if optimizer is not torch.optim.AdamW:  # the default, which says nothing
+        own["optimizer"] = optimizer
     if isinstance(model, Task):
-        _refuse(model, {"loss": loss, "metrics": metrics, "scheduler": scheduler})
+        _refuse(model, own)
         return _with_data(model, specs, collate_fn)
     if hooks.looks_like(model):
-        _refuse(model, {"loss": loss, "metrics": metrics, "scheduler": scheduler})
+        _refuse(model, own)
         return LightningLike(model, **specs)
     if not isinstance(model, nn.Module):
         raise TaskError(

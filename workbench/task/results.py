@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,10 @@ def reported_weight(result: Any, where: str) -> Tensor | float | None:
     single = weight.numel() == 1 if isinstance(weight, Tensor) else isinstance(weight, (int, float))
     if not single or isinstance(weight, bool):
         raise TaskError(f"{where} returned weight={weight!r}: it must be one number, e.g. the batch's tokens.")
+    # On a device the number is not known here without waiting for it.
+    known = not isinstance(weight, Tensor) or weight.device.type == "cpu"
+    if known and not 0 <= float(weight) < math.inf:
+        raise TaskError(f"{where} returned weight={float(weight)!r}: it must be 0 or more, e.g. the batch's tokens.")
     return weight.detach() if isinstance(weight, Tensor) else float(weight)
 
 

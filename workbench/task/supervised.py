@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
 from workbench.task.batch import is_several, sample_count
@@ -115,17 +116,37 @@ class Supervised(Task):
             return _loss_of(output), output, _target(batch), hiddens
         inputs, target = _split(batch)
         output, hiddens = self._call(inputs, hiddens, carries=carries)
-        return self._loss(output, target), output, target, hiddens
+        try:
+            return self._loss(output, target), output, target, hiddens
+        except (TypeError, AttributeError) as error:
+            if carries or not is_several(output):
+                raise
+            raise TaskError(
+                f"the model returned {len(output)} parts, which the loss did not take ({type(error).__name__}: {error}): "
+                "return the output alone, give a loss for all of them, or, where they are (output, hiddens), set "
+                "truncated_bptt_steps when the bench is made."
+            ) from error
 
     def _call(self, inputs: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any]:
         """The model's output, and its hidden state where it carries one."""
         if not carries:
             called = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(*_as_tuple(inputs))
             return called, None
+        places: tuple[Any, ...] = ()
+        names: dict[str, Any] = {}
         if isinstance(inputs, Mapping):
-            called = self.model(**inputs, hiddens=hiddens)
+            names = {**inputs, "hiddens": hiddens}
         else:
-            called = self.model(*_as_tuple(inputs), hiddens)
+            places = (*_as_tuple(inputs), hiddens)
+        try:
+            called = self.model(*places, **names)
+        except TypeError as error:
+            if fits(self.model.forward, *places, **names):
+                raise
+            raise TaskError(
+                "truncated_bptt_steps: the model is called as model(x, hiddens) (None at the start of a batch), which "
+                f"{type(self.model).__name__}.forward does not take ({error}): give it that argument, or leave the setting off."
+            ) from error
         if not is_several(called) or len(called) != 2:
             got = f"{len(called)} parts" if is_several(called) else f"a {type(called).__name__}"
             raise TaskError(
@@ -163,7 +184,14 @@ class Supervised(Task):
         made = self._scheduler(optimizer, updates)
         listed = made if isinstance(made, (list, tuple)) else [made]
         where = "scheduler(optimizer, updates) returned"
-        return tuple(schedule_of(one, where, interval="step", monitor="val_loss") for one in listed)
+        found = tuple(schedule_of(one, where, interval="step", monitor="val_loss") for one in listed)
+        for schedule in found:
+            if getattr(schedule.scheduler, "optimizer", optimizer) is not optimizer:
+                raise TaskError(
+                    f"{where} a {type(schedule.scheduler).__name__} of another optimizer, which would move no rate of this "
+                    "run: make it of the optimizer that it is given."
+                )
+        return found
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -177,6 +205,34 @@ def check_optimizer(optimizer: Any) -> None:
         )
     if not callable(optimizer):
         raise TaskError(f"optimizer={optimizer!r} cannot be called: give e.g. torch.optim.AdamW.")
+
+
+def check_scheduler(scheduler: Any) -> None:
+    """Refuse what makes no scheduler of (optimizer, updates): it is called only when a job begins."""
+    if scheduler is None:
+        return
+    if isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
+        kind = type(scheduler).__name__
+        raise TaskError(
+            f"scheduler={kind}(…) is a scheduler that is already made; each run needs its own. Give what makes it: "
+            f"scheduler=lambda optimizer, updates: {kind}(optimizer, …)."
+        )
+    if not callable(scheduler) or not fits(scheduler, None, 1):
+        raise TaskError(
+            f"scheduler={scheduler!r} cannot be called as scheduler(optimizer, updates): give a function of these two, or "
+            "one of the built-in schedules, lr_schedule='cosine', say."
+        )
+
+
+def fits(function: Callable[..., Any], *places: Any, **names: Any) -> bool:
+    """Whether a function takes these arguments; True where nobody knows."""
+    try:
+        inspect.signature(function).bind(*places, **names)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _takes(make: Callable[..., Any], name: str) -> bool:

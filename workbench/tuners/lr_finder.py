@@ -188,4 +188,4 @@ def _undo_momentum(optimizer: Optimizer) -> None:
 def _whose(index: int) -> str:
     """With several optimizers: what the rates of the curve are, and what the setting is."""
     others = "the others stayed at theirs. The setting lr is the first optimizer's, and moves all in proportion."
-    return f"these are the rates of optimizer {index} alone (its first group); {others}"
+    return f"These are the rates of optimizer {index} alone (its first group); {others}"

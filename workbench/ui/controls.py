@@ -85,7 +85,7 @@ def tooltip(name: str) -> str:
 
 
 _BOOLEANS = {"auto": None, "yes": True, "no": False}
-_WIDE = {"description_width": "158px"}
+_WIDE = {"description_width": "184px"}  # as long as the longest name, marked
 
 
 def _common(name: str) -> dict[str, Any]:

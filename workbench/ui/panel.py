@@ -90,6 +90,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.header = Header(bench.settings, self._edit, self._find_batch_size, self._find_lr)
         self.run = RunBar(Actions(self._fit, self._pause, self._stop, self._apply, self._export))
         self.form = Form(bench.settings, self._edit)
+        self._refusals: set[str] = set()
+        """Settings that were refused as they were typed, and whose notices stand."""
         self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
@@ -145,12 +147,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 if not known:
                     self._bench.set(**{name: terse(value)})
             except SettingsError as error:
-                self.notice.error(error, about="settings")
+                self.notice.drop(_about(name))
+                self.notice.error(error, about=_about(name))
+                self._refusals.add(name)
                 self._show_settings()
                 return
             self._show_settings()
-            if not self.form.refused:
-                self.notice.drop("settings")
+            self._put_right(self._refusals - self.form.refused)
 
     def _find_lr(self) -> None:
         self._ask("Find learning rate", self._bench.find_lr)
@@ -288,10 +291,18 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         with self._lock:
             settings = self._bench.settings
             self.header.show(settings)
+            marked = set(self.form.refused)
             self.form.show(settings)
+            self._put_right(marked - self.form.refused)
             self.canvas.marker = settings.lr
             self.canvas.clip = settings.gradient_clip_val or 0.0
             self._offer_change()
+
+    def _put_right(self, names: set[str]) -> None:
+        """What was said of these settings holds no more."""
+        for name in names:
+            self.notice.drop(_about(name))
+        self._refusals -= names
 
     def _differences(self) -> dict[str, Any]:
         """The live settings in which the controls and the running fit differ."""
@@ -303,6 +314,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         differences = self._differences().items()
         parts = [f"{LIVE[name]} {'off' if value is None else words.rate(value)}" for name, value in differences]
         self.run.offer_change(", ".join(parts))
+
+
+def _about(name: str) -> str:
+    """What a notice about a setting that was refused is filed under."""
+    return f"setting {name}"
 
 
 # A panel holds its bench, so an id stays one bench's as long as its panel is here.

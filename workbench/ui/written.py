@@ -11,9 +11,15 @@ _NOTHING = ("none", "off")
 _WORDS = {"yes": True, "on": True, "true": True, "no": False, "false": False}
 _DEFAULTS = {
     "weight_decay": "the optimizer's own",
+    "accumulate_grad_batches": "1, or {0: 8, 4: 4}",
+    "early_stopping": "none; val_loss, say, or EarlyStopping(monitor='val_loss', patience=5)",
+    "swa_lrs": "as scheduled",
+    "truncated_bptt_steps": "off",
+    "find_lr_at": "none, or 0, 5",
+    "find_batch_size_at": "none, or 0",
     "val_check_interval": "each epoch (1.0)",
     "compile": "off",
-    "max_time": "no limit",
+    "max_time": "none, or 00:01:30:00",
     "max_steps": "no limit",
 }
 

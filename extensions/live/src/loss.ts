@@ -177,6 +177,7 @@ export function drawChanges(plot: uPlot, store: Store, colours: PaletteOf): void
   ctx.lineWidth = scale;
   ctx.setLineDash([2 * scale, 3 * scale]);
   ctx.font = CANVAS_FONT.replace("11px", `${11 * scale}px`);
+  ctx.textAlign = "left"; // the axes leave theirs behind
   let free = -Infinity; // names that would overlap the one before are left out; their lines stay
   for (const [step, text] of store.state.changes ?? []) {
     const x = plot.valToPos(step, "x", true);
@@ -186,7 +187,7 @@ export function drawChanges(plot: uPlot, store: Store, colours: PaletteOf): void
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
     const width = ctx.measureText(text).width;
-    const left = Math.min(x - width / 2, bbox.left + bbox.width - width);
+    const left = Math.max(bbox.left, Math.min(x - width / 2, bbox.left + bbox.width - width));
     if (left > free) {
       ctx.fillText(text, left, bbox.top - 4 * scale);
       free = left + width + 8 * scale;
