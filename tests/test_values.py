@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 from workbench.values import (
     Batches,
     ByEpoch,
@@ -174,11 +174,13 @@ def test_monitors_are_a_tuple_of_early_stopping() -> None:
     ],
 )
 def test_early_stopping_names_the_argument_and_the_value(name: str, value: Any) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(SettingsError) as caught:
         EarlyStopping(**{"monitor": "val_loss", name: value})
-    (error,) = caught.value.errors()
-    assert error["loc"] == (name,)
-    assert error["input"] is value
+    assert str(caught.value).startswith(f"EarlyStopping: {name}={value!r}: ")
+
+
+def test_the_monitor_may_stand_alone() -> None:
+    assert EarlyStopping("val_loss", patience=5) == EarlyStopping(monitor="val_loss", patience=5)
 
 
 def test_early_stopping_is_frozen() -> None:

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from workbench.values import Batches, ByEpoch, Duration, Epochs, Interval, Monitors, SwaStart, Warmup
+from workbench.values import SettingsError as SettingsError
 
 Group = Literal[
     "optimisation", "length", "data", "validation", "early stopping", "averaging", "sequences", "milestones",
@@ -23,10 +24,6 @@ Group = Literal[
 
 
 _PART = "batches or a fraction"
-
-
-class SettingsError(ValueError):
-    """A setting that does not exist, or a value that it cannot take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,15 @@ def _knob(
 
 
 def _off_when_zero(value: object) -> object:
-    return None if value == 0 and not isinstance(value, bool) else value
+    if isinstance(value, bool):
+        raise ValueError("should be a number, above which gradients are clipped")
+    return None if value == 0 else value
+
+
+def _backend(value: object) -> object:
+    if value == "":
+        raise ValueError("should be True, False, or the name of a backend of torch.compile ('inductor')")
+    return value
 
 
 def _norm_order(value: object) -> object:
@@ -103,7 +108,7 @@ class Settings(BaseModel):
         "32-true", "Type of the arithmetic; mixed: weights stay float32, most products are taken in 16 bits.",
         "optimisation",
     )  # fmt: skip
-    compile: bool | str = _knob(
+    compile: Annotated[bool | str, BeforeValidator(_backend)] = _knob(
         False, "Run the model through torch.compile; a string names its backend.", "optimisation"
     )
 
@@ -257,10 +262,8 @@ def _explain(error: ValidationError, values: dict[str, Any]) -> str:
 
 
 def _reason(error: ErrorDetails) -> str:
-    """What is wrong, with the field of an EarlyStopping where it lies in one."""
-    message = error["msg"].removeprefix("Value error, ")
-    inside = [str(part) for part in error["loc"][2:]] if error["loc"][0] == "early_stopping" else []
-    return ": ".join([*inside, message[:1].lower() + message[1:]])
+    message = error["msg"].removeprefix("Value error, ").removeprefix("EarlyStopping: ")
+    return message[:1].lower() + message[1:]
 
 
 def _meaning(field: FieldInfo) -> str:

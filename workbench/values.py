@@ -5,11 +5,16 @@ from __future__ import annotations
 import numbers
 import re
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 _CLOCK = re.compile(r"(\d+):(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d+)?)")
+
+
+class SettingsError(ValueError):
+    """A setting that does not exist, or a value that it cannot take."""
 
 
 def _plain(value: object) -> object:
@@ -102,11 +107,11 @@ def _by_epoch(value: object) -> object:
     return {_key(key): _size(key, size) for key, size in value.items()}
 
 
-def _key(key: object) -> int:
+def _key(key: object, what: str = "the key ") -> int:
     key = _plain(key)
     number = int(key) if isinstance(key, str) and key.isdecimal() else key  # JSON has no other keys than strings
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ValueError(f"the key {key!r} should be an epoch, counted from 0")
+        raise ValueError(f"{what}{key!r} should be an epoch, counted from 0")
     return number
 
 
@@ -127,7 +132,7 @@ def _epochs(value: object) -> object:
         value = (value,)
     if not isinstance(value, (list, tuple, set, frozenset)):
         raise ValueError("should be epochs, counted from 0: {0, 5, 10}")
-    return tuple(sorted({_key(epoch) for epoch in value}))
+    return tuple(sorted({_key(epoch, "") for epoch in value}))
 
 
 Epochs = Annotated[tuple[int, ...], BeforeValidator(_epochs)]
@@ -178,6 +183,24 @@ class EarlyStopping(BaseModel):
     stopping_threshold: float | None = Field(None, description="Ends the run as soon as the metric is this good.")
     divergence_threshold: float | None = Field(None, description="Ends the run as soon as the metric is worse.")
     check_finite: bool = Field(True, description="Ends the run when the metric is NaN or infinite.")
+
+    def __init__(self, *monitor: str, **options: Any) -> None:
+        """The monitor may stand alone, as in Lightning: EarlyStopping("val_loss")."""
+        if monitor:
+            options = {"monitor": monitor[0], **options}
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            reasons = [f"{'.'.join(map(str, e['loc']))}{_given(e)}: {_reason(e['msg'])}" for e in error.errors()]
+            raise SettingsError(f"EarlyStopping: {', '.join(reasons)}") from None
+
+
+def _given(error: ErrorDetails) -> str:
+    return "" if error["type"] == "missing" else f"={error['input']!r}"
+
+
+def _reason(message: str) -> str:
+    return message[:1].lower() + message[1:]
 
 
 def _monitors(value: object) -> object:

@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import workbench as wb
-from workbench.events import StepsDone
+from workbench.events import Message, StepsDone
 from workbench.task.protocol import TaskError
 
 from .problems import labelled, noisy_net
@@ -157,3 +157,32 @@ def test_a_batch_of_none_and_a_step_of_none_are_left_out(tmp_path):
                 p -= 0.1 * p.grad
         losses.append(loss.item())
     np.testing.assert_allclose(run.history["loss"], losses, rtol=1e-6)
+
+
+def test_data_without_an_end_and_statistics_to_refresh(tmp_path):
+    """One pass of such data is as long as the epoch was so far."""
+    class Endless(IterableDataset):
+        def __iter__(self):
+            x, y = labelled().tensors
+            while True:
+                yield from zip(x, y, strict=True)
+
+    b = wb.Workbench(
+        noisy_net(), train=Endless(), val=labelled(30, seed=2), loss=F.cross_entropy, root=tmp_path, batch_size=10,
+        max_steps=5, weight_averaging="ema", ema_decay=0.5,
+    )  # fmt: skip
+    run = b.fit().result(timeout=60)
+    assert run.status == "finished"
+    assert int(b.model[1].num_batches_tracked) == 5
+
+
+def test_an_average_that_never_began_is_said(tmp_path):
+    run = bench(tmp_path, weight_averaging="ema", averaging_start=1000).fit().result()
+    assert any("no weights were averaged" in event.text for event in run.events if isinstance(event, Message))
+
+
+@pytest.mark.parametrize("avg_fn", [lambda average, current, count: average.sum(), lambda average, current, count: None])
+def test_an_avg_fn_that_gives_something_else_is_named(tmp_path, avg_fn):
+    b = wb.Workbench(noisy_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, avg_fn=avg_fn, weight_averaging="ema")
+    with pytest.raises(TaskError, match=r"avg_fn.*of the same shape"):
+        b.fit(max_steps=3).result()

@@ -28,6 +28,8 @@ class Feeds:
         """Training batches of an epoch; None where nobody can know."""
         if self.batches == 0:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
+        self._given, self._whole = 0, False
+        """Of data without a length: the batches of the last whole epoch, or of the first one so far."""
         self._val: Loader | None = None
         if task.val is not None:
             # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
@@ -48,7 +50,18 @@ class Feeds:
 
     def train(self) -> Iterator[Any]:
         """The batches of one epoch, or their pieces in time (truncated BPTT)."""
-        return self.split(first(self._train, self.batches))
+        batches = first(self._train, self.batches)
+        return self.split(batches if self.batches is not None else self._counted(batches))
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Data without a length may have no end: another pass takes as many batches as an epoch has given."""
+        given = 0
+        for batch in batches:
+            given += 1
+            if not self._whole:
+                self._given = given
+            yield batch
+        self._given, self._whole = given, True
 
     def split(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches as they are, or in pieces in time where the settings say so."""
@@ -62,7 +75,7 @@ class Feeds:
         assert self._task.train is not None
         loader = _train_loader(self._task.train, self.settings)
         try:
-            yield from self.split(first(loader, self.batches))
+            yield from self.split(first(loader, self._given if self.batches is None else self.batches))
         finally:
             _close(loader)
 

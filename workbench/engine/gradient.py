@@ -66,7 +66,13 @@ def _weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tenso
     if summed is None or alone:
         return summed
     if reported:
-        return _divided(opt, summed, sum(reported))
+        total = sum(reported)
+        if session.on_cpu and float(total) == 0.0:
+            raise TaskError(
+                "the weights that training_step reported for the batches of one update add up to 0, so they have no "
+                "mean: return None for a batch without anything to learn from."
+            )
+        return _divided(opt, summed, total)
     if len(kept) < len(weights):  # a step returned None: the others make up the whole
         return _divided(opt, summed, sum(kept))
     return summed

@@ -17,6 +17,7 @@ from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.engine.trouble import refuse_unguarded
 from workbench.events import Emit, Message, Status
+from workbench.instruments.finite import NonFiniteError
 from workbench.task.batch import describe
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import size_at, windows
@@ -82,6 +83,8 @@ def _train(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
         except Exception as error:
             batch = window[0].batch if session.tbptt is not None else window[0]
             error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
+            if session.settings.detect_anomaly and "returned nan values" in str(error):
+                raise NonFiniteError(f"at update {session.step}, detect_anomaly: {error}") from error
             raise
         if session.notes:
             say(session, emit)
@@ -92,11 +95,7 @@ def _train(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
     if empty:
         raise TaskError(
             f"the training data gave no batch in epoch {session.epoch}: "
-            + (
-                "it can be read only once; give a Dataset or a DataLoader."
-                if session.epoch
-                else "it is empty."
-            )
+            + ("it can be read only once; give a Dataset or a DataLoader." if _read(session) else "it is empty.")
         )
     if session.step == before and session.settings.epochs is None and not checks.ended:
         raise TaskError(
@@ -106,6 +105,11 @@ def _train(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
     return False
 
 
+def _read(session: Session) -> bool:
+    """Whether the data has been read before, and gives nothing any more."""
+    return session.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
+
+
 def _over(session: Session, checks: Checks) -> bool:
     """Whether the run ends here: a length is reached, or a metric has ended it."""
     length = reached(session.settings, session.step, session.epoch, session.meter.seconds)
@@ -113,14 +117,15 @@ def _over(session: Session, checks: Checks) -> bool:
 
 
 def _conclude(session: Session, checks: Checks, emit: Emit) -> None:
+    """What there is to say behind the last update."""
     say(session, emit)  # on a device, what showed at the last flush
     if checks.ended:
         emit(Message(f"the run ended early: {checks.ended}.", "info", session.step))
     if session.left_out:
-        emit(
-            Message(
-                f"{session.left_out} updates were left out for numbers that are not finite.",
-                "warning",
-                session.step,
-            )
-        )
+        what = "1 update was" if session.left_out == 1 else f"{session.left_out} updates were"
+        emit(Message(f"{what} left out for numbers that are not finite.", "warning", session.step))
+    if session.average is not None and not session.average.count and session.step:
+        text = "no weights were averaged: the run was over before the first average (averaging_start, should_update)."
+        emit(Message(text, "warning", session.step))
+    if not session.step and session.epoch:
+        emit(Message("no update was taken: every batch was left out (None, or training_step returned None).", "warning"))

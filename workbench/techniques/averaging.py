@@ -46,7 +46,7 @@ class Average:
         elif self._avg_fn is not None:
             for average, parameter in zip(self._there(parameters), parameters, strict=True):
                 count = torch.full((), self.count, device=average.device)
-                average.copy_(self._avg_fn(average, parameter.detach(), count))
+                average.copy_(_checked(self._avg_fn(average, parameter.detach(), count), average))
         else:
             self._update_grouped(parameters)
         self.count += 1
@@ -94,6 +94,16 @@ class Average:
         if any(average.device != parameter.device for average, parameter in pairs):
             self._averages = [average.to(parameter.device) for average, parameter in pairs]
         return self._averages
+
+
+def _checked(found: object, average: Tensor) -> Tensor:
+    if not isinstance(found, Tensor) or found.shape != average.shape:
+        got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise TaskError(
+            f"avg_fn(averaged, current, count) returned {got} for weights of shape {tuple(average.shape)}: "
+            "it must return the new average, of the same shape."
+        )
+    return found
 
 
 def ema_due(settings: Settings, updates: int, epoch: int) -> bool:
