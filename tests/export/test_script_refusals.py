@@ -60,6 +60,17 @@ CASES = {
     r"on_nonfinite='skip' with an optimizer that evaluates the loss again yet": (
         f"{PAIR}, max_epochs=1, on_nonfinite='skip', optimizer=torch.optim.LBFGS", "",
     ),
+    r"batch normalisation, where a run on data without a length ends or is checked within an epoch yet": (
+        "model, train=Endless(), loss=F.cross_entropy, max_steps=3, weight_averaging='ema'",
+        "class Endless(torch.utils.data.IterableDataset):\n    def __iter__(self):\n        while True:\n            yield x[0], y[0]\n",
+    ),
+    r"lr_schedule or warmup with an optimizer that never has its turn yet": (
+        "Turns(), train=(x, y), max_steps=2, warmup=1",
+        "class Turns(Net):\n    def training_step(self, batch, batch_idx, optimizer_idx):\n"
+        "        return F.cross_entropy(self(batch[0]), batch[1])\n\n    def configure_optimizers(self):\n"
+        "        parts = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.body, self.head)]\n"
+        "        return tuple({'optimizer': one, 'frequency': 2} for one in parts)\n",
+    ),
     r"evaluates the loss again with batches that are left out yet": (
         f"{PAIR.replace('F.cross_entropy', 'sometimes')}, max_epochs=1, optimizer=torch.optim.LBFGS",
         "def sometimes(output, target):\n    return None if len(output) < 9 else F.cross_entropy(output, target)\n",

@@ -99,6 +99,14 @@ class Sometimes(Recurrent):
             return None
         output, hiddens = self.cell(batch[0].transpose(0, 1), hiddens)
         return {"loss": output.square().mean(), "hiddens": hiddens, "weight": len(output)}
+
+
+class Gappy(Recurrent):
+    def training_step(self, batch, batch_idx, hiddens):
+        if batch[0][0, 0, 0] > 0:
+            return None
+        output, hiddens = self.cell(batch[0].transpose(0, 1), hiddens)
+        return {"loss": output.square().mean(), "hiddens": hiddens}
 """
 TWO = """
 class Two(Own):
@@ -124,6 +132,19 @@ class Turns(Two):
             {"optimizer": first, "frequency": 3, "lr_scheduler": torch.optim.lr_scheduler.StepLR(first, 1, 0.5)},
             {"optimizer": second, "frequency": 2, "lr_scheduler": schedule},
         )
+
+
+class Plain(Two):
+    def configure_optimizers(self):
+        (first, second), _ = super().configure_optimizers()
+        return {"optimizer": first, "frequency": 3}, {"optimizer": second, "frequency": 2}
+
+
+class Unlike(Two):
+    def configure_optimizers(self):
+        first = torch.optim.SGD([*self.norm.parameters(), *self.body.parameters()], lr=self.lr)
+        second = torch.optim.Adam(self.head.parameters(), lr=self.lr / 3)
+        return {"optimizer": first, "frequency": 1}, {"optimizer": second, "frequency": 3}
 
 
 class Fixed(Two):
@@ -164,6 +185,18 @@ class One(Manual):
         optimizer.step()
 
     configure_optimizers = Own.configure_optimizers
+
+
+class Early(Manual):
+    def training_step(self, batch, batch_idx):
+        first, second = self.optimizers()
+        output = self(batch[0])
+        self.manual_backward(F.cross_entropy(output, batch[1]) + output.square().mean())
+        if batch_idx % 2 == 0:
+            second.step()
+        if batch_idx % 3:
+            first.step()
+            first.zero_grad()
 """
 PART = """
 class Part(Own):
@@ -188,14 +221,24 @@ CASES: dict[str, tuple[str, str]] = {
     "pieces of which some are left out, windows": (
         "Sometimes(), train=(z,), batch_size=6, max_epochs=2, truncated_bptt_steps=4, accumulate_grad_batches=2", PIECES,
     ),
+    "pieces of which any are left out": ("Gappy(), train=(z,), batch_size=6, max_epochs=3, truncated_bptt_steps=4", PIECES),
+    "pieces of which any are left out, windows": (
+        "Gappy(), train=(z,), batch_size=4, max_epochs=3, truncated_bptt_steps=2, accumulate_grad_batches=2", PIECES,
+    ),
     "two optimizers": (f"Two(), {DATA}, max_epochs=2, gradient_clip_val=0.5", TWO),
     "two optimizers, windows, a rate of the bench": (
         f"Two(), {DATA}, max_epochs=2, accumulate_grad_batches=3, lr=0.02, precision='bf16-mixed', weight_decay=0.1", TWO,
     ),
     "two optimizers in turns": (f"Turns(), {DATA}, max_epochs=3, gradient_clip_val=0.1, gradient_clip_algorithm='value'", TWO),
+    "two optimizers in turns, a schedule for each": (
+        f"Plain(), {DATA}, max_epochs=3, lr_schedule='cosine', warmup=0.25, accumulate_grad_batches={{1: 2}}", TWO,
+    ),
+    "two optimizers in turns, a warm-up of updates": (f"Plain(), {DATA}, max_epochs=2, warmup=3", TWO),
+    "two optimizers in turns, one cycle for each": (f"Unlike(), {DATA}, max_steps=14, lr_schedule='one_cycle'", TWO),
     "two optimizers with rates of their own": (f"Fixed(), {DATA}, max_epochs=2, lr=0.05, lr_schedule='cosine'", TWO),
     "manual": (f"Manual(), {DATA}, max_epochs=2, gradient_clip_val=0.5", MANUAL),
     "manual, windows": (f"Manual(), {DATA}, max_epochs=2, accumulate_grad_batches=2", MANUAL),
+    "manual, steps in the middle of windows": (f"Early(), {DATA}, max_epochs=3, accumulate_grad_batches=3", MANUAL),
     "manual, one optimizer": (f"One(), {DATA}, max_steps=9, precision='bf16-mixed'", MANUAL),
     "manual, one optimizer, windows": (f"One(), {DATA}, max_steps=5, accumulate_grad_batches=3, gradient_clip_val=0.3", MANUAL),
     "a part of the parameters, clipped": (f"Part(), {DATA}, max_epochs=2, gradient_clip_val=0.1", PART),

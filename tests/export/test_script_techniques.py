@@ -41,6 +41,15 @@ BROKEN = (
     "class Broken(torch.utils.data.Dataset):\n    def __len__(self):\n        return 60\n\n"
     "    def __getitem__(self, i):\n        return x[i] * (float('nan') if i in (7, 33) else 1.0), y[i]\n"
 )
+STATISTICS = (
+    "class Whitened(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.norm = nn.BatchNorm1d(3, affine=False)\n\n"
+    "    def forward(self, output, y):\n        return F.cross_entropy(self.norm(output), y)\n\n\n"
+)
+PARTS = (
+    "parts = nn.BatchNorm1d(8), nn.utils.parametrizations.spectral_norm(nn.Linear(8, 16)), nn.BatchNorm1d(16), nn.Linear(16, 3)\n"
+    "network = nn.Sequential(*parts)\nnetwork[0].running_mean += 0.3\nnetwork[0].eval()\n"
+)
 GAPS = (
     "def collate(samples):\n    xs, ys = zip(*samples)\n"
     "    if sum(ys) > 20:\n        return None\n    return torch.stack(xs), torch.stack(ys)\n"
@@ -81,6 +90,15 @@ CASES: dict[str, tuple[str, str]] = {
         "def plateau(optimizer, updates):\n"
         "    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)\n",
     ),
+    "a cycle of the user's own that is shorter than the run": (
+        f"{PAIR}, max_epochs=3, scheduler=cycle",
+        "def cycle(optimizer, updates):\n    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=updates // 2)\n",
+    ),
+    "a cycle of the user's own, every third update": (
+        f"{PAIR}, max_epochs=4, scheduler=cycle",
+        "def cycle(optimizer, updates):\n    made = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)\n"
+        "    return {'scheduler': made, 'interval': 'step', 'frequency': 3}\n",
+    ),
     # precision, compilation
     "bfloat16": (f"{BOTH}, precision='bf16-mixed', accumulate_grad_batches=2, gradient_clip_val=0.5, max_epochs=2", ""),
     "bfloat16, metrics": (
@@ -118,6 +136,12 @@ CASES: dict[str, tuple[str, str]] = {
     "early stopping without validation": (
         f"{PAIR}, max_epochs=9, early_stopping=wb.EarlyStopping(monitor='train_loss', patience=2, min_delta=0.1)", "",
     ),
+    "the training loss, of which some epochs keep none": (
+        f"{PAIR}, max_epochs=12, log_every_n_steps=12, scheduler=plateau, "
+        "early_stopping=wb.EarlyStopping(monitor='train_loss', patience=2, min_delta=5)",
+        "def plateau(optimizer, updates):\n    return {'scheduler': torch.optim.lr_scheduler.ReduceLROnPlateau("
+        "optimizer, factor=0.5, patience=0, threshold=0.5), 'monitor': 'train_loss'}\n",
+    ),
     # averaging
     "ema": (
         f"{BOTH}, weight_averaging='ema', ema_decay=0.9, averaging_every_n_steps=2, averaging_start=3, max_epochs=3", "",
@@ -129,6 +153,22 @@ CASES: dict[str, tuple[str, str]] = {
         f"{BOTH}, weight_averaging='ema', avg_fn=lambda mean, now, n: mean + (now - mean) / (n + 2), "
         "should_update=lambda step, epoch: step % 3 == 0, max_epochs=2", "",
     ),
+    "ema of a model with parts in eval mode, and with a spectral norm": (
+        f"{BOTH.replace('model', 'network')}, weight_averaging='ema', ema_decay=0.5, max_epochs=3", PARTS,
+    ),
+    "swa of a model with parts in eval mode": (
+        f"{PAIR.replace('model', 'network')}, weight_averaging='swa', swa_epoch_start=1, max_epochs=3", PARTS,
+    ),
+    "ema, a loss and a metric with statistics": (
+        f"{BOTH.replace('F.cross_entropy', 'Whitened()')}, weight_averaging='ema', ema_decay=0.5, max_epochs=3, lr=0.1, "
+        "metrics={'plain': F.cross_entropy, 'whitened': Whitened().eval()}, "
+        "early_stopping=wb.EarlyStopping(monitor='val_whitened_averaged', patience=1, min_delta=5)", STATISTICS,
+    ),
+    "a loss and metrics that have modes": (
+        f"{BOTH.replace('F.cross_entropy', 'Whitened()')}, max_epochs=3, lr=0.1, check_val_every_n_epoch=2, "
+        "metrics={'plain': F.cross_entropy, 'whitened': Whitened()}", STATISTICS,
+    ),
+    "ema, no buffers": ("nn.Linear(8, 3), train=(x, y), val=(x, y), loss=F.cross_entropy, weight_averaging='ema', max_epochs=2", ""),
     "swa": (f"{BOTH}, weight_averaging='swa', swa_epoch_start=1, max_epochs=4", ""),
     "swa with a rate of its own": (
         f"{BOTH}, weight_averaging='swa', swa_epoch_start=0.5, swa_lrs=0.05, annealing_epochs=2, max_epochs=5, "
@@ -178,6 +218,13 @@ CASES: dict[str, tuple[str, str]] = {
         "model, train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2, gradient_clip_val=0.5, "
         "lr_schedule='linear', weight_averaging='ema'", BROKEN,
     ),
+    "updates left out, with a loss that has statistics": (
+        "model, train=Broken(), loss=Whitened(), val=(x, y), on_nonfinite='skip', batch_size=10, max_epochs=2, "
+        "accumulate_grad_batches=2", BROKEN + "\n\n" + STATISTICS,
+    ),
+    "updates left out, nothing else moves": (
+        "nn.Linear(8, 3), train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2", BROKEN,
+    ),
     "updates left out, schedules of their own": (
         "model, train=Broken(), loss=F.cross_entropy, on_nonfinite='skip', batch_size=10, max_epochs=2, "
         "accumulate_grad_batches=2, scheduler=lambda o, n: {'scheduler': torch.optim.lr_scheduler.ExponentialLR(o, 0.5), "
@@ -197,8 +244,12 @@ def test_a_technique(case: str, runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, *CASES[case])
     run = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
-    check(bench, run, runner.run(script))
+    outcome = runner.run(script)
+    check(bench, run, outcome)
     lint(script)
+    for name, value in run.metrics.items():
+        if name.startswith("val_"):
+            assert f"{name} {value:.4f}" in outcome.said
     bench.close()
 
 

@@ -71,6 +71,14 @@ def test_a_network_with_its_data_and_nothing_else() -> None:
     assert torch.equal(outcome.given["train"][0], outcome.again["train"][0])
 
 
+def test_the_workbench_in_one_import_with_what_is_needed() -> None:
+    torch = importlib.import_module("torch")
+    outcome = slice_cells("import torch, workbench as wb\n", "model = [torch.ones(2)]", MAKE)
+    assert outcome.sliced.imports == "import torch\n"
+    assert outcome.sliced.code == "model = [torch.ones(2)]\n"
+    assert torch.equal(outcome.again["model"][0], torch.ones(2))
+
+
 # Cells, then the lines the slice must have, in order and without others.
 SLICES = {
     "last definition": (["x = 1", "x = 2", "model = [x]"], ["x = 2", "model = [x]"]),

@@ -36,6 +36,18 @@ def test_at_the_top_level(tmp_path: Path) -> None:
     assert (outcome.sliced.imports, outcome.sliced.code) == ("", "x = 1\n")
 
 
+def test_the_workbench_in_one_import_with_others(tmp_path: Path) -> None:
+    outcome = replay_file(
+        tmp_path / "train.py",
+        "import math, workbench as wb, json\n\n\ndef make():\n    return [math.pi, json.dumps(1)]\n\n\nmodel = make()\nbench = wb.Workbench(model)\n",
+    )
+    assert outcome.sliced.imports == "import json\nimport math\n"
+    message = refused(
+        tmp_path / "own.py", "import math, workbench as wb\nmodel = [math.pi, wb.Workbench([1])]\nbench = wb.Workbench(model)\n"
+    )
+    assert "comes from the workbench, which a script does not have" in message
+
+
 def test_under_the_main_guard(tmp_path: Path) -> None:
     outcome = replay_file(
         tmp_path / "train.py",

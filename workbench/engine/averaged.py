@@ -77,13 +77,13 @@ def hand_over(session: Session) -> None:
 
 def _refresh(session: Session) -> None:
     """Batch-norm statistics of the weights as they are, from one pass over the training data, which takes no step."""
-    if not has_batch_norm(session.task.modules):
+    if not has_batch_norm([session.task.model]):
         return
     modes = Modes.of(session.task)
     with rng.kept(), torch.no_grad():
         try:
             session.train_mode()
-            with refreshing_batch_norm(session.task.modules):
+            with refreshing_batch_norm([session.task.model]):
                 _pass(session)
         finally:
             modes.restore()

@@ -207,12 +207,12 @@ def _average(task: Task, settings: Settings) -> Average | None:
     kind = settings.weight_averaging
     if kind is None:
         return None
-    if task.manual and has_batch_norm(task.modules):
+    if task.manual and has_batch_norm([task.model]):
         raise TaskError(
             "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
             "take another normalisation, or average in the task."
         )
-    if task.train is not None and task.train.one_shot and has_batch_norm(task.modules):
+    if task.train is not None and task.train.one_shot and has_batch_norm([task.model]):
         raise TaskError(
             "weight_averaging reads the training data once more, for the statistics of the model's batch normalisation, "
             "and this data can be read only once: give a Dataset, a DataLoader, or a list of batches."

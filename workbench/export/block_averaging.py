@@ -17,7 +17,7 @@ def averaging(r: Recipe) -> str:
 
 
 def _average(r: Recipe) -> str:
-    kind = "exponential" if r.settings.weight_averaging == "ema" else "equal"
+    doc = "The exponential average of the weights." if r.settings.weight_averaging == "ema" else "The mean of the weights."
     decay = ", decay" if r.settings.weight_averaging == "ema" and r.given("avg_fn") is None else ""
     made = "torch.optim.swa_utils.get_ema_multi_avg_fn(decay)" if decay else "torch.optim.swa_utils.get_swa_multi_avg_fn()"
     lines = ["self.parameters, self.weights, self.count = list(network.parameters()), [], 0"]
@@ -25,19 +25,14 @@ def _average(r: Recipe) -> str:
     if r.given("avg_fn") is None:
         lines.append(f"self.combine = {made}")
     else:
-        kind = "user's own"
+        doc = "An average of the weights."
         step = [
             "for weight, parameter in zip(self.weights, self.parameters):",
             "    count = torch.full((), self.count, device=weight.device)",
             "    weight.copy_(averaged(weight, parameter.detach(), count))",
         ]
-    if r.validates:
-        lines.append("self.buffers = list(network.buffers())")
-    if r.given("avg_fn") is not None:
-        kind = "an average of the weights, as `avg_fn` takes it"
-        doc = "An average of the weights."
-    else:
-        doc = f"The {kind} average of the weights."
+    if r.validates and r.buffers:
+        lines.append(f"self.buffers = {_listed(r)}")
     return "\n".join(
         [
             "class Average:",
@@ -58,7 +53,7 @@ def _average(r: Recipe) -> str:
             "    def hand_over(self):",
             "        for parameter, weight in zip(self.parameters, self.weights):",
             "            parameter.copy_(weight)",
-            *(_in_place() if r.validates else []),
+            *(_in_place(r) if r.validates else []),
         ]
     )
 
@@ -66,7 +61,24 @@ def _average(r: Recipe) -> str:
 _NORM = "torch.nn.modules.batchnorm._BatchNorm"
 
 
-def _in_place() -> list[str]:
+def buffers_of(holders: tuple[str, ...]) -> str:
+    """The buffers of the network, of the loss, or of both, as an expression."""
+    if len(holders) == 1:
+        return f"{holders[0]}.buffers()"
+    return f"[{', '.join(f'*{name}.buffers()' for name in holders)}]"
+
+
+def _listed(r: Recipe) -> str:
+    """All buffers, of metrics too, in a list."""
+    modules = [name for name in r.buffers if name != "metrics"]
+    if "metrics" in r.buffers:
+        own = "for metric in metrics.values() if isinstance(metric, torch.nn.Module)"
+        parts = "".join(f"    *{name}.buffers(),\n" for name in modules)
+        return f"[\n{parts}    *(buffer {own} for buffer in metric.buffers()),\n]"
+    return f"list({buffers_of(tuple(modules))})" if len(modules) == 1 else buffers_of(tuple(modules))
+
+
+def _in_place(r: Recipe) -> list[str]:
     text = dedent('''\
 
         @contextlib.contextmanager
@@ -78,15 +90,14 @@ def _in_place() -> list[str]:
             with torch.no_grad():
                 for value, old in before:
                     value.copy_(old)''')
+    if not r.buffers:
+        text = text.replace("[*self.parameters, *self.buffers]", "self.parameters")
     return ["    " + line if line else "" for line in text.splitlines()]
 
 
 def _refresh(r: Recipe) -> str:
     if not r.refreshes:
         return ""
-    modules = "network.modules()"
-    if r.loss_is_module:
-        modules = "[*network.modules(), *loss_function.modules()]"
     indexed = r.numbered
     forward = "forward(network, batch)"
     if r.hooks is not None:
@@ -100,21 +111,24 @@ def _refresh(r: Recipe) -> str:
         def refresh_batch_norm(network, batches, device):
             """Batch-norm statistics of the weights as they are, from one pass over the training data."""
             norm = @norm
-            modes = {part: part.training for part in @modules}
-            momenta = {part: part.momentum for part in modes if isinstance(part, norm)}
-            for part in modes:
-                part.training = True
-            for part in momenta:
-                part.reset_running_stats()
-                part.momentum = None
+            modes = {part: part.training for part in network.modules()}
+            if not network.training:
+                network.train()
+            momenta = {part: part.momentum for part in modes if isinstance(part, norm) and part.training}
+            for layer in momenta:  # not those that are kept in eval mode while the network trains
+                layer.reset_running_stats()
+                layer.momentum = None
             with random_numbers_kept():
         @pass
-            for part, momentum in momenta.items():
-                part.momentum = momentum
+            for layer, momentum in momenta.items():
+                layer.momentum = momentum
             for part, training in modes.items():
                 part.training = training''')
     passed = "\n".join(indented(indented([head, *indented(moved)])))
-    return text.replace("@modules", modules).replace("@norm", _NORM).replace("@pass", passed)
+    inner = {"@norm": _NORM, "@pass": passed}
+    for mark, value in inner.items():
+        text = text.replace(mark, value)
+    return text
 
 
 def made(r: Recipe) -> list[str]:

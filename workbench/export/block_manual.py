@@ -86,7 +86,8 @@ _SET_ASIDE = (
     "    if kept is not None:",
     "        parameter.grad = kept if parameter.grad is None else parameter.grad + kept",
     "self.kept = []",
-    "if not self.window.last:  # set aside: what another backward leaves in these parameters does not count",
+    "if not self.window.last:",
+    "    # Set aside: what another backward leaves in these parameters does not count.",
     "    self.kept = [parameter.grad for parameter in self.own]",
     "    self.optimizer.zero_grad()",
     "    return result",
@@ -165,7 +166,7 @@ def update(r: Recipe) -> list[str]:
     call = f"network.training_step(batch{', number' if r.numbered else ''})"
     begun = ["state.loss, state.taken = None, False"]
     ended = [
-        "steps[0].untoggle()",
+        "steps[0].untoggle()  # what the model has left toggled",
         "if state.loss is None and not state.taken:",
         "    continue",
         "loss = state.loss",

@@ -28,8 +28,20 @@ def schedule(r: Recipe) -> str:
     return "\n".join([f"def make_schedule({arguments}):", *indented(lines)])
 
 
-def made(r: Recipe, updates: str, optimizer: str = "optimizer") -> str:
-    """The call of `make_schedule`."""
+def made(r: Recipe, updates: str) -> list[str]:
+    """The lines that make the schedule of each optimizer, of a run of so many updates."""
+    if not r.several:
+        return [f"scheduler = {_call(r, 'optimizer', updates)}"]
+    if not (r.in_turns and takes_updates(r)):
+        return [f"schedulers = [{_call(r, 'one', updates)} for one in optimizers]"]
+    return [
+        "# Each schedule is made for the turns of its optimizer alone.",
+        f"order = [turns[step % len(turns)] for step in range({updates})]",
+        f"schedulers = [{_call(r, 'one', 'order.count(turn)')} for turn, one in enumerate(optimizers)]",
+    ]
+
+
+def _call(r: Recipe, optimizer: str, updates: str) -> str:
     config = [] if r.settings.lr_schedule == "one_cycle" and not r.settings.warmup else ["config"]
     return f"make_schedule({', '.join([optimizer, *config, *([updates] if takes_updates(r) else [])])})"
 
@@ -68,9 +80,12 @@ def _one_cycle(r: Recipe) -> list[str]:
         # As in techniques/schedules.py: torch divides by the length of the rise.
         lines.append("rise = warmup / updates * (1 - 1e-9 if warmup == 1 else 1)")
         rise = "rise"
-    arguments = [
-        "optimizer", "max_lr=rates", "total_steps=updates", f"pct_start={rise}", f"cycle_momentum={r.cycles_momentum}",
-    ]  # fmt: skip
+    there = {optimizer.momentum for optimizer in r.optimizers}
+    momentum = str(there == {True})
+    if len(there) > 1:
+        lines.append('momentum = all("betas" in group or group.get("momentum") for group in optimizer.param_groups)')
+        momentum = "momentum"
+    arguments = ["optimizer", "max_lr=rates", "total_steps=updates", f"pct_start={rise}", f"cycle_momentum={momentum}"]
     return [
         *lines,
         'rates = [float(group["lr"]) for group in optimizer.param_groups]',

@@ -47,8 +47,9 @@ def made(r: Recipe) -> list[str]:
     if not r.several or r.manual:
         return []
     lines = ["owned = [parameters_of(network, optimizer) for optimizer in optimizers]"]
-    if any(optimizer.frequency for optimizer in r.optimizers):
-        turns = " + ".join(f"[{n}] * {optimizer.frequency}" for n, optimizer in enumerate(r.optimizers))
+    if r.in_turns:
+        frequencies = [optimizer.frequency for optimizer in r.optimizers]
+        turns = " + ".join(f"[{n}]" + (f" * {count}" if count > 1 else "") for n, count in enumerate(frequencies))
         lines.append(f"turns = {turns}  # whose turn it is, update for update")
     return lines
 
@@ -56,8 +57,8 @@ def made(r: Recipe) -> list[str]:
 def in_turn(r: Recipe, step: list[str]) -> list[str]:
     """The lines of an update: the lines of one optimizer's `step` (which give `loss`), for each whose turn it is."""
     one = ["optimizer = optimizers[turn]", "with toggled(network, owned[turn]):", *indented(step)]
-    if any(optimizer.frequency for optimizer in r.optimizers):
-        return ["turn = turns[step % len(turns)]", *one, "loss = loss.detach()"]
+    if r.in_turns:
+        return ["turn = turns[step % len(turns)]", *one, *([] if r.accumulates else ["loss = loss.detach()"])]
     may_be_empty = r.skips or r.train.empty
     return [
         "parts = []",

@@ -31,13 +31,8 @@ def validate(r: Recipe) -> str:
     if not r.validates:
         return ""
     assert r.val is not None
-    modules = "for part in model.modules()"
-    if r.loss_is_module:
-        modules = "for module in (model, loss_function) for part in module.modules()"
     lines = [
-        f"modes = {{part: part.training {modules}}}",
-        "model.eval()",
-        *(["loss_function.eval()"] if r.loss_is_module else []),
+        *_in_eval_mode(r),
         "seen = []" if _one_score(r) else "seen = {}",
         "with random_numbers_kept():",
         *indented(_scores(r, r.val)),
@@ -48,6 +43,20 @@ def validate(r: Recipe) -> str:
     logged = ", logged" if r.hooks is not None else ""
     head = f'@torch.no_grad()\ndef validate(model, loader, device{logged}):\n    """Each metric\'s mean over the samples."""\n'
     return f"{head}{indent(chr(10).join(lines), '    ')}\n\n\n{_MEAN}"
+
+
+def _in_eval_mode(r: Recipe) -> list[str]:
+    """The model, with a loss and metrics that are modules, goes to eval mode; `modes` says what was."""
+    if not (r.loss_is_module or r.metric_modules):
+        return ["modes = {part: part.training for part in model.modules()}", "model.eval()"]
+    own = "modules += [metric for metric in metrics.values() if isinstance(metric, torch.nn.Module)]"
+    return [
+        f"modules = [model{', loss_function' if r.loss_is_module else ''}]",
+        *([own] if r.metric_modules else []),
+        "modes = {part: part.training for module in modules for part in module.modules()}",
+        "for module in modules:",
+        "    module.eval()",
+    ]
 
 
 _MEAN = dedent('''\

@@ -138,7 +138,6 @@ def _compiled(r: Recipe) -> list[str]:
 
 def _optimizer(r: Recipe) -> list[str]:
     lines = _own_optimizers(r) if r.hooks is not None else _given_optimizer(r)
-    lines += block_turns.made(r)
     lines += block_manual.made(r, [name for names in schedulers(r) for name in names])
     if r.scales:
         lines.append("scaler = torch.amp.GradScaler(accelerator.device.type)")
@@ -154,17 +153,10 @@ def _given_optimizer(r: Recipe) -> list[str]:
         *_parameters(r, made=True),
     ]
     if r.built_in:
-        lines += _built_in(r)
+        lines += block_schedule.made(r, _updates(r))
     elif r.optimizers[0].schedules:
         lines += _placed(f"make_scheduler(optimizer, {_updates(r)})", r.optimizers, schedulers(r))
     return lines
-
-
-def _built_in(r: Recipe) -> list[str]:
-    return [
-        f"{names[0]} = {block_schedule.made(r, _updates(r), f'optimizers[{number}]' if r.several else 'optimizer')}"
-        for number, names in enumerate(schedulers(r))
-    ]
 
 
 def _placed(made: str, optimizers: tuple[Optimizer, ...], names: list[list[str]]) -> list[str]:
@@ -194,7 +186,10 @@ def _own_optimizers(r: Recipe) -> list[str]:
     own = [["" for _ in optimizer.schedules] for optimizer in r.optimizers] if r.built_in else schedulers(r)
     places = [schedule.place for optimizer in r.optimizers for schedule in optimizer.schedules]
     optimizer = r.optimizers[0].place
-    if r.several:
+    if r.several and _is_pair(r, places):
+        schedules = ", ".join(name for names in own for name in names) + ("," if len(places) == 1 else "")
+        lines = [f"optimizers, ({schedules}) = {made}" if places else f"optimizers = {made}"]
+    elif r.several:
         lines = [f"made = {made}", f"optimizers = [{', '.join(f'made{one.place}' for one in r.optimizers)}]"]
         if places:
             lines += [line for line in _placed("made", r.optimizers, own) if line != "made = made"]
@@ -207,9 +202,18 @@ def _own_optimizers(r: Recipe) -> list[str]:
         lines += [f"{name} = made{place}" for name, place in zip(own[0], places, strict=True)]
     lines += _parameters(r, made=False)
     lines += _decay(r)
+    lines += block_turns.made(r)
     if r.built_in:
-        lines += _built_in(r)
+        lines += block_schedule.made(r, _updates(r))
     return [*lines, *_rates(r)]
+
+
+def _is_pair(r: Recipe, places: list[str]) -> bool:
+    """Whether optimizers come as a plain list, or two lists of them and of their schedulers, in their order."""
+    at = "[0]" if places else ""
+    optimizers = [optimizer.place for optimizer in r.optimizers]
+    listed = optimizers == [f"{at}[{n}]" for n in range(len(optimizers))]
+    return listed and places == [f"[1][{n}]" for n in range(len(places))]
 
 
 def _decay(r: Recipe) -> list[str]:

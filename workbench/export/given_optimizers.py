@@ -17,7 +17,6 @@ from workbench.task.lightning import LightningLike
 from workbench.task.protocol import Optimization
 from workbench.task.schedulers import schedule_of
 from workbench.task.supervised import Supervised
-from workbench.techniques import schedules
 
 
 def optimizers_of(task: Supervised | LightningLike, settings: Settings, updates: int | None) -> tuple[Optimizer, ...]:
@@ -40,8 +39,8 @@ def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Opti
         given = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
         entries = list(enumerate(given)) if isinstance(given, (list, tuple)) else [(None, given)]
         places = [("" if number is None else f"[{number}]") + _inside(entry) for number, entry in entries]
-    found = tuple(_schedule(place, one) for place, one in zip(places, made.schedules, strict=True))
-    return Optimizer(schedules=found, **_traits(task, made.optimizer))
+    schedules = tuple(_schedule(place, one) for place, one in zip(places, made.schedules, strict=True))
+    return _optimizer(task, made, "", schedules)
 
 
 def _of_object(task: LightningLike, listed: Sequence[Optimization]) -> tuple[Optimizer, ...]:
@@ -52,8 +51,8 @@ def _of_object(task: LightningLike, listed: Sequence[Optimization]) -> tuple[Opt
         number = next(n for n, (_, optimizer) in enumerate(optimizers) if optimizer is made.scheduler.optimizer)
         own[number].append(_schedule(place + _inside(entry), made))
     return tuple(
-        Optimizer(place, tuple(its), one.lr, one.frequency, **_traits(task, one.optimizer))
-        for (place, _), its, one in zip(optimizers, own, listed, strict=True)
+        _optimizer(task, one, place, tuple(schedules))
+        for (place, _), schedules, one in zip(optimizers, own, listed, strict=True)
     )
 
 
@@ -98,18 +97,29 @@ def _schedule(place: str, made: protocol.Schedule) -> Schedule:
     return Schedule(place, made.interval, made.frequency, made.monitor, cycle)
 
 
-def _traits(task: protocol.Task, optimizer: torch.optim.Optimizer) -> dict[str, bool]:
-    return {
-        "closure": _needs_closure(optimizer),
-        "whole": _is_whole(task, optimizer),
-        "momentum": schedules._has_momentum(optimizer),
-    }
+def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]) -> Optimizer:
+    return Optimizer(
+        place=place,
+        schedules=schedules,
+        made_lr=made.lr,
+        frequency=made.frequency,
+        closure=_needs_closure(made.optimizer),
+        whole=_is_whole(task, made.optimizer),
+        momentum=_has_momentum(made.optimizer),
+    )
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     """Whether its step evaluates the loss itself (LBFGS)."""
     parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
     return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def _has_momentum(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether one cycle moves a momentum too; as `techniques.schedules` decides it."""
+    if "betas" in optimizer.defaults:
+        return True
+    return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)
 
 
 def _is_whole(task: protocol.Task, optimizer: torch.optim.Optimizer) -> bool:

@@ -7,7 +7,15 @@ from textwrap import dedent
 from workbench.export import block_averaging, block_windows, loaders
 from workbench.export.lines import indented, only, when
 from workbench.export.recipe import Recipe, is_whole
-from workbench.export.update import counts_taken, evaluation, schedulers, scheduling, set_lr, update
+from workbench.export.update import (
+    counts_taken,
+    counts_turns,
+    evaluation,
+    schedulers,
+    scheduling,
+    set_lr,
+    update,
+)
 
 
 def loop(r: Recipe) -> list[str]:
@@ -20,7 +28,7 @@ def loop(r: Recipe) -> list[str]:
     ]
     begun = ["step", *([] if _ends_by_epochs(r) else ["epoch"]), *(["updates"] if counts_taken(r) else [])]
     lines.append(f"{' = '.join(begun)} = 0")
-    if r.several and _turns(r):
+    if counts_turns(r):
         lines.append(f"counts = [0] * {len(r.optimizers)}  # the steps of each optimizer")
     lines += ["hiddens = None"] if r.carries else []
     lines += ["ended = False"] if r.monitors else []
@@ -37,11 +45,6 @@ def loop(r: Recipe) -> list[str]:
 def counts_looks(r: Recipe) -> bool:
     """Whether the checks must be counted."""
     return any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules)
-
-
-def _turns(r: Recipe) -> bool:
-    frequent = any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
-    return frequent and any(optimizer.frequency for optimizer in r.optimizers)
 
 
 def _ends_by_epochs(r: Recipe) -> bool:
@@ -163,7 +166,7 @@ def _scheduled(r: Recipe) -> list[str]:
     """The schedules that step behind each epoch."""
     if r.manual:
         return []
-    lines = [
+    lines = [] if r.built_in else [
         line
         for number, optimizer in enumerate(r.optimizers)
         for line in scheduling(r, number, optimizer, "epoch", "epoch + 1")
@@ -219,7 +222,8 @@ def _judged(r: Recipe, finished: str) -> list[str]:
     met += ["step >= config.min_steps"] if s.min_steps else []
     waits = " if monitor.monitor in scores" if any(_comes_late(r, m.monitor) for m in r.monitors) else ""
     return [
-        f"verdicts = [monitor.ends(scores) for monitor in monitors{waits}]  # each hears of each check",
+        "# Each monitor hears of each check.",
+        f"verdicts = [monitor.ends(scores) for monitor in monitors{waits}]",
         f"ended = {' and '.join(['any(verdicts)', *met])}",
     ]
 

@@ -160,7 +160,7 @@ def _of_task(task: Task, sliced: Sliced, settings: Settings, updates: int | None
         "prepare": tuple(_prepared(task, owner)),
         "step": step_of(task, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
-        "batch_norm": has_batch_norm(task.modules),
+        "batch_norm": has_batch_norm([task.model]),
         "buffers": tuple(_with_buffers(task)),
     }
     if isinstance(task, LightningLike):

@@ -20,6 +20,10 @@ def _together(r: Recipe) -> dict[str, bool]:
     own_order = bool(r.train.sampler or r.train.batch_sampler)
     mine = r.manual and "manual_backward" not in r.sliced.code
     found_size = r.changed("batch_size") and not s.find_batch_size_at
+    frequencies = [optimizer.frequency for optimizer in r.optimizers]
+    idle = r.planned is not None and r.planned < sum(frequencies) - frequencies[-1] + 1
+    # How much there is shows only behind an epoch; within the first the statistics are of what was read so far.
+    unmeasured = not (r.train.sized or r.limits) and (r.midway or r.max_steps is not None)
     timed = isinstance(s.val_check_interval, str) and r.validates
     return {
         f"val_check_interval={s.val_check_interval!r}, a time": timed,
@@ -35,8 +39,10 @@ def _together(r: Recipe) -> dict[str, bool]:
         "on_nonfinite='skip' with several optimizers, or with manual optimisation": skips and (r.several or r.manual),
         "precision='16-mixed' with several optimizers, or with manual optimisation": r.scales and (r.several or r.manual),
         "lr_schedule or warmup with manual optimisation": r.manual and r.built_in,
+        "lr_schedule or warmup with an optimizer that never has its turn": r.built_in and r.in_turns and idle,
         "swa_lrs with manual optimisation": r.manual and r.anneals,
         "manual optimisation without self.manual_backward(loss)": mine,
+        "weight_averaging of a model with batch normalisation, where a run on data without a length ends or is checked within an epoch": r.refreshes and unmeasured,
         "a learning rate that was changed while several optimizers were at work": r.several and r.changed("lr"),
         "a sampler of your own that is read again for batch-norm statistics, or at another batch_size": own_order and r.remakes_loader,
     }

@@ -68,7 +68,7 @@ def text_of(r: Recipe) -> str:
         expression = names.replaced(around, renamed).replace("@", "{}").format(*parts)
         if names.fits(name, expression, tree):
             inside[name] = expression
-        else:
+        elif expression != name:  # else the user calls it so too
             bindings.append(names.binding(name, expression))
     return _joined(r, imports, renamed, bindings, names.replaced(ours, inside))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.export import block_averaging, block_manual, block_turns, block_windows
-from workbench.export.given import Optimizer
+from workbench.export.given import Optimizer, Schedule
 from workbench.export.lines import indented, only
 from workbench.export.recipe import Recipe
 
@@ -29,11 +29,25 @@ def _step(r: Recipe, parameters: str) -> list[str]:
         lines += ["scaler.unscale_(optimizer)", *clip, "scaler.step(optimizer)", "scale = scaler.get_scale()", "scaler.update()"]
         lines.append("taken = scaler.get_scale() >= scale  # it shrinks where a gradient overflowed: that step is left out")
     elif r.leaves_out:
+        lines = [*_before(r), *lines]
         lines += ["taken = math.isfinite(loss.item()) and all(", f"    p.grad.isfinite().all() for p in {parameters} if p.grad is not None",
-                  ")", "if taken:", *indented([*clip, "optimizer.step()"])]  # fmt: skip
+                  ")", "if taken:", *indented([*clip, "optimizer.step()"]), *_put_back(r)]  # fmt: skip
     else:
         lines += [*clip, "optimizer.step()"]
     return [*lines, "optimizer.zero_grad()"]
+
+
+def _before(r: Recipe) -> list[str]:
+    if not r.spoiled:
+        return []
+    return [f"before = [(buffer, buffer.clone()) for buffer in {block_averaging.buffers_of(r.spoiled)}]"]
+
+
+def _put_back(r: Recipe) -> list[str]:
+    """Of an update that is left out nothing stays: its forward pass has moved batch-norm statistics already."""
+    if not r.spoiled:
+        return []
+    return ["else:  # left out, with what its forward pass has moved", "    for buffer, value in before:", "        buffer.copy_(value)"]
 
 
 def evaluation(r: Recipe) -> list[str]:
@@ -125,41 +139,70 @@ def counts_taken(r: Recipe) -> bool:
 def _stepped(r: Recipe) -> list[str]:
     if r.manual and r.hooks is not None:
         return []
-    turns = any(optimizer.frequency for optimizer in r.optimizers) and r.several
-    lines: list[str] = []
-    for number, optimizer in enumerate(r.optimizers):
-        own = scheduling(r, number, optimizer, "step", f"counts[{number}]" if turns else "updates" if counts_taken(r) else "step")
-        if turns and own:
-            lines += only(f"turn == {number}", [f"counts[{number}] += 1", *own])
-        else:
-            lines += own
+    lines = _built_in(r) if r.built_in else _own(r)
     return only("annealing is None", lines) if r.anneals and lines else lines
+
+
+def _built_in(r: Recipe) -> list[str]:
+    """The steps of the schedules that the settings ask for."""
+    name = "scheduler" if not r.in_turns else "schedulers[turn]"
+    lines = [f"{name}.step()"]
+    if r.settings.lr_schedule == "one_cycle" and (r.in_turns or r.changed("batch_size")):  # the run goes on behind it
+        lines = [_LAST_RATE, *only(_IN_CYCLE.format(name), lines)]
+    return ["for scheduler in schedulers:", *indented(lines)] if r.several and not r.in_turns else lines
+
+
+def _own(r: Recipe) -> list[str]:
+    """The steps of the user's schedules."""
+    lines = []
+    counted = "updates" if counts_taken(r) else "step"
+    for number, optimizer in enumerate(r.optimizers):
+        if not r.in_turns:
+            lines += scheduling(r, number, optimizer, "step", counted)
+            continue
+        own = scheduling(r, number, optimizer, "step", f"counts[{number}]")
+        count = [f"counts[{number}] += 1"] if counts_turns(r) else []
+        lines += only(f"turn == {number}", [*count, *own]) if own else []
+    return lines
+
+
+def counts_turns(r: Recipe) -> bool:
+    """Whether the steps of each optimizer must be counted."""
+    return r.in_turns and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
 
 
 def scheduling(r: Recipe, number: int, optimizer: Optimizer, interval: str, counter: str) -> list[str]:
     """The steps of one optimizer's schedulers that step at this interval."""
     lines = []
-    names = schedulers(r)[number]
-    if r.built_in:
-        if interval != "step":
-            return []
-        if r.settings.lr_schedule == "one_cycle" and r.changed("batch_size"):  # there may be more updates than planned
-            return [f"if {names[0]}.last_epoch < {names[0]}.total_steps - 1:", f"    {names[0]}.step()"]
-        return [f"{names[0]}.step()"]
-    for name, schedule in zip(names, optimizer.schedules, strict=True):
+    for name, schedule in zip(schedulers(r)[number], optimizer.schedules, strict=True):
         if schedule.interval != interval or schedule.monitor is not None:
             continue
-        if schedule.frequency == 1:
-            lines.append(f"{name}.step()")
-        else:
-            count = counter if " " not in counter else f"({counter})"
-            lines += [f"if {count} % {schedule.frequency} == 0:", f"    {name}.step()"]
+        count = counter if " " not in counter else f"({counter})"
+        due = [f"{count} % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
+        if _may_end(r, schedule):
+            due.append(_IN_CYCLE.format(name))
+            lines.append(_LAST_RATE)
+        lines += only(" and ".join(due), [f"{name}.step()"]) if due else [f"{name}.step()"]
     return lines
+
+
+_IN_CYCLE = "{0}.last_epoch < {0}.total_steps - 1"
+_LAST_RATE = "# Behind its cycle the last rate stays."
+
+
+def _may_end(r: Recipe, schedule: Schedule) -> bool:
+    """Whether a scheduler is one cycle that the run may outlast."""
+    steps = r.planned if schedule.interval == "step" else r.settings.epochs
+    if schedule.cycle is None:
+        return False
+    return steps is None or steps > schedule.cycle * schedule.frequency or r.changed("batch_size")
 
 
 def schedulers(r: Recipe) -> list[list[str]]:
     """What the schedulers of each optimizer are called."""
-    counts = [1 if r.built_in else len(optimizer.schedules) for optimizer in r.optimizers]
+    if r.built_in:
+        return [[f"schedulers[{n}]"] for n in range(len(r.optimizers))] if r.several else [["scheduler"]]
+    counts = [len(optimizer.schedules) for optimizer in r.optimizers]
     if sum(counts) == 1:
         return [["scheduler"] * count for count in counts]
     names = iter([f"scheduler_{n}" for n in range(sum(counts))])
