@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -17,24 +18,31 @@ def validate(
     session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val"
 ) -> dict[str, float]:
     """Each metric's mean over the samples of `batches`, in evaluation mode; one host sync at the end."""
-    modes = Modes.of(session.task)
     sums: dict[str, list[Tensor | float]] = {}
     weights: dict[str, list[float]] = {}
+    with evaluating(session):
+        for number, batch in enumerate(batches):
+            if batch is None:
+                continue
+            with session.precision.autocast():
+                scores = session.task.validation_step(to_device(batch, session.device), number, stage)
+            for name, value in scores.values.items():
+                sums.setdefault(name, []).append(value)
+                weights.setdefault(name, []).append(scores.weight)
+    return {name: _mean(values, weights[name]) for name, values in sums.items()}
+
+
+@contextlib.contextmanager
+def evaluating(session: Session) -> Iterator[None]:
+    """Inside, all modules are in evaluation mode and nothing is learned; modes and random numbers come back."""
+    modes = Modes.of(session.task)
     with rng.kept(), torch.no_grad():
         for module in session.task.modules:
             module.eval()
         try:
-            for number, batch in enumerate(batches):
-                if batch is None:
-                    continue
-                with session.precision.autocast():
-                    scores = session.task.validation_step(to_device(batch, session.device), number, stage)
-                for name, value in scores.values.items():
-                    sums.setdefault(name, []).append(value)
-                    weights.setdefault(name, []).append(scores.weight)
+            yield
         finally:
             modes.restore()
-    return {name: _mean(values, weights[name]) for name, values in sums.items()}
 
 
 def _mean(values: list[Tensor | float], weights: list[float]) -> float:
