@@ -27,11 +27,12 @@ class Result(NamedTuple):
 def backward(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor | None:
     """Add the window's gradient to the parameters of `opt`; its mean loss, detached. None: nothing was in it."""
     if len(window) == 1 and session.tbptt is None:
-        found = _forward(session, opt, window[0], session.batch_idx, {})
-        if found is None:
+        result = _forward(session, opt, window[0], session.batch_idx, {})
+        loss = _scalar(result) if isinstance(result, Tensor) else _loss_in(result)
+        if loss is None:
             return None
-        session.precision.scale(found.loss).backward()  # type: ignore[no-untyped-call]
-        return found.loss.detach()
+        session.precision.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
     return _weighted(session, opt, window)
 
 
@@ -122,7 +123,7 @@ def _forwards(session: Session, opt: Optimizing, window: Sequence[Any]) -> Itera
             batch, index = item.batch, index + item.first
             hiddens = None if item.first else hiddens  # also where the step leaves the first piece out
             extra["hiddens"] = hiddens
-        found = _forward(session, opt, batch, index, extra)
+        found = read(_forward(session, opt, batch, index, extra))
         index += session.tbptt is None
         if found is not None:
             hiddens = detached(found.hiddens)
@@ -131,18 +132,19 @@ def _forwards(session: Session, opt: Optimizing, window: Sequence[Any]) -> Itera
         session.next_hiddens[opt.index] = hiddens
 
 
-def _forward(
-    session: Session, opt: Optimizing, batch: Any, index: int, extra: Mapping[str, Any]
-) -> Result | None:
-    """One batch through the training step; None where there was nothing to learn from."""
+def _forward(session: Session, opt: Optimizing, batch: Any, index: int, extra: Mapping[str, Any]) -> Any:
+    """What the training step returns for one batch; None where there was nothing to learn from."""
     if batch is None:
         return None
-    batch = (
-        batch if session.on_cpu else to_device(batch, session.device)
-    )  # of a window, one at a time is there
+    if not session.on_cpu:
+        batch = to_device(batch, session.device)  # of a window, one at a time is there
     with session.precision.autocast():
-        result = session.task.training_step(batch, index, **opt.extra, **extra)
-    return read(result)
+        return session.task.training_step(batch, index, **opt.extra, **extra)
+
+
+def _loss_in(result: Any) -> Tensor | None:
+    found = read(result)
+    return None if found is None else found.loss
 
 
 def read(result: Any) -> Result | None:

@@ -88,6 +88,8 @@ class Session:
         """The losses of the latest update, by optimizer."""
         self.buffers: list[tuple[Tensor, Tensor]] = []
         """The model's buffers, each with its value before the update at hand, where that may be left out."""
+        self.draws = False
+        """Whether updates are known to draw random numbers (dropout)."""
         self.recent: list[Any] = []
         """The windows of the latest updates (engine/trouble.py)."""
         self.meter = Meter(

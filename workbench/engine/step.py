@@ -31,6 +31,7 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
         loss, taken = manual.update(session, window, take_step)
     else:
         loss, taken = _turns(session, window)
+    trouble.look_back(session)
     gradient.pass_on(session, window)
     if loss is None:
         return None
@@ -46,16 +47,19 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
 def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[Optimizing]]:
     """Each optimizer whose turn it is; the sum of their losses, and those that took a step."""
     loss: Tensor | None = None
-    taken = []
+    taken: list[Optimizing] = []
+    if not session.several:  # the hot path
+        opt = session.optimizers[0]
+        loss, stepped = _by_closure(session, opt, window) if opt.needs_closure else _plainly(session, opt, window)
+        return loss, [opt] if stepped else []
     for opt in session.turn():
         with session.only(opt):
-            own, stepped = (
-                _by_closure(session, opt, window) if opt.needs_closure else _plainly(session, opt, window)
-            )
+            take = _by_closure if opt.needs_closure else _plainly
+            own, stepped = take(session, opt, window)
         if own is None:
             continue
         session.losses[opt.index] = own
-        if session.records and session.several:
+        if session.records:
             session.meter.loss[1 + opt.index][session.meter.row].copy_(own)
         loss = own if loss is None else loss + own
         if stepped:
@@ -130,7 +134,11 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
         session.skipped = True
         opt.optimizer.zero_grad()
         return False
-    with trouble.guarded(session, opt, loss, total):
+    if trouble.guards(session, opt):
+        with trouble.guarded(session, opt, loss, total):
+            opt.optimizer.step()
+        taken = True
+    else:
         taken = session.precision.step(opt.optimizer)
     session.skipped |= not taken
     opt.optimizer.zero_grad()
@@ -140,9 +148,8 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
 def _ready(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor) -> Tensor | None:
     """Measure, check and clip the gradients of one optimizer; their total norm before clipping, if it was measured."""
     gradients = [p.grad for p in opt.parameters if p.grad is not None]
-    total = (
-        _measure(session, opt, gradients) if gradients and session.records and session.norm_order else None
-    )
+    measures = gradients and session.norm_order and session.records
+    total = _measure(session, opt, gradients) if measures else None
     if session.on_cpu:
         trouble.check(session, opt, window, loss, gradients, total)
     if session.clip_val is not None and gradients:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,14 +39,14 @@ class LeftOut(Exception):
         self.loss = loss
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """A window, the hidden state that it began with, and the random state."""
 
     step: int
     window: Sequence[Any]
     hiddens: Mapping[int, Any]
-    random: Tensor
+    random: Tensor | None
+    """None: the updates draw nothing from torch's generator."""
 
 
 def remember(session: Session, window: Sequence[Any]) -> None:
@@ -58,10 +57,19 @@ def remember(session: Session, window: Sequence[Any]) -> None:
         buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
         session.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
     if session.on_cpu:
-        session.recent = [Moment(session.step, window, session.hiddens, torch.get_rng_state())]
+        # Asking for the state costs more than all else here, so a model without dropout is asked now and then.
+        asks = session.draws or session.meter.row == 0
+        random = torch.get_rng_state() if asks else None
+        session.recent = [Moment(session.step, window, session.hiddens, random)]
     elif session.device.type == "cuda" and session.records:
         random = torch.cuda.get_rng_state(session.device)
         session.recent.append(Moment(session.step, window, session.hiddens, random))
+
+
+def look_back(session: Session) -> None:
+    """Behind the forward and backward of an update: did it draw random numbers?"""
+    if session.on_cpu and not session.draws and session.recent and session.recent[-1].random is not None:
+        session.draws = not torch.equal(session.recent[-1].random, torch.get_rng_state())
 
 
 def check(
@@ -107,7 +115,9 @@ def _replayed(session: Session, opt: Optimizing, moment: Moment) -> str | None:
     with rng.kept(), session.only(opt):
         try:
             session.hiddens, session.next_hiddens = {**moment.hiddens}, {}
-            if session.on_cpu:
+            if moment.random is None:
+                pass
+            elif session.on_cpu:
                 torch.set_rng_state(moment.random)
             else:
                 torch.cuda.set_rng_state(moment.random, session.device)
@@ -153,12 +163,14 @@ def refuse_unguarded(session: Session) -> None:
             )
 
 
+def guards(session: Session, opt: Optimizing) -> bool:
+    """Whether this optimizer's steps are guarded on the device."""
+    return not session.on_cpu and session.precision.scaler is None and can_guard(opt)
+
+
 @contextlib.contextmanager
 def guarded(session: Session, opt: Optimizing, loss: Tensor, total: Tensor | None) -> Iterator[None]:
     """Inside, a step with numbers that are not finite is not taken, and nobody waits to see whether it was."""
-    if session.on_cpu or session.precision.scaler is not None or not can_guard(opt):
-        yield
-        return
     optimizer: Any = opt.optimizer
     if total is None or session.norm_order not in EXACT:
         gradients = [p.grad for p in opt.parameters if p.grad is not None]

@@ -78,6 +78,8 @@ class Supervised(Task):
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
         result, _, _, hiddens = self._forward(batch, extra.get("hiddens"), carries="hiddens" in extra)
+        if isinstance(result, Tensor) and "hiddens" not in extra:
+            return result
         weight = reported_weight(result, "the loss")
         loss: Any = _loss_in(result)
         found = {"loss": loss}
