@@ -29,6 +29,7 @@ class Checks:
         self._session = session
         # With nothing to validate only the ends of epochs count, whatever interval was asked for.
         often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0)
+        self._at_ends_alone = isinstance(often.val_check_interval, float) and often.val_check_interval == 1.0
         self._cadence = Cadence(often, session.data.updates_in(0))
         self._stops = (
             [] if session.settings.fast_dev_run else [EarlyStop(m) for m in session.settings.early_stopping]
@@ -66,7 +67,7 @@ class Checks:
     def midway(self, in_epoch: int, emit: Emit, inbox: Inbox) -> bool:
         """Between two updates of an epoch: check if it is time; whether it was stopped."""
         session = self._session
-        if in_epoch == 0 or session.step == self._checked:  # windows of which nothing was left are no updates
+        if self._at_ends_alone or in_epoch == 0 or session.step == self._checked:  # windows of which nothing was left are no updates
             return False
         if not self._cadence.due(session.step, session.epoch, in_epoch, session.meter.seconds):
             return False
