@@ -141,23 +141,6 @@ def test_a_missing_metric_is_named_beside_those_there_are():
         stop.check({})
 
 
-@given(
-    options=OPTIONS,
-    warmup=st.integers(0, 4),
-    before=st.lists(VALUES, max_size=10),
-    after=st.lists(VALUES, max_size=10),
-)
-def test_a_saved_one_goes_on_as_if_never_stopped(options, warmup, before, after):
-    monitor = EarlyStopping(monitor="val_loss", warmup=warmup, **options)
-    first, second = EarlyStop(monitor), EarlyStop(monitor)
-    for value in before:
-        first.check({"val_loss": value})
-    second.load_state_dict(first.state_dict())
-    assert (second.best, second.waited) == (first.best, first.waited)
-    for value in after:
-        assert second.check({"val_loss": value}) == first.check({"val_loss": value})
-
-
 @pytest.mark.parametrize(
     ("settings", "at", "said"),
     [

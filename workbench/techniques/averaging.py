@@ -10,8 +10,8 @@ arithmetic is that of `get_ema_multi_avg_fn` and `get_swa_multi_avg_fn`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Average:
         if self.count == 0:
             self._averages = [p.detach().clone() for p in parameters]
         elif self._avg_fn is not None:
-            for average, parameter in zip(self._there(parameters), parameters, strict=True):
+            for average, parameter in zip(self._averages, parameters, strict=True):
                 count = torch.full((), self.count, device=average.device)
                 average.copy_(_checked(self._avg_fn(average, parameter.detach(), count), average))
         else:
@@ -54,7 +54,7 @@ class Average:
     def _update_grouped(self, parameters: Sequence[Tensor]) -> None:
         # A tensor as AveragedModel's: 1 / (count + 1) is rounded to float32. On the CPU, so that it costs no sync.
         count = torch.tensor(self.count)
-        groups = _group_tensors_by_device_and_dtype([[*self._there(parameters)], [*parameters]])
+        groups = _group_tensors_by_device_and_dtype([[*self._averages], [*parameters]])
         for ((_, dtype), (pair, _)) in groups.items():
             averages, current = cast("list[list[Tensor]]", pair)
             if self._kind == "swa" and not (dtype.is_floating_point or dtype.is_complex):
@@ -77,23 +77,7 @@ class Average:
         """Make the averages the parameters' values, for good."""
         if self.count == 0:
             raise RuntimeError("there is no average yet")
-        torch._foreach_copy_([p.detach() for p in parameters], self._there(parameters))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The average and its counter; the tensors are the average's own, as an optimizer's are."""
-        return {"count": self.count, "averages": list(self._averages)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; it is copied, so that it may be loaded again."""
-        self.count = int(state["count"])
-        self._averages = [average.detach().clone() for average in state["averages"]]
-
-    def _there(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """The averages, each on its parameter's device: a state from a file may lie elsewhere."""
-        pairs = list(zip(self._averages, parameters, strict=True))
-        if any(average.device != parameter.device for average, parameter in pairs):
-            self._averages = [average.to(parameter.device) for average, parameter in pairs]
-        return self._averages
+        torch._foreach_copy_([p.detach() for p in parameters], self._averages)
 
 
 def _checked(found: object, average: Tensor) -> Tensor:

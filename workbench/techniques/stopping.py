@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from workbench.settings import Settings
 from workbench.task.protocol import TaskError
@@ -91,11 +90,3 @@ class EarlyStop:
         by = f" by more than {self.monitor.min_delta:.4g}" if self.monitor.min_delta else ""
         checks = "1 check" if self.waited == 1 else f"{self.waited} checks"
         return f"{self.monitor.monitor} did not improve{on}{by} in {checks}"
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"best": self.best, "waited": self.waited, "checks": self._checks}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
-        self.best, self.waited, self._checks = state["best"], state["waited"], state["checks"]
