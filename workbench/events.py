@@ -48,7 +48,8 @@ class StepsDone:
     """The updates since the last flush: rows `step`, `step + every`, …, one float32 per row and column.
 
     Columns: "loss", "lr", "grad_norm" (total, before clipping), "grad_norm_clipped" (after), and
-    "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping). NaN: no value.
+    "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping), and whatever the model logged
+    for single updates, by its name. NaN: no value.
     """
 
     step: int
@@ -58,6 +59,8 @@ class StepsDone:
     seconds: float
     """Seconds since the run began, pauses left out."""
     columns: dict[str, bytes]
+    prog_bar: tuple[str, ...] = ()
+    """The columns that the model logged with `prog_bar=True`."""
 
     def array(self, name: str) -> Floats:
         """Column `name`, shape (rows,); "layer_norms" has shape (rows, layers)."""
@@ -77,6 +80,39 @@ class Validated:
     step: int
     epoch: int
     metrics: dict[str, float]
+    prog_bar: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What the model logged over an epoch of training, after `step` updates (`self.log(…, on_epoch=True)`)."""
+
+    step: int
+    epoch: int
+    metrics: dict[str, float]
+    prog_bar: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint was written, after `step` updates. `best`: it is the best so far by `monitor`, whose value this is."""
+
+    step: int
+    epoch: int
+    name: str
+    best: bool = False
+    monitor: str | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """From here on another run goes on, from `checkpoint` of `run`, with these settings changed; what stands before is its record."""
+
+    step: int
+    run: str
+    checkpoint: str
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +207,7 @@ class RunEnded:
 
 
 Event = (
-    RunStarted | StepsDone | Validated | Changed | StatusChanged | CurvePoint | CurveEnded | Trial | SearchEnded
+    RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | CurveEnded | Trial | SearchEnded
     | Message | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
@@ -179,7 +215,7 @@ Emit = Callable[[Event], None]
 _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
-        RunStarted, StepsDone, Validated, Changed, StatusChanged, CurvePoint, CurveEnded, Trial, SearchEnded,
+        RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, CurveEnded, Trial, SearchEnded,
         Message, RunEnded,
     )
 }  # fmt: skip
@@ -206,6 +242,8 @@ def from_line(line: str) -> Event:
     if kind is CurveEnded:
         record["suggestions"] = tuple(Suggestion(*s) for s in record["suggestions"])
         record["notes"] = tuple(record["notes"])
+    if "prog_bar" in record:
+        record["prog_bar"] = tuple(record["prog_bar"])
     if kind is RunStarted:
         record["layers"] = tuple(record["layers"])
     event: Event = kind(**record)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from workbench.values import Batches, ByEpoch, Duration, Epochs, Interval, Monitors, SwaStart, Warmup
+from workbench.values import Batches, ByEpoch, Duration, Epochs, Every, Interval, Monitors, SwaStart, Warmup
 from workbench.values import SettingsError as SettingsError
 
 Group = Literal[
@@ -197,6 +197,20 @@ class Settings(BaseModel):
         False, "Name the operation whose backward made a NaN (torch.autograd.set_detect_anomaly); slow.", "watching"
     )
 
+    checkpoint_every: Every | None = _knob(
+        None, "Save all that a resumed run needs every so many updates (500) or so much time ('00:00:10:00'). None: at "
+        "ends of epochs that lie ten minutes apart, and at the end.", "checkpoints", "updates or time",
+    )  # fmt: skip
+    save_top_k: int = _knob(
+        1, "So many of the best checkpoints by `monitor` are kept, beside the last; 0: none, -1: all.", "checkpoints",
+        "checkpoints", ge=-1,
+    )  # fmt: skip
+    monitor: str | None = _knob(
+        None, "The metric that says which checkpoint is best; None: val_loss, where there is one.", "checkpoints"
+    )
+    monitor_mode: Literal["min", "max"] | None = _knob(
+        None, "Whether a lower or a higher value of `monitor` is better; None: what its name says.", "checkpoints"
+    )
     keep_runs: int = _knob(50, "Run folders kept; the oldest go first.", "checkpoints", "runs", ge=1)
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = _knob(
@@ -279,6 +293,11 @@ _SPOKEN = {name: name for name in Settings.model_fields} | {
     "n_epoch": "max_epochs",
     "num_train_epochs": "max_epochs",
     "steps": "max_steps",
+    "save_steps": "checkpoint_every",
+    "every_n_train_steps": "checkpoint_every",
+    "save_total_limit": "save_top_k",
+    "metric_for_best_model": "monitor",
+    "mode": "monitor_mode",
     "clip": "gradient_clip_val",
     "schedule": "lr_schedule",
     "scheduler": "lr_schedule",

@@ -79,6 +79,19 @@ Interval = Annotated[int | float | str, BeforeValidator(_interval)]
 """A float is a fraction of an epoch, an int a number of updates, a string (timedelta, dict) a time."""
 
 
+def _every(value: object) -> object:
+    value = _plain(value)
+    if isinstance(value, (str, timedelta, dict)):
+        return _interval(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("should be a number of updates (500) or a time ('00:00:10:00', {'minutes': 10})")
+    return _interval(value)
+
+
+Every = Annotated[int | str, BeforeValidator(_every)]
+"""An int is a number of updates, a string (timedelta, dict) a time."""
+
+
 def _batches(value: object) -> object:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -31,10 +31,12 @@ class Feeds:
         self._given, self._whole = 0, False
         """Of data without a length: the batches of the last whole epoch, or of the first one so far."""
         self._val: Loader | None = None
+        self.val_batches: int | None = 0
+        """Batches of a check of the validation data; None where nobody can know."""
         if task.val is not None:
             # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
             self._val = task.val.loader(settings)
-            self._val_batches = _count(self._val, settings, "val")
+            self.val_batches = _count(self._val, settings, "val")
 
     def use_batch_size(self, size: int) -> None:
         """From the next epoch on, training batches of this size."""
@@ -82,13 +84,13 @@ class Feeds:
     @property
     def validates(self) -> bool:
         """Whether there is anything to validate on."""
-        return self._val is not None and self._val_batches != 0
+        return self._val is not None and self.val_batches != 0
 
     def val(self) -> Iterable[Any]:
         """The batches of a check of the validation data."""
         if self._val is None or not self.validates:
             return ()
-        return first(self._val, self._val_batches)
+        return first(self._val, self.val_batches)
 
     def sanity(self) -> Iterable[Any]:
         """The batches of the check before the first update, from a loader of its own."""
@@ -98,11 +100,11 @@ class Feeds:
         assert self._task.val is not None
         loader = self._task.val.loader(self.settings)
         most = (
-            self._val_batches
+            self.val_batches
             if number < 0
             else number
-            if self._val_batches is None
-            else min(number, self._val_batches)
+            if self.val_batches is None
+            else min(number, self.val_batches)
         )
         try:
             yield from first(loader, most)

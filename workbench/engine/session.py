@@ -10,7 +10,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,10 @@ class Session:
         self.step = 0
         self.epoch = 0
         self.batch_idx = 0
+        self.stage: Literal["sanity", "train", "val", "test", "predict", ""] = ""
+        self.metrics: dict[str, float] = {}
+        """The latest value of every metric that the run has reported."""
+        self.moments = task.moments
         self.hiddens: dict[int, Any] = {}
         """State carried from one piece of a batch to the next, by optimizer (truncated BPTT)."""
         self.next_hiddens: dict[int, Any] = {}
@@ -111,6 +115,11 @@ class Session:
         old = self.optimizers[0].base_lr
         for opt in self.optimizers:
             opt.set_lr(lr if opt.base_lr == old else opt.base_lr * (lr / old))
+
+    @property
+    def batches(self) -> tuple[int | None, int | None]:
+        """Training batches of an epoch, and validation batches of a check; None where nobody can know."""
+        return self.data.batches, self.data.val_batches
 
     @property
     def records(self) -> bool:

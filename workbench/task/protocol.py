@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
+from workbench.task.moments import Moments
 
 if TYPE_CHECKING:
     from workbench.task.data import DataSpec
@@ -97,12 +99,28 @@ class Handle(Protocol):
 
 
 class Progress(Protocol):
-    """How far a session has come."""
+    """How far a session has come, and what it works with."""
 
+    settings: Settings
+    """Those that hold, dry runs and overfitting worked in."""
+    device: torch.device
     step: int
     """Updates taken."""
     epoch: int
     """Epochs finished."""
+    batch_idx: int
+    """Batches of this epoch that are done with."""
+    stage: Literal["sanity", "train", "val", "test", "predict", ""]
+    """What goes on; "": nothing yet."""
+    updates: int | None
+    """Updates of the whole run; None where nobody can know."""
+    metrics: dict[str, float]
+    """The latest value of every metric that the run has reported."""
+    clip_val: float | None
+
+    @property
+    def batches(self) -> tuple[int | None, int | None]:
+        """Training batches of an epoch, and validation batches of a check; None where nobody can know."""
 
 
 class Task(abc.ABC):
@@ -117,6 +135,8 @@ class Task(abc.ABC):
     test: DataSpec | None = None
     predict: DataSpec | None = None
     averaging: Averaging = Averaging()
+    moments: Moments | None = None
+    """What the task wants to hear of, or do its own way, while a job runs; None: nothing."""
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 

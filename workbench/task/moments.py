@@ -1,0 +1,146 @@
+"""What a task may want to hear of, or to do its own way, while a job runs: Lightning's hooks, resolved once.
+
+The engine asks a task for its `moments`. A task without any (None) takes the short way through every update; one
+whose moments lie within an update (`within`) takes the long way of `engine/hooked.py`, in Lightning's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from workbench.task.batch import to_device
+
+Stage = Literal["train", "val", "test", "predict"]
+Values = Mapping[str, "Tensor | float"]
+
+
+class Moments:
+    """Every moment of a job, at which nothing happens; a task says more by overriding."""
+
+    within: bool = False
+    """Whether anything is wanted within an update: batches, backward, zero_grad, the step, clipping, a schedule's step."""
+    clips: bool = False
+    """Whether `clip` takes the place of the engine's clipping."""
+    transfers: bool = False
+    """Whether `transfer` takes the place of the engine's copy to the device, in training and evaluation alike."""
+    zeroes: bool = False
+    """Whether gradients are dropped the task's own way: what is left in them between two updates is state."""
+
+    # -- of a fit
+
+    def fit_started(self) -> None:
+        """The model lies on its device, the optimizers are made; before the sanity check."""
+
+    def train_started(self) -> None:
+        """Behind the sanity check, before the first epoch."""
+
+    def epoch_started(self) -> None:
+        """Before the first batch of an epoch (not where a run is resumed in the middle of one)."""
+
+    def epoch_ended(self) -> None:
+        """Behind an epoch's last update and the check that follows it; the epoch still counts as the current one."""
+
+    def train_ended(self) -> None:
+        """Behind the last epoch, also of a run that was stopped."""
+
+    def fit_ended(self) -> None:
+        """All is over; the model has the weights that it keeps."""
+
+    def failed(self, error: BaseException) -> None:
+        """The job ends with this error."""
+
+    @property
+    def wants_end(self) -> bool:
+        """Whether the task has asked for the end of the fit (`trainer.should_stop`)."""
+        return False
+
+    # -- of a batch and an update
+
+    def batch_started(self, batch: Any, batch_idx: int) -> bool:
+        """The batch lies on the device. False: the rest of this epoch is left out, this batch included."""
+        return True
+
+    def batch_ended(self, result: Any, batch: Any, batch_idx: int) -> None:
+        """Behind the batch (and the update that it completed). result: what the training step gave; None: nothing."""
+
+    def transfer(self, batch: Any, device: torch.device, stage: Stage) -> Any:
+        """The batch on the device."""
+        return to_device(batch, device)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of a loss that is scaled already; what comes before and behind it (on_before_backward, …) too."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def zero_grad(self, index: int, batch_idx: int) -> None:
+        """Between a window's first forward and its backward: drop the gradients of optimizer `index`."""
+
+    def before_step(self, index: int) -> None:
+        """The window's gradients are complete and at their true size; not clipped yet."""
+
+    def clip(self, index: int, clip_val: float | None, algorithm: str) -> None:
+        """Clip the gradients of optimizer `index` in place; these are the settings."""
+
+    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[[Callable[[], Any]], Any]) -> None:
+        """Evaluate the window's last batch and step: `take(closure)` does both; a task may do more, less, or neither.
+
+        closure() gives the gradients and returns the loss (None: nothing to learn from). take(closure) calls it, then
+        `before_step`, clips, and steps; it returns what closure returned, and may be called more than once.
+        """
+        take(closure)
+
+    def step_schedule(self, scheduler: Any, metric: float | None, usual: Callable[[], None]) -> None:
+        """Step a scheduler; metric: what a ReduceLROnPlateau watches."""
+        usual()
+
+    # -- of an evaluation ("val", "test", "predict"): random numbers and modes come back behind it
+
+    def evaluation_mode(self, stage: Stage) -> bool:
+        """Put the model into evaluation mode; False: the engine does. First of all, before `evaluation_started`."""
+        return False
+
+    def training_mode(self, stage: Stage) -> None:
+        """Last of all; the engine brings the modes of all modules back behind it."""
+
+    def evaluation_started(self, stage: Stage) -> None:
+        """Before the first batch."""
+
+    def evaluation_batch_started(self, stage: Stage, batch: Any, batch_idx: int) -> None:
+        """The batch lies on the device."""
+
+    def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
+        """result: what the step returned."""
+
+    def evaluation_ended(self, stage: Stage) -> None:
+        """Behind the last batch, in evaluation mode still."""
+
+    # -- what the task logs
+
+    def logged(self) -> Values:
+        """What was logged for single updates since this was last asked (`on_step`); scalars. Cheap where it is nothing."""
+        return {}
+
+    def epoch_logged(self) -> Values:
+        """What was logged for the epoch that has ended (`on_epoch`), reduced; behind `epoch_ended`. Forgotten then."""
+        return {}
+
+    def evaluated(self, stage: Stage) -> Values:
+        """What was logged in this evaluation, reduced over its batches; behind `evaluation_ended`. Forgotten then."""
+        return {}
+
+    @property
+    def on_bar(self) -> frozenset[str]:
+        """The names of logged values that the progress line shows (`prog_bar=True`)."""
+        return frozenset()
+
+    # -- what a checkpoint keeps of it
+
+    def state(self) -> dict[str, Any]:
+        """The task's own state beside weights and optimizers (on_save_checkpoint, a DataModule's state_dict, what was logged)."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
