@@ -11,7 +11,6 @@ from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
 from workbench.engine.session import Modes, Session
-from workbench.task.batch import to_device
 from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
     has_batch_norm,
@@ -103,7 +102,7 @@ def _pass(session: Session) -> None:
         for opt in session.optimizers:
             with session.precision.autocast():
                 result = session.task.training_step(
-                    to_device(batch, session.device), number, **opt.extra, **extra
+                    session.to_device(batch), number, **opt.extra, **extra
                 )
             if isinstance(item, Piece) and isinstance(result, dict):
                 hiddens = detached(result.get("hiddens"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -13,13 +14,23 @@ from workbench.engine.optimizing import Optimizing
 from workbench.engine.orders import obey
 from workbench.engine.record import flush
 from workbench.engine.session import Session
-from workbench.engine.validate import validate
+from workbench.engine.validate import floats, validate
 from workbench.events import Emit, Validated
 from workbench.task.protocol import Schedule, TaskError
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
 
 _WHO = "the scheduler's monitor"
+
+
+class HearsChecks(Protocol):
+    """What checkpoints want of the checks (engine/keeper.py)."""
+
+    def take_averaged(self) -> None:
+        """The model has the averaged weights, which have just been validated."""
+
+    def judge(self, metrics: Mapping[str, float]) -> None:
+        """All metrics that are known behind a check."""
 
 
 class Checks:
@@ -30,19 +41,28 @@ class Checks:
         # With nothing to validate only the ends of epochs count, whatever interval was asked for.
         often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0)
         self._at_ends_alone = isinstance(often.val_check_interval, float) and often.val_check_interval == 1.0
-        self._cadence = Cadence(often, session.data.updates_in(0))
-        self._stops = (
+        self.cadence = Cadence(often, session.data.updates_in(session.epoch))
+        self.stops = (
             [] if session.settings.fast_dev_run else [EarlyStop(m) for m in session.settings.early_stopping]
         )
-        self._number = 0
-        self._checked = -1
+        self.number = 0
+        """Checks made."""
+        self.checked = -1
+        """The update behind which the last one was."""
         self.ended: str | None = None
+        self.keeper: HearsChecks | None = None
+        self._metrics: dict[str, float] | None = None
+        """Of the check at the end of an epoch, until it is judged."""
 
     def sanity(self, emit: Emit, inbox: Inbox) -> bool:
         """A few validation batches before the first update, so that a mistake there shows now; whether it was stopped."""
         session = self._session
-        seen = _Watch(session, session.data.sanity(), emit, inbox)
-        metrics = validate(session, seen)
+        settings, seen = session.settings, _Watch(session, session.data.sanity(), emit, inbox)
+        metrics: dict[str, float] = {}
+        if settings.num_sanity_val_steps and session.data.validates and not settings.fast_dev_run:
+            session.stage = "sanity"
+            metrics = validate(session, seen)
+            session.stage = ""
         if metrics or not session.data.validates:
             self._refuse_unknown({**metrics, "train_loss": 0.0})
         return seen.stopped
@@ -56,67 +76,110 @@ class Checks:
         for opt in self._session.optimizers:
             watched += [(_WHO, schedule.monitor or "val_loss") for _, schedule in _plateaus(opt)]
         for who, name in watched if not self._session.settings.fast_dev_run else ():
-            _metric(known, name, who)
+            if self._session.task.moments is None or name.startswith("val"):  # else training may log it
+                _metric(known, name, who)
 
-    def begin_epoch(self) -> None:
+    def begin_epoch(self, *, resumed: bool = False) -> None:
         """The number of updates in an epoch may be another one now."""
         session = self._session
-        self._cadence.updates_per_epoch = session.data.updates_in(session.epoch)
-        session.epoch_loss.clear()
+        self.cadence.updates_per_epoch = session.data.updates_in(session.epoch)
+        if not resumed:
+            session.epoch_loss.clear()
 
-    def midway(self, in_epoch: int, emit: Emit, inbox: Inbox) -> bool:
-        """Between two updates of an epoch: check if it is time; whether it was stopped."""
+    def due(self, in_epoch: int) -> bool:
+        """Whether a check comes behind the `in_epoch`-th update of this epoch, if that is not its last."""
         session = self._session
-        if self._at_ends_alone or in_epoch == 0 or session.step == self._checked:  # windows of which nothing was left are no updates
+        if self._at_ends_alone or in_epoch == 0 or session.step == self.checked:  # windows of which nothing was left are no updates
             return False
-        if not self._cadence.due(session.step, session.epoch, in_epoch, session.meter.seconds):
-            return False
-        flush(session, emit, wait=True)
-        return self._check(session.epoch, emit, inbox)
+        return self.cadence.due(session.step, session.epoch, in_epoch, session.meter.seconds)
 
-    def at_end_of_epoch(self, last: bool, emit: Emit, inbox: Inbox) -> bool:
-        """After an epoch (`last`: the run ends here): check if it is time; whether it was stopped."""
-        session = self._session
-        if not self._cadence.due_at_end(session.step, session.epoch, last, session.meter.seconds):
-            return False
-        return self._check(session.epoch - 1, emit, inbox)
-
-    def _check(self, epoch: int, emit: Emit, inbox: Inbox) -> bool:
-        session = self._session
-        metrics = self._metrics(emit, inbox)
-        if metrics is None:
+    def midway(self, emit: Emit, inbox: Inbox) -> bool:
+        """A check between two updates of an epoch; whether it was stopped."""
+        flush(self._session, emit, wait=True)
+        if self._stopped(emit, inbox):
             return True
-        self._checked = session.step
-        self._cadence.checked(session.step, session.meter.seconds)
-        if metrics:
-            emit(Validated(session.step, epoch, metrics))
-        known = {**metrics, **session.epoch_loss.metric()}
-        self._step_plateaus(known)
-        self._judge(known)
+        self.judge(self._session.epoch, {})
         return False
 
-    def _metrics(self, emit: Emit, inbox: Inbox) -> dict[str, float] | None:
+    def at_end_of_epoch(self, last: bool, emit: Emit, inbox: Inbox) -> bool:
+        """Behind an epoch's updates (`last`: the run ends here): check if it is time; whether it was stopped.
+
+        What it found is judged when the task has had its say about the epoch (`judge`).
+        """
+        session = self._session
+        if not self.cadence.due_at_end(session.step, session.epoch + 1, last, session.meter.seconds):
+            return False
+        return self._stopped(emit, inbox)
+
+    def judge(self, finished: int, logged: Mapping[str, float]) -> None:
+        """What follows from the check that was just made, if there was one: plateaus, early stopping, the best weights.
+
+        finished: epochs. logged: what the task logged of the epoch.
+        """
+        session, metrics = self._session, self._metrics
+        if metrics is None:
+            return
+        self._metrics = None
+        known = {**floats(session.noted), **metrics, **logged, **session.epoch_loss.metric()}
+        session.metrics.update(known)
+        self._step_plateaus(known)
+        self._stop_early(known, finished)
+        if self.keeper is not None:
+            self.keeper.judge(known)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed fit needs of them."""
+        stops = [[stop.monitor.model_dump(), stop.state_dict()] for stop in self.stops]
+        return {"number": self.number, "checked": self.checked, "stops": stops, "cadence": self.cadence.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`; a monitor that is another one now begins anew."""
+        self.number, self.checked = state["number"], state["checked"]
+        self.cadence.load_state_dict(state["cadence"])
+        for stop, (monitor, own) in zip(self.stops, state["stops"], strict=False):
+            if stop.monitor.model_dump() == monitor:
+                stop.load_state_dict(own)
+
+    def _stopped(self, emit: Emit, inbox: Inbox) -> bool:
+        session = self._session
+        metrics = self._validated(emit, inbox)
+        if metrics is None:
+            return True
+        self.checked = session.step
+        self.cadence.checked(session.step, session.meter.seconds)
+        session.metrics.update(metrics)
+        if metrics:
+            shown = tuple(name for name in metrics if name in session.moments.on_bar)
+            emit(Validated(session.step, session.epoch, metrics, shown))
+        self._metrics = metrics
+        return False
+
+    def _validated(self, emit: Emit, inbox: Inbox) -> dict[str, float] | None:
         """Raw metrics, and those of the averaged weights; None: it was stopped, and then it says nothing."""
         session = self._session
         if not session.data.validates:
             return {}
+        session.moments.validation_begins()
         seen = _Watch(session, session.data.val(), emit, inbox)
         metrics = validate(session, seen)
         if not seen.stopped and session.average is not None and session.average.count:
             with averaged.in_place(session):
                 seen = _Watch(session, session.data.val(), emit, inbox)
                 smooth = validate(session, seen)
+                if self.keeper is not None and not seen.stopped:
+                    self.keeper.take_averaged()
             metrics |= {f"{name}_averaged": value for name, value in smooth.items()}
         return None if seen.stopped else metrics
 
     def _step_plateaus(self, metrics: Mapping[str, float]) -> None:
         """Schedules that watch a metric, after a check that reported it."""
-        self._number += 1
+        self.number += 1
         for opt in self._session.optimizers:
             for plateau, schedule in _plateaus(opt):
                 name = schedule.monitor or "val_loss"
-                if self._number % schedule.frequency == 0 and not self._to_come(metrics, name):
-                    plateau.step(_metric(metrics, name, _WHO))
+                if self.number % schedule.frequency == 0 and not self._to_come(metrics, name):
+                    value = _metric(metrics, name, _WHO)
+                    self._session.moments.step_schedule(plateau, value, partial(plateau.step, value))
 
     def _to_come(self, metrics: Mapping[str, float], name: str) -> bool:
         """Whether a metric has no value yet that it will have: before the first average, or the first recorded loss."""
@@ -125,11 +188,11 @@ class Checks:
         average = self._session.average
         return name == "train_loss" or (average is not None and not average.count and name.endswith("_averaged"))
 
-    def _judge(self, metrics: Mapping[str, float]) -> None:
+    def _stop_early(self, metrics: Mapping[str, float], finished: int) -> None:
         """Early stopping: each monitor hears of every check; the first verdict counts, once the minimums are met."""
-        asked = [stop for stop in self._stops if not self._to_come(metrics, stop.monitor.monitor)]
+        asked = [stop for stop in self.stops if not self._to_come(metrics, stop.monitor.monitor)]
         verdicts = [why for why in [stop.check(metrics) for stop in asked] if why is not None]
-        if verdicts and minimums_met(self._session.settings, self._session.step, self._session.epoch):
+        if verdicts and minimums_met(self._session.settings, self._session.step, finished):
             self.ended = verdicts[0]
 
 

@@ -17,11 +17,12 @@ from workbench.engine.step import update
 from workbench.engine.validate import validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
-from workbench.task.batch import describe, leaves, sample_count, to_device
+from workbench.task.batch import describe, leaves, sample_count
 from workbench.task.data import DataSpec
 from workbench.task.protocol import Task, TaskError
 
 SAMPLES = 2
+_NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
 
 
 def dry_run(task: Task, settings: Settings) -> None:
@@ -65,7 +66,14 @@ def _peek(spec: DataSpec, count: int) -> Any:
 def _train(session: Session, batch: Any) -> None:
     if session.task.manual:  # it steps by itself, and the session is scratch: what is wrong shows in a whole update
         with contextlib.suppress(NonFiniteError):  # after a step of another network: a matter of the rates
-            _explained("training_step", batch, "train", lambda: update(session, [batch]))
+            _explained("training_step", batch, "train", lambda: update(session, _window(session, batch)))
+        return
+    if session.within:  # training_step may count on the hooks before it
+        try:
+            _explained("training_step or a hook of its update", batch, "train", lambda: update(session, _window(session, batch)))
+        except NonFiniteError as error:
+            if session.settings.on_nonfinite == "stop":
+                raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error
         return
     for opt in session.turn():
         with session.only(opt):
@@ -77,10 +85,7 @@ def _evaluate(session: Session, opt: Optimizing, batch: Any) -> None:
     if loss is None:
         return
     if not loss.requires_grad:
-        raise TaskError(
-            "the loss does not depend on any trainable parameter: look for detach(), torch.no_grad(), .item(), "
-            "argmax or numpy between the model and the loss."
-        )
+        raise TaskError(f"the loss does not depend on any trainable parameter. {_NO_GRADIENT}")
     value = float(loss.detach())
     if value - value != 0.0 and session.settings.on_nonfinite == "stop":
         raise TaskError(
@@ -106,7 +111,7 @@ def _loss(session: Session, opt: Optimizing, batch: Any) -> Tensor | None:
     if session.tbptt is not None:
         item, extra = item.batch, {"hiddens": None}
     with session.precision.autocast():
-        result = session.task.training_step(to_device(item, session.device), 0, **opt.extra, **extra)
+        result = session.task.training_step(session.to_device(item), 0, **opt.extra, **extra)
     loss = result.get("loss") if isinstance(result, Mapping) else result
     if result is None:
         return None
@@ -141,6 +146,8 @@ def _said(error: BaseException) -> str:
 
 def _remedy(text: str) -> str:
     low = text.lower()
+    if "does not require grad" in low:
+        return f" {_NO_GRADIENT}"
     if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):
         return " Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
     if "using a target size" in low:

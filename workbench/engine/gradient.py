@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
-from workbench.task.batch import to_device
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import shares
 from workbench.techniques.tbptt import Piece, detached
+
+Work = Generator[None, None, "Tensor | None"]
+"""The backward of a window in two parts: it halts once, when the last batch is about to go forward; gives the mean loss."""
 
 
 class Result(NamedTuple):
@@ -26,32 +29,47 @@ class Result(NamedTuple):
 
 def backward(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor | None:
     """Add the window's gradient to the parameters of `opt`; its mean loss, detached. None: nothing was in it."""
-    if len(window) == 1 and session.tbptt is None:
+    if len(window) == 1 and session.tbptt is None and not session.within:
         result = _forward(session, opt, window[0], session.batch_idx, {})
         loss = _scalar(result) if isinstance(result, Tensor) else _loss_in(result)
         if loss is None:
             return None
         session.precision.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
-    return _weighted(session, opt, window)
+    return finish(weighted(session, opt, window))
 
 
-def _weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor | None:
+def finish(work: Work) -> Tensor | None:
+    """Do what is left of it, and return its mean loss."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            loss: Tensor | None = end.value
+            return loss
+
+
+def weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Work:
     """Every batch counts as its share of the window's weight: known before, or reported by the step itself."""
     planned = _planned(session, window)
-    alone = sum(weight is not None for weight in planned) == 1
+    there = [number for number, weight in enumerate(planned) if weight is not None]
+    weights = [weight for weight in planned if weight is not None]
+    share = dict(zip(there, shares(weights) if weights else (), strict=True))
+    alone = len(there) == 1
     reported: list[Tensor | float] = []
     kept: list[float] = []
     summed: Tensor | None = None
-    weights = [weight for weight in planned if weight is not None]
-    share = dict(
-        zip(
-            (n for n, w in enumerate(planned) if w is not None),
-            shares(weights) if weights else [],
-            strict=True,
-        )
-    )
-    for number, found in _forwards(session, opt, window):
+    passing = _Pass(session, opt, window)
+    for number in there:
+        going_on = passing.start(number)
+        if number == there[-1] or (not going_on and number != there[0]):
+            yield
+        if not going_on:
+            break
+        found = passing.forward(number)
+        if found is None:
+            passing.end(number, None, last=number == there[-1])
+            continue
         if bool(reported) != (found.weight is not None) and (reported or kept):
             raise TaskError(
                 "training_step reports a 'weight' for some batches of a window and not for others."
@@ -62,8 +80,10 @@ def _weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tenso
         else:
             kept.append(share[number])
             part = found.loss if alone else found.loss * share[number]
-        session.precision.scale(part).backward()  # type: ignore[no-untyped-call]
+        _back(session, opt, part, fresh=summed is None)
         summed = part.detach() if summed is None else summed + part.detach()
+        passing.end(number, found, last=number == there[-1])
+    passing.leave()
     if summed is None or alone:
         return summed
     if reported:
@@ -79,6 +99,19 @@ def _weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tenso
     return summed
 
 
+def _back(session: Session, opt: Optimizing, part: Tensor, *, fresh: bool) -> None:
+    """Backward of a part of the window's loss; `fresh`: the first part, before which old gradients go."""
+    scaled = session.precision.scale(part)
+    if not session.within:
+        scaled.backward()  # type: ignore[no-untyped-call]
+        return
+    if fresh:
+        session.moments.zero_grad(opt.index, session.batch_idx)
+        if not session.moments.zeroes:
+            opt.optimizer.zero_grad()
+    session.moments.backward(scaled)
+
+
 def _divided(opt: Optimizing, summed: Tensor, total: Tensor | float) -> Tensor:
     gradients = [p.grad for p in opt.parameters if p.grad is not None]
     divisor = total.to(summed) if isinstance(total, Tensor) else total
@@ -89,15 +122,22 @@ def _divided(opt: Optimizing, summed: Tensor, total: Tensor | float) -> Tensor:
 
 def losses(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor:
     """The sum of the window's losses with the graph behind them, to look at what went wrong in it."""
-    return torch.stack([found.loss for _, found in _forwards(session, opt, window)]).sum()
+    passing = _Pass(session, opt, window)
+    found = [passing.forward(number) for number in range(len(window))]
+    passing.leave()
+    return torch.stack([one.loss for one in found if one is not None]).sum()
 
 
 def pass_on(session: Session, window: Sequence[Any]) -> None:
     """The window is done with: the next batch has the next number."""
+    session.ready = {}
     if session.tbptt is None:
         session.batch_idx += len(window)
     else:
         session.batch_idx += sum(piece.first for piece in window)
+        since = [piece.first for piece in window][::-1]
+        session.pieces = since.index(True) + 1 if True in since else session.pieces + len(window)
+        session.pieces = 0 if window[-1].last else session.pieces
         # One whose turn it was not goes on from where the others have come to.
         last = next(reversed(session.next_hiddens.values()), None)
         session.hiddens = {opt.index: session.next_hiddens.get(opt.index, last) for opt in session.optimizers}
@@ -111,33 +151,76 @@ def _planned(session: Session, window: Sequence[Any]) -> list[float | None]:
     return [None if p.batch is None else session.task.weight(p.batch) * p.length for p in window]
 
 
-def _forwards(session: Session, opt: Optimizing, window: Sequence[Any]) -> Iterator[tuple[int, Result]]:
-    """The window's batches through the training step, in their order, hidden state handed on."""
-    index = session.batch_idx - (session.tbptt is not None)
-    hiddens = session.hiddens.get(opt.index)
-    for number, item in enumerate(window):
-        extra: dict[str, Any] = {}
-        batch = item
+class _Pass:
+    """One optimizer's way through a window: the numbers of its batches, and hidden state handed on."""
+
+    def __init__(self, session: Session, opt: Optimizing, window: Sequence[Any]) -> None:
+        self._session, self._opt, self._window = session, opt, window
+        self._hiddens = session.hiddens.get(opt.index)
+        begun = itertools.accumulate(item.first for item in window) if session.tbptt is not None else None
+        first = session.batch_idx
+        self._indices = range(first, first + len(window)) if begun is None else [first - 1 + n for n in begun]
+
+    def start(self, number: int) -> bool:
+        """Tell the task of the batch, on the device, once an update; False: the rest of the epoch is left out."""
+        session = self._session
+        if not session.within or number in session.ready:
+            return True
+        if session.cut_short:
+            return False
+        batch = session.to_device(_batch(self._window[number]))
+        if _begins(self._window[number]) and not session.moments.batch_started(batch, self._indices[number]):
+            session.cut_short = True
+            return False
+        session.ready[number] = batch
+        return True
+
+    def forward(self, number: int) -> Result | None:
+        """The training step of one batch, taken apart; None: nothing to learn from."""
+        session, item, extra = self._session, self._window[number], {}
         if session.tbptt is not None:
-            assert isinstance(item, Piece)
-            batch, index = item.batch, index + item.first
-            hiddens = None if item.first else hiddens  # also where the step leaves the first piece out
-            extra["hiddens"] = hiddens
-        found = read(_forward(session, opt, batch, index, extra))
-        index += session.tbptt is None
+            self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
+            extra["hiddens"] = self._hiddens
+        ready = number in session.ready
+        batch = session.ready[number] if ready else _batch(item)
+        found = read(_forward(session, self._opt, batch, self._indices[number], extra, ready=ready))
         if found is not None:
-            hiddens = detached(found.hiddens)
-            yield number, found
-    if session.tbptt is not None:
-        session.next_hiddens[opt.index] = hiddens
+            self._hiddens = detached(found.hiddens)
+        return found
+
+    def end(self, number: int, result: Result | None, *, last: bool) -> None:
+        """The task hears of the end of a batch behind its last optimizer; of the window's `last` behind the update."""
+        session = self._session
+        if not session.within or self._opt is not session.turn()[-1] or not getattr(self._window[number], "last", True):
+            return
+        ending = (result, session.ready[number], self._indices[number])
+        if last:
+            session.ending = ending
+        else:
+            session.moments.batch_ended(*ending)
+
+    def leave(self) -> None:
+        """The next piece goes on from the hidden state that it has come to."""
+        if self._session.tbptt is not None:
+            self._session.next_hiddens[self._opt.index] = self._hiddens
 
 
-def _forward(session: Session, opt: Optimizing, batch: Any, index: int, extra: Mapping[str, Any]) -> Any:
-    """What the training step returns for one batch; None where there was nothing to learn from."""
+def _batch(item: Any) -> Any:
+    return item.batch if isinstance(item, Piece) else item
+
+
+def _begins(item: Any) -> bool:
+    return item.first if isinstance(item, Piece) else True
+
+
+def _forward(
+    session: Session, opt: Optimizing, batch: Any, index: int, extra: Mapping[str, Any], *, ready: bool = False
+) -> Any:
+    """What the training step returns for one batch (`ready`: on the device); None where there was nothing to learn from."""
     if batch is None:
         return None
-    if not session.on_cpu:
-        batch = to_device(batch, session.device)  # of a window, one at a time is there
+    if session.moves and not ready:
+        batch = session.to_device(batch)  # of a window, one at a time is there
     with session.precision.autocast():
         return session.task.training_step(batch, index, **opt.extra, **extra)
 

@@ -6,103 +6,230 @@ in as `at_epoch`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from workbench.commands import Inbox
 from workbench.engine import averaged, rng
-from workbench.engine.checks import Checks
+from workbench.engine.checks import Checks, HearsChecks
 from workbench.engine.orders import obey
 from workbench.engine.record import flush, keep, say
 from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.engine.trouble import refuse_unguarded
-from workbench.events import Emit, Message, Status
+from workbench.engine.validate import floats
+from workbench.events import Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.batch import describe
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import size_at, windows
-from workbench.techniques.stopping import reached
+from workbench.techniques.stopping import minimums_met, reached
 
 AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 """What is to happen at the start of an epoch; each says whether it was stopped."""
 
 
-def fit(session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None) -> Status:
-    """Train until a length is reached ("finished") or a Stop arrives ("stopped"); events go out as it runs."""
-    milestones = at_epoch or {}
+class Keeping(HearsChecks, Protocol):
+    """What writes checkpoints (engine/keeper.py), at the places where a run can go on from."""
+
+    def due(self) -> bool:
+        """Whether it is time for one; asked between any two updates."""
+
+    def keep(self) -> None:
+        """Write one: an update is over, and nothing has been read for the next."""
+
+    def mark(self) -> None:
+        """Remember this place: a check may come when the next batches have been read."""
+
+    def keep_best(self) -> None:
+        """Behind a check between two updates: write one if it is among the best, as of the mark."""
+
+    def after_epoch(self) -> None:
+        """An epoch is over, and the next has not begun."""
+
+    def the_end(self) -> contextlib.AbstractContextManager[None]:
+        """The fit is over; inside, the model gets the weights that it keeps."""
+
+
+def fit(
+    session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, checks: Checks | None = None,
+    keeper: Keeping | None = None,
+) -> Status:  # fmt: skip
+    """Train until a length is reached ("finished") or a Stop arrives ("stopped"); events go out as it runs.
+
+    A session that goes on from a checkpoint comes with its `checks`.
+    """
     refuse_unguarded(session)
     averaged.refuse_unused(session)
-    checks = Checks(session)
-    session.train_mode()
+    fitting = _Fit(session, checks or Checks(session), keeper, emit, inbox)
     try:
-        stopped = obey(session, emit, inbox) or checks.sanity(emit, inbox)
-        while not stopped and not _over(session, checks):
-            stopped = session.epoch in milestones and milestones[session.epoch](session, emit, inbox)
-            stopped = stopped or _epoch(session, checks, emit, inbox)
-        averaged.hand_over(session)
-    except BaseException:
+        stopped = fitting.begin() or fitting.train(at_epoch or {})
+        with keeper.the_end() if keeper is not None else contextlib.nullcontext():
+            averaged.hand_over(session)
+        session.moments.fit_ended()
+    except BaseException as error:
         keep(session, emit)
+        _tell_failure(session, error)
         raise
-    _conclude(session, checks, emit)
+    finally:
+        session.fitting = False
+    _conclude(session, fitting.checks, emit)
     return "stopped" if stopped else "finished"
 
 
-def _epoch(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
-    """One epoch and what follows it; whether it was stopped."""
-    averaged.begin_epoch(session)
-    checks.begin_epoch()
-    stopped = _train(session, checks, emit, inbox)
-    flush(session, emit, wait=True)
-    if stopped or checks.ended:
+class _Fit:
+    """The parts of a fit; each says whether it was stopped."""
+
+    def __init__(
+        self, session: Session, checks: Checks, keeper: Keeping | None, emit: Emit, inbox: Inbox
+    ) -> None:
+        self.session, self.checks, self.keeper, self.emit, self.inbox = session, checks, keeper, emit, inbox
+        checks.keeper = keeper
+
+    def begin(self) -> bool:
+        """Before the first update."""
+        session = self.session
+        session.train_mode()
+        session.fitting = True
+        session.moments.forget()
+        session.moments.fit_started()
+        return obey(session, self.emit, self.inbox) or (
+            not session.resumed and self.checks.sanity(self.emit, self.inbox)
+        )
+
+    def train(self, milestones: AtEpoch) -> bool:
+        """Epochs until the fit is over."""
+        session, stopped = self.session, False
+        session.moments.train_started()
+        while not stopped and not self.checks.ended and (session.mid_epoch or not self.over(session.epoch)):
+            if session.epoch in milestones and not session.mid_epoch:
+                stopped = milestones[session.epoch](session, self.emit, self.inbox)
+            stopped = stopped or self.epoch()
+        session.stage = ""
+        session.moments.train_ended()
         return stopped
-    averaged.end_epoch(session)
-    session.epoch += 1
-    for opt in session.optimizers:
-        opt.step_schedules("epoch", session.epoch)
-    return checks.at_end_of_epoch(_over(session, checks), emit, inbox)
+
+    def epoch(self) -> bool:
+        """One epoch and what follows it."""
+        session = self.session
+        self._begin_epoch()
+        stopped = not session.checking and self._updates()
+        flush(session, self.emit, wait=True)
+        if stopped:
+            return True
+        if self.checks.ended:
+            session.moments.epoch_ended()
+            return False
+        if not session.checking:
+            averaged.end_epoch(session)
+            session.step_epoch_schedules()
+            session.checking = True
+        if self.checks.at_end_of_epoch(self.over(session.epoch + 1), self.emit, self.inbox):
+            return True
+        self._end_epoch()
+        return False
+
+    def _begin_epoch(self) -> None:
+        session, resumed = self.session, self.session.mid_epoch
+        session.stage = "train"
+        self.checks.begin_epoch(resumed=resumed)
+        if not resumed:
+            averaged.begin_epoch(session)
+            session.epoch_step, session.batch_idx, session.mid_epoch = session.step, 0, True
+            session.moments.epoch_started()
+
+    def _end_epoch(self) -> None:
+        """The task has its say, the check is judged, and the epoch counts."""
+        session = self.session
+        session.moments.epoch_ended()
+        logged = floats(session.moments.epoch_logged())
+        if logged:
+            shown = tuple(name for name in logged if name in session.moments.on_bar)
+            self.emit(Logged(session.step, session.epoch, logged, shown))
+            session.metrics.update(logged)
+        session.epoch += 1
+        self.checks.judge(session.epoch, logged)
+        session.batch_idx, session.mid_epoch, session.checking = 0, False, False
+        if self.keeper is not None:
+            self.keeper.after_epoch()
+
+    def _updates(self) -> bool:
+        """One pass over the training data, or what is left of it."""
+        session, checks, keeper, inbox = self.session, self.checks, self.keeper, self.inbox
+        batches = windows(session.data.train(), size_at(session.settings.accumulate_grad_batches, session.epoch))
+        while True:
+            # Between two updates, and nothing is read yet: here a run can be stopped, changed, and gone on from.
+            rng.give_way()
+            if inbox and obey(session, self.emit, inbox):
+                return True
+            due = checks.due(session.step - session.epoch_step)
+            if keeper is not None:
+                if keeper.due():
+                    keeper.keep()
+                if due:
+                    keeper.mark()
+            window = next(batches, None)
+            if window is None:
+                break
+            # Now that there is another window, the update before it was not the epoch's last, which has a check of its own.
+            if due and checks.midway(self.emit, inbox):
+                return True
+            if due and keeper is not None:
+                keeper.keep_best()
+            if checks.ended:
+                break
+            _take(session, window)
+            if session.notes:
+                say(session, self.emit)
+            if session.meter.due():
+                flush(session, self.emit)
+            if session.cut_short or self.over(session.epoch):
+                break
+        self._refuse_nothing()
+        return False
+
+    def _refuse_nothing(self) -> None:
+        """An epoch without a batch, or without an end."""
+        session = self.session
+        if not session.batch_idx and not session.cut_short:
+            raise TaskError(
+                f"the training data gave no batch in epoch {session.epoch}: "
+                + ("it can be read only once; give a Dataset or a DataLoader." if _read(session) else "it is empty.")
+            )
+        if session.step == session.epoch_step and session.settings.epochs is None and not self.checks.ended:
+            raise TaskError(
+                f"every batch of epoch {session.epoch} was left out (None, or training_step returned None): no update was "
+                "taken, and the run would go on like that."
+            )
+
+    def over(self, finished: int) -> bool:
+        """Whether the run ends here, with so many epochs finished: a length is reached, a metric or the task has ended it."""
+        session = self.session
+        if reached(session.settings, session.step, finished, session.meter.seconds) is not None:
+            return True
+        asked = session.moments.wants_end and minimums_met(session.settings, session.step, finished)
+        return asked or self.checks.ended is not None
 
 
-def _train(session: Session, checks: Checks, emit: Emit, inbox: Inbox) -> bool:
-    """One pass over the training data; whether it was stopped."""
-    before = session.step
-    session.batch_idx = 0
-    size = size_at(session.settings.accumulate_grad_batches, session.epoch)
-    empty = True
-    for window in windows(session.data.train(), size):
-        empty = False
-        # Now that there is another window, the update before it was not the epoch's last, which has a check of its own.
-        if checks.midway(session.step - before, emit, inbox):
-            return True
-        if checks.ended:
-            break
-        rng.give_way()
-        if inbox and obey(session, emit, inbox):
-            return True
-        try:
-            update(session, window)
-        except Exception as error:
-            batch = window[0].batch if session.tbptt is not None else window[0]
-            error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
-            if session.settings.detect_anomaly and "returned nan values" in str(error):
-                raise NonFiniteError(f"at update {session.step}, detect_anomaly: {error}") from error
-            raise
-        if session.notes:
-            say(session, emit)
-        if session.meter.due():
-            flush(session, emit)
-        if reached(session.settings, session.step, session.epoch, session.meter.seconds):
-            break
-    if empty:
-        raise TaskError(
-            f"the training data gave no batch in epoch {session.epoch}: "
-            + ("it can be read only once; give a Dataset or a DataLoader." if _read(session) else "it is empty.")
-        )
-    if session.step == before and session.settings.epochs is None and not checks.ended:
-        raise TaskError(
-            f"every batch of epoch {session.epoch} was left out (None, or training_step returned None): no update was "
-            "taken, and the run would go on like that."
-        )
-    return False
+def _take(session: Session, window: Sequence[Any]) -> None:
+    """One update; an error says where it was."""
+    try:
+        update(session, window)
+    except Exception as error:
+        batch = window[0].batch if session.tbptt is not None else window[0]
+        error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
+        if session.settings.detect_anomaly and "returned nan values" in str(error):
+            raise NonFiniteError(f"at update {session.step}, detect_anomaly: {error}") from error
+        raise
+
+
+def _tell_failure(session: Session, error: BaseException) -> None:
+    """The task hears of the error; what it does then must not hide it."""
+    try:
+        session.moments.failed(error)
+    except Exception as second:  # noqa: BLE001
+        error.add_note(f"and on_exception failed as well: {type(second).__name__}: {second}")
 
 
 def _read(session: Session) -> bool:
@@ -110,15 +237,11 @@ def _read(session: Session) -> bool:
     return session.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
 
 
-def _over(session: Session, checks: Checks) -> bool:
-    """Whether the run ends here: a length is reached, or a metric has ended it."""
-    length = reached(session.settings, session.step, session.epoch, session.meter.seconds)
-    return length is not None or checks.ended is not None
-
-
 def _conclude(session: Session, checks: Checks, emit: Emit) -> None:
     """What there is to say behind the last update."""
     say(session, emit)  # on a device, what showed at the last flush
+    if checks.ended is None and session.moments.wants_end:
+        emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.step))
     if checks.ended:
         emit(Message(f"the run ended early: {checks.ended}.", "info", session.step))
     if session.left_out:

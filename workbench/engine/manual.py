@@ -14,7 +14,6 @@ from torch import Tensor
 
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
-from workbench.task.batch import to_device
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import shares
 from workbench.techniques.toggling import Toggle
@@ -57,7 +56,11 @@ class SessionHandle:
 
     def backward(self, loss: Tensor, **options: Any) -> None:
         part = loss if self._share == 1.0 else loss * self._share
-        self._session.precision.scale(part).backward(**options)  # type: ignore[no-untyped-call]
+        scaled = self._session.precision.scale(part)
+        if self._session.within:
+            self._session.moments.backward(scaled, **options)
+        else:
+            scaled.backward(**options)  # type: ignore[no-untyped-call]
         part = part.detach()
         self.loss = part if self.loss is None else self.loss + part
         self._since = part if self._since is None else self._since + part
@@ -92,6 +95,9 @@ class SessionHandle:
             if kept is not None:
                 parameter.grad = kept if parameter.grad is None else parameter.grad + kept
 
+    def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
+        self._session.clip_next[optimizer] = (clip_val, algorithm)
+
     def zero_grad(self, optimizer: int = 0) -> None:
         self._session.optimizers[optimizer].optimizer.zero_grad()
 
@@ -104,6 +110,15 @@ class SessionHandle:
     def end(self) -> None:
         """Whatever the task has left toggled is as it was."""
         self._toggle.untoggle()
+
+
+def _started(session: Session, batch: Any, index: int) -> bool:
+    """The batch before it has ended, and the task hears of this one; False: the rest of the epoch is left out."""
+    if session.ending is not None:
+        session.moments.batch_ended(*session.ending)
+        session.ending = None
+    session.cut_short = not session.moments.batch_started(batch, index)
+    return not session.cut_short
 
 
 def update(
@@ -120,9 +135,14 @@ def update(
     try:
         for number, share in enumerate(shares([session.task.weight(b) for b in batches]) if batches else ()):
             handle.at(share, number == len(batches) - 1)
-            batch = batches[number] if session.on_cpu else to_device(batches[number], session.device)
+            batch = session.to_device(batches[number]) if session.moves else batches[number]
+            index = session.batch_idx + number
+            if session.within and not _started(session, batch, index):
+                break
             with session.precision.autocast():
-                result = session.task.training_step(batch, session.batch_idx + number)
+                result = session.task.training_step(batch, index)
+            if session.within:
+                session.ending = (result, batch, index)
             loss = result.get("loss") if isinstance(result, Mapping) else result
             if isinstance(loss, Tensor) and loss.numel() == 1:
                 part = loss.detach().reshape(()) * share

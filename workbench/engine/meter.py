@@ -7,7 +7,7 @@ out, on CUDA asynchronously: the copy begun by one flush is handed on by the nex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -32,6 +32,7 @@ class _Flight:
     step: int
     lrs: list[tuple[float, ...]]
     skipped: list[bool]
+    logged: dict[str, tuple[list[int], Tensor]]
     epoch: int
     seconds: float
 
@@ -59,6 +60,9 @@ class Meter:
         self.layers = [row[self._layers_at :] for row in self._ring]
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
+        self._notes: dict[str, dict[int, Tensor | float]] = {}
+        self.on_bar: frozenset[str] = frozenset()
+        """The logged values that the progress line shows."""
         self._first = 0
         self._flown: _Flight | None = None
         self._last_flush = perf_counter()
@@ -70,6 +74,11 @@ class Meter:
     def seconds(self) -> float:
         """Seconds since the run began, pauses left out."""
         return perf_counter() - self._began - self._paused
+
+    def go_on_from(self, seconds: float) -> None:
+        """So many seconds of the run lie behind it already."""
+        self._began = perf_counter() - seconds
+        self._paused = 0.0
 
     def leave_out(self, seconds: float) -> None:
         """Do not count a pause."""
@@ -99,6 +108,13 @@ class Meter:
         self._lrs.append(tuple(lrs))
         self._skipped.append(skipped)
 
+    def note(self, values: Mapping[str, Tensor | float]) -> None:
+        """What the task logged for the update that the next `record` is about; scalars, on the device or not."""
+        for name, value in values.items():
+            # A copy: it may be a statistic that goes on being counted up in place.
+            kept = value.detach().float().reshape(()).clone() if isinstance(value, Tensor) else float(value)
+            self._notes.setdefault(name, {})[self.row] = kept
+
     def due(self) -> bool:
         """Whether it is time to flush."""
         return len(self._lrs) == CAPACITY or perf_counter() - self._last_flush >= PERIOD
@@ -115,17 +131,15 @@ class Meter:
 
     def _take_off(self, epoch: int) -> None:
         source = self._ring[: len(self._lrs)]
+        rows = _to_host(source)
+        logged = {name: (list(at), _to_host(_stacked(at.values()))) for name, at in self._notes.items()}
         event = None
         if source.is_cuda:
-            rows = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
-            rows.copy_(source, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        else:
-            rows = source.cpu() if source.device.type != "cpu" else source.clone()
         # The next rows are written behind this copy on the same stream, so the ring can be used again at once.
-        self._flown = _Flight(rows, event, self._first, self._lrs, self._skipped, epoch, self.seconds)
-        self._lrs, self._skipped = [], []
+        self._flown = _Flight(rows, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds)
+        self._lrs, self._skipped, self._notes = [], [], {}
         self._ring[: len(rows), TOTAL:] = float("nan")
 
     def _land(self, wait: bool) -> list[StepsDone]:
@@ -151,10 +165,31 @@ class Meter:
             columns["layer_norms"] = pack(rows[:, self._layers_at :])
         if any(flight.skipped):
             columns["skipped"] = pack(np.asarray(flight.skipped, dtype=np.float32))
-        return StepsDone(flight.step, self._every, len(rows), flight.epoch, flight.seconds, columns)
+        for name, (at, values) in flight.logged.items():
+            column = np.full(len(rows), np.nan, dtype=np.float32)
+            column[at] = values.numpy()
+            columns[name] = pack(column)
+        shown = tuple(name for name in flight.logged if name in self.on_bar)
+        return StepsDone(flight.step, self._every, len(rows), flight.epoch, flight.seconds, columns, shown)
 
     def _totals(self, columns: dict[str, bytes], rows: Floats, name: str) -> None:
         if self._norms:
             columns[f"grad_norm{name}"] = pack(rows[:, TOTAL])
         if not np.isnan(rows[:, CLIPPED]).all():
             columns[f"grad_norm_clipped{name}"] = pack(rows[:, CLIPPED])
+
+
+def _to_host(source: Tensor) -> Tensor:
+    """A copy in host memory; from CUDA it may still be on its way."""
+    if not source.is_cuda:
+        return source.cpu() if source.device.type != "cpu" else source.clone()
+    rows = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+    rows.copy_(source, non_blocking=True)
+    return rows
+
+
+def _stacked(values: Iterable[Tensor | float]) -> Tensor:
+    """Scalars as one tensor, on the device where one of them lies on it."""
+    found = list(values)
+    device = next((v.device for v in found if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
+    return torch.stack([torch.as_tensor(v, dtype=torch.float32).to(device, non_blocking=True) for v in found])

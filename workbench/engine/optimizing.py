@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from workbench.task.moments import Moments
 from workbench.task.protocol import Optimization, Schedule
 
 
@@ -63,12 +64,12 @@ class Optimizing:
                 if isinstance(getattr(part, "eta_min", None), float):
                     part.eta_min = scaled(part.eta_min)
 
-    def step_schedules(self, interval: str, count: int) -> None:
+    def step_schedules(self, interval: str, count: int, moments: Moments) -> None:
         """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken."""
         for schedule in self.schedules:
             due = schedule.interval == interval and count % schedule.frequency == 0
             if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
-                schedule.scheduler.step()
+                moments.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
 
 
 def chain(scheduler: Any) -> Iterator[Any]:

@@ -17,11 +17,14 @@ _CPU = torch.device("cpu")
 def predict(session: Session, batches: Iterable[Any]) -> list[Any]:
     """One entry a batch: what the task's `predict_step` returned, its tensors on the CPU."""
     found = []
-    with evaluating(session):
+    with evaluating(session, "predict"):
         for number, batch in enumerate(batches):
             if batch is None:
                 continue
+            moved = session.to_device(batch, "predict")
+            session.moments.evaluation_batch_started("predict", moved, number)
             with session.precision.autocast():
-                output = session.task.predict_step(to_device(batch, session.device), number)
+                output = session.task.predict_step(moved, number)
+            session.moments.evaluation_batch_ended("predict", output, moved, number)
             found.append(to_device(output, _CPU))
     return found

@@ -17,6 +17,7 @@ Bools = npt.NDArray[np.bool_]
 
 def flush(session: Session, emit: Emit, wait: bool = False) -> None:
     """Send what has landed; `wait`: all there is. Raises `NonFiniteError` for numbers that only show here."""
+    session.meter.on_bar = session.moments.on_bar
     events = session.meter.flush(session.epoch, wait)
     for event in events:
         emit(event)

@@ -1,7 +1,8 @@
 """The accelerator of one job: accelerate decides the device and prepares the model.
 
-accelerate keeps its state in three process-wide dicts. A job's Accelerator is made and used with dicts of its
-own, and the user's are put back, never reset: an Accelerator that they made in the notebook goes on working.
+accelerate keeps its state in three process-wide dicts. A job's Accelerator, and the trackers, are made and used
+with dicts of their own, that their own thread alone sees: an Accelerator that the user made in the notebook goes on
+working, also meanwhile, and none is there that the user did not make.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -16,9 +18,61 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from workbench.settings import Settings, SettingsError
 
-_SWAP = threading.Lock()
 _MARK = "_is_accelerate_prepared"
 _STATES = (PartialState, AcceleratorState, GradientState)
+
+
+class OwnState:
+    """Dicts for accelerate's state, beside the user's."""
+
+    def __init__(self) -> None:
+        self.dicts: tuple[dict[str, Any], ...] = tuple({} for _ in _STATES)
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Inside, accelerate's state is this one, for this thread alone; for however long, nobody waits for it."""
+        _share()
+        before, _thread.state = _thread.state, self
+        try:
+            yield
+        finally:
+            _thread.state = before
+
+
+class _Thread(threading.local):
+    """What each thread has of its own."""
+
+    state: OwnState | None = None
+
+
+_thread = _Thread()
+
+
+class _Shared:
+    """In the place of one of accelerate's dicts: a thread's own where it has one, else what was there before.
+
+    accelerate does the same on TPUs, where each thread drives a device.
+    """
+
+    def __init__(self, index: int, users: Any) -> None:
+        self._index = index
+        self._users = users
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if _thread.state is not None:
+            return _thread.state.dicts[self._index]
+        return self._users.__get__(instance, owner) if hasattr(self._users, "__get__") else self._users
+
+
+def _share() -> None:
+    """Once for the process; again where somebody has put another dict there since.
+
+    It stays, since taking it away would need a lock, and a process that is forked while it is held hangs.
+    """
+    for index, state in enumerate(_STATES):
+        there = vars(state)["_shared_state"]
+        if not isinstance(there, _Shared):
+            state._shared_state = _Shared(index, there)
 
 
 class Runtime:
@@ -26,29 +80,17 @@ class Runtime:
 
     def __init__(self, settings: Settings) -> None:
         _check_device(settings.accelerator)
-        self._own: list[object] = [{}, {}, {}]
-        with self._swapped():
+        self._own = OwnState()
+        with self._own.here():
             self._accelerator = Accelerator(cpu=settings.accelerator == "cpu", mixed_precision="no")
         self.device: torch.device = self._accelerator.device
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model as accelerate wants it; on one device it is the same object, on that device."""
-        with self._swapped(), _unmarked(model):
+        with self._own.here(), _unmarked(model):
             prepared = self._accelerator.prepare_model(model)
         assert isinstance(prepared, torch.nn.Module)
         return prepared
-
-    @contextlib.contextmanager
-    def _swapped(self) -> Iterator[None]:
-        with _SWAP:
-            users = [state._shared_state for state in _STATES]
-            for state, own in zip(_STATES, self._own, strict=True):
-                state._shared_state = own
-            try:
-                yield
-            finally:
-                for state, user in zip(_STATES, users, strict=True):
-                    state._shared_state = user
 
 
 @contextlib.contextmanager

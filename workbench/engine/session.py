@@ -24,9 +24,12 @@ from workbench.engine.optimizing import Optimizing
 from workbench.engine.runtime import Runtime
 from workbench.engine.weights import Weights
 from workbench.events import Message
+from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
-from workbench.task.protocol import Optimization, Schedule, Task, TaskError
-from workbench.techniques import limits
+from workbench.task.batch import to_device
+from workbench.task.moments import Moments, Stage
+from workbench.task.protocol import Optimization, Phase, Schedule, Task, TaskError
+from workbench.techniques import clipping, limits
 from workbench.techniques.averaging import Average, has_batch_norm, swa_first_epoch
 from workbench.techniques.precision import Precision
 from workbench.techniques.schedules import built_in
@@ -66,7 +69,29 @@ class Session:
         self.stage: Literal["sanity", "train", "val", "test", "predict", ""] = ""
         self.metrics: dict[str, float] = {}
         """The latest value of every metric that the run has reported."""
-        self.moments = task.moments
+        self.moments = Moments() if task.moments is None else task.moments
+        self.moments.clipper = self.clip
+        self.within = self.moments.within
+        """Whether the task wants something within an update (engine/hooked.py)."""
+        self.fitting = self.mid_epoch = self.checking = self.resumed = False
+        """Whether a fit goes on; an epoch of it has begun and is not over; all of its updates are taken, and its check is
+        to come; whether the fit goes on from a checkpoint."""
+        self.epoch_step = 0
+        """The updates taken before this epoch."""
+        self.pieces = 0
+        """Pieces of the batch at hand that are done with; 0 between two batches (truncated BPTT)."""
+        self.epochs_scheduled = 0
+        """The epochs whose end the schedules have followed."""
+        self.cut_short = False
+        """Whether the task leaves out the rest of this epoch."""
+        self.ready: dict[int, Any] = {}
+        """The batches of the window at hand that lie on the device, where the task hears of them."""
+        self.ending: tuple[Any, Any, int] | None = None
+        """What the task is told of a batch behind the update that it completes."""
+        self.moves = not self.on_cpu or self.moments.transfers
+        """Whether batches are copied to the device, or handed over in the task's own way."""
+        self.noted: dict[str, Tensor | float] = {}
+        """The latest value of each metric that the task logged for single updates."""
         self.hiddens: dict[int, Any] = {}
         """State carried from one piece of a batch to the next, by optimizer (truncated BPTT)."""
         self.next_hiddens: dict[int, Any] = {}
@@ -77,6 +102,8 @@ class Session:
         norm = settings.track_grad_norm
         self.norm_order = None if norm is None else float(norm)
         self.clip_val = settings.gradient_clip_val
+        self.clip_next: dict[int, tuple[float, str]] = {}
+        """How a manual task wants the gradients of an optimizer clipped at its next step."""
         self.recording = self.measuring = self.scheduling = True
         self.average = _average(task, settings)
         self.averaged_parameters = list(task.model.parameters())
@@ -120,6 +147,27 @@ class Session:
     def batches(self) -> tuple[int | None, int | None]:
         """Training batches of an epoch, and validation batches of a check; None where nobody can know."""
         return self.data.batches, self.data.val_batches
+
+    def to_device(self, batch: Any, stage: Stage = "train") -> Any:
+        """The batch on the session's device, the task's own way where it has one."""
+        if self.moments.transfers:
+            return self.moments.transfer(batch, self.device, stage)
+        return to_device(batch, self.device)
+
+    def clip(self, index: int, clip_val: float, algorithm: str) -> None:
+        """Clip the gradients of one optimizer in place, for a task that does it itself."""
+        gradients = [p.grad for p in self.optimizers[index].parameters if p.grad is not None]
+        if algorithm == "value":
+            clipping.clip_value(gradients, clip_val)
+        elif gradients:
+            clipping.clip_norm(gradients, total_norm(layer_norms(gradients, 2.0), 2.0), clip_val)
+
+    def step_epoch_schedules(self) -> None:
+        """The schedules that follow epochs take their step for the end of this one, once."""
+        if self.epochs_scheduled <= self.epoch:
+            self.epochs_scheduled = self.epoch + 1
+            for opt in self.optimizers:
+                opt.step_schedules("epoch", self.epoch + 1, self.moments)
 
     @property
     def records(self) -> bool:
@@ -166,18 +214,31 @@ class Session:
         The copy of the weights lies in host memory, so that it takes none of the device's.
         """
         before = Snapshot.take(self)
-        clip_val = self.clip_val
+        clip_val, stage, noted, pieces = self.clip_val, self.stage, dict(self.noted), self.pieces
         self.scheduling = self.recording = False
         self.hiddens, self.next_hiddens = {}, {}
         try:
+            self._begin()
             yield
         finally:
             self.scheduling = self.recording = True
-            self.clip_val = clip_val
+            self.clip_val, self.stage, self.noted, self.pieces = clip_val, stage, noted, pieces
+            self.cut_short = False
             before.restore()
+            self.moments.forget()
+
+    def _begin(self) -> None:
+        """What is tried may count on what a fit would have told the task by then."""
+        self.stage = "train"
+        if not self.fitting:
+            self.moments.fit_started()
+            self.moments.train_started()
+        if not self.mid_epoch:
+            self.moments.epoch_started()
 
     def close(self) -> None:
         """Let go of gradients and loader processes."""
+        self.moments.clipper = None
         for parameter in self.parameters:
             parameter.grad = None
         self.data.close()
@@ -234,9 +295,9 @@ def _average(task: Task, settings: Settings) -> Average | None:
 
 
 @contextlib.contextmanager
-def opened(task: Task, settings: Settings) -> Iterator[Session]:
+def opened(task: Task, settings: Settings, phase: Phase = "fit") -> Iterator[Session]:
     """A session for one job: seeded, with the process's random state and torch flags put back after."""
-    with rng.kept(), _deterministic(settings.deterministic), task.running(settings):
+    with rng.kept(), _deterministic(settings.deterministic), task.running(settings, phase):
         rng.seed(settings.seed)
         for spec in (task.train, task.val, task.test, task.predict):
             if spec is not None:

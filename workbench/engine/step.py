@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine import gradient, manual, trouble
+from workbench.engine import gradient, hooked, manual, trouble
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
+
+Way = Callable[[Session, Optimizing, Sequence[Any]], "tuple[Tensor | None, bool]"]
 
 
 def update(session: Session, window: Sequence[Any]) -> Tensor | None:
@@ -25,23 +27,36 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
     Raises `NonFiniteError` before the step is taken, where that can be seen without a sync (on CPU).
     """
     session.skipped, session.losses = False, {}
-    trouble.remember(session, window)
     lrs = session.lrs  # a task with manual optimisation may step its schedules on the way
+    if session.within:
+        hooked.begin(session)
+    trouble.remember(session, window)
     if session.task.manual:
         loss, taken = manual.update(session, window, take_step)
     else:
         loss, taken = _turns(session, window)
     trouble.look_back(session)
     gradient.pass_on(session, window)
-    if loss is None:
-        return None
+    if loss is not None:
+        _record(session, lrs, loss)
+        session.step += 1
+        _follow_up(session, taken)
+    if session.within:
+        hooked.finish(session)
+    return loss
+
+
+def _record(session: Session, lrs: Sequence[float], loss: Tensor) -> None:
+    """The update's row in the meter, with what the task logged for it."""
     session.precision.update()
+    logged = session.moments.logged()
+    if logged:
+        session.noted.update(logged)
     if session.records:
         _sum_up(session)
+        if logged:
+            session.meter.note(logged)
         session.meter.record(session.step, lrs, loss, session.skipped)
-    session.step += 1
-    _follow_up(session, taken)
-    return loss
 
 
 def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[Optimizing]]:
@@ -50,12 +65,11 @@ def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list
     taken: list[Optimizing] = []
     if not session.several:  # the hot path
         opt = session.optimizers[0]
-        loss, stepped = _by_closure(session, opt, window) if opt.needs_closure else _plainly(session, opt, window)
+        loss, stepped = _way(session, opt)(session, opt, window)
         return loss, [opt] if stepped else []
     for opt in session.turn():
         with session.only(opt):
-            take = _by_closure if opt.needs_closure else _plainly
-            own, stepped = take(session, opt, window)
+            own, stepped = _way(session, opt)(session, opt, window)
         if own is None:
             continue
         session.losses[opt.index] = own
@@ -67,22 +81,44 @@ def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list
     return loss, taken
 
 
+def _way(session: Session, opt: Optimizing) -> Way:
+    if session.within:
+        return _as_told
+    return _by_closure if opt.needs_closure else _plainly
+
+
+def _as_told(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
+    """The task has a say within the update."""
+
+    def take(evaluate: Callable[[], Tensor | None]) -> tuple[Tensor | None, bool]:
+        if opt.needs_closure:
+            return _by_closure(session, opt, window, evaluate)
+        loss = evaluate()
+        return loss, loss is not None and take_step(session, opt, window, loss)
+
+    return hooked.turn(session, opt, window, take)
+
+
 def _plainly(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
     loss = gradient.backward(session, opt, window)
     return loss, loss is not None and take_step(session, opt, window, loss)
 
 
-def _by_closure(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
-    """An optimizer that evaluates the loss itself (LBFGS): each evaluation starts from no gradient."""
+def _by_closure(
+    session: Session, opt: Optimizing, window: Sequence[Any], own: Callable[[], Tensor | None] | None = None
+) -> tuple[Tensor | None, bool]:
+    """An optimizer that evaluates the loss itself (LBFGS): each evaluation starts from no gradient. own: evaluates it."""
     first: Tensor | None = None
     undo = _undo(opt) if session.on_cpu else _nothing
 
     def evaluate() -> Tensor:
         nonlocal first
-        opt.optimizer.zero_grad()
-        loss = gradient.backward(session, opt, window)
+        if own is None:
+            opt.optimizer.zero_grad()
+        loss = gradient.backward(session, opt, window) if own is None else own()
         if loss is None:
             raise _NothingThere
+        session.moments.before_step(opt.index)
         with session.measuring_only(first is None):
             _ready(session, opt, window, loss)
         first = loss if first is None else first
@@ -100,7 +136,8 @@ def _by_closure(session: Session, opt: Optimizing, window: Sequence[Any]) -> tup
         undo()  # it had moved some way already when it came to bad numbers
         raise
     finally:
-        opt.optimizer.zero_grad()
+        if own is None:
+            opt.optimizer.zero_grad()
     return first, True
 
 
@@ -128,6 +165,8 @@ class _NothingThere(Exception):
 def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor) -> bool:
     """Clip and step with the gradients as they are now; False: the update was left out."""
     session.precision.unscale(opt.optimizer)
+    if session.within:
+        session.moments.before_step(opt.index)
     try:
         total = _ready(session, opt, window, loss)
     except trouble.LeftOut:
@@ -141,7 +180,8 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
     else:
         taken = session.precision.step(opt.optimizer)
     session.skipped |= not taken
-    opt.optimizer.zero_grad()
+    if not session.within or session.task.manual:
+        opt.optimizer.zero_grad()
     return taken
 
 
@@ -152,7 +192,13 @@ def _ready(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tenso
     total = _measure(session, opt, gradients) if measures else None
     if session.on_cpu:
         trouble.check(session, opt, window, loss, gradients, total)
-    if session.clip_val is not None and gradients:
+    if session.moments.clips:
+        session.moments.clip(opt.index, session.clip_val, session.settings.gradient_clip_algorithm)
+        _note_clipped(session, opt, gradients)
+    elif opt.index in session.clip_next:
+        session.clip(opt.index, *session.clip_next.pop(opt.index))
+        _note_clipped(session, opt, gradients)
+    elif session.clip_val is not None and gradients:
         _clip(session, opt, gradients, total, session.clip_val)
     return total
 
@@ -162,7 +208,7 @@ def _follow_up(session: Session, taken: Sequence[Optimizing]) -> None:
     for opt in taken:
         opt.taken += 1
         if session.scheduling:
-            opt.step_schedules("step", opt.taken)
+            opt.step_schedules("step", opt.taken, session.moments)
     ema = session.settings.weight_averaging == "ema" and session.scheduling
     if (
         taken
@@ -197,10 +243,15 @@ def _clip(
         after = clipping.clip_norm(gradients, total, limit)
     else:
         clipping.clip_value(gradients, limit)
-        if not session.records:
-            return
-        after = total_norm(layer_norms(gradients, 2.0), 2.0)
+        _note_clipped(session, opt, gradients)
+        return
     if session.records:
+        session.meter.clipped[session.column(opt)][session.meter.row].copy_(after)
+
+
+def _note_clipped(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> None:
+    if session.records and gradients:
+        after = total_norm(layer_norms(gradients, 2.0), 2.0)
         session.meter.clipped[session.column(opt)][session.meter.row].copy_(after)
 
 

@@ -11,38 +11,59 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.session import Modes, Session
-from workbench.task.batch import to_device
+from workbench.task.moments import Values
 
 
 def validate(
     session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val"
 ) -> dict[str, float]:
-    """Each metric's mean over the samples of `batches`, in evaluation mode; one host sync at the end."""
+    """Each metric's mean over the samples of `batches`, in evaluation mode; one host sync at the end.
+
+    What the task itself logged and reduced stands beside it, and wins.
+    """
     sums: dict[str, list[Tensor | float]] = {}
     weights: dict[str, list[float]] = {}
-    with evaluating(session):
+    with evaluating(session, stage):
         for number, batch in enumerate(batches):
             if batch is None:
                 continue
+            moved = session.to_device(batch, stage)
+            session.moments.evaluation_batch_started(stage, moved, number)
             with session.precision.autocast():
-                scores = session.task.validation_step(to_device(batch, session.device), number, stage)
+                scores = session.task.validation_step(moved, number, stage)
+            session.moments.evaluation_batch_ended(stage, scores, moved, number)
             for name, value in scores.values.items():
                 sums.setdefault(name, []).append(value)
                 weights.setdefault(name, []).append(scores.weight)
-    return {name: _mean(values, weights[name]) for name, values in sums.items()}
+    means = {name: _mean(values, weights[name]) for name, values in sums.items()}
+    return means | floats(session.moments.evaluated(stage))
 
 
 @contextlib.contextmanager
-def evaluating(session: Session) -> Iterator[None]:
+def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
     """Inside, all modules are in evaluation mode and nothing is learned; modes and random numbers come back."""
-    modes = Modes.of(session.task)
+    modes, before, moments = Modes.of(session.task), session.stage, session.moments
     with rng.kept(), torch.no_grad():
-        for module in session.task.modules:
-            module.eval()
         try:
+            session.stage = "sanity" if before == "sanity" else stage
+            if not moments.evaluation_mode(stage):
+                for module in session.task.modules:
+                    module.eval()
+            moments.evaluation_started(stage)
             yield
+            moments.evaluation_ended(stage)
+            moments.training_mode(stage)
         finally:
             modes.restore()
+            session.stage = before
+
+
+def floats(values: Values) -> dict[str, float]:
+    """Scalars as numbers of Python's own, with one wait for the device at most."""
+    away = [name for name, value in values.items() if isinstance(value, Tensor) and value.device.type != "cpu"]
+    landed = torch.stack([torch.as_tensor(values[n]).detach().float().reshape(()) for n in away]).tolist() if away else ()
+    known = dict(zip(away, landed, strict=True))
+    return {name: known[name] if name in known else float(value) for name, value in values.items()}
 
 
 def _mean(values: list[Tensor | float], weights: list[float]) -> float:

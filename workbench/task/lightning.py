@@ -31,7 +31,7 @@ from workbench.task.lightning_hooks import (
 from workbench.task.lightning_manual import Manual
 from workbench.task.lightning_optimizers import optimizations_of
 from workbench.task.lightning_trainer import Trainer
-from workbench.task.protocol import Handle, Optimization, Progress, Scores, StepResult, Task, TaskError
+from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import refuse_built_in
 
@@ -129,7 +129,7 @@ class LightningLike(Task):
     # -- while a job runs
 
     @contextlib.contextmanager
-    def running(self, settings: Settings) -> Iterator[None]:
+    def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
         """While a job runs, `lr` and `batch_size` are the job's, and `self.log` is heard; all is put back after."""
         self._accumulates = settings.accumulate_grad_batches != 1
         rate, size = homes_of(self.module, LR_NAMES), homes_of(self.module, ("batch_size",))

@@ -27,6 +27,8 @@ class Moments:
     """Whether `clip` takes the place of the engine's clipping."""
     transfers: bool = False
     """Whether `transfer` takes the place of the engine's copy to the device, in training and evaluation alike."""
+    clipper: Callable[[int, float, str], None] | None = None
+    """Clips the gradients of an optimizer (its number, the value, "norm" or "value") in place; the session's own."""
     zeroes: bool = False
     """Whether gradients are dropped the task's own way: what is left in them between two updates is state."""
 
@@ -71,12 +73,15 @@ class Moments:
         """The batch on the device."""
         return to_device(batch, device)
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, **options: Any) -> None:
         """Gradients of a loss that is scaled already; what comes before and behind it (on_before_backward, …) too."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward(**options)  # type: ignore[no-untyped-call]
 
     def zero_grad(self, index: int, batch_idx: int) -> None:
-        """Between a window's first forward and its backward: drop the gradients of optimizer `index`."""
+        """Between a window's first forward and its backward: drop the gradients of optimizer `index`.
+
+        The engine drops them itself where `zeroes` is False; they are all there until then.
+        """
 
     def before_step(self, index: int) -> None:
         """The window's gradients are complete and at their true size; not clipped yet."""
@@ -97,6 +102,9 @@ class Moments:
         usual()
 
     # -- of an evaluation ("val", "test", "predict"): random numbers and modes come back behind it
+
+    def validation_begins(self) -> None:
+        """In a fit, before a check: gradients are still there (on_validation_model_zero_grad)."""
 
     def evaluation_mode(self, stage: Stage) -> bool:
         """Put the model into evaluation mode; False: the engine does. First of all, before `evaluation_started`."""
@@ -130,6 +138,9 @@ class Moments:
     def evaluated(self, stage: Stage) -> Values:
         """What was logged in this evaluation, reduced over its batches; behind `evaluation_ended`. Forgotten then."""
         return {}
+
+    def forget(self) -> None:
+        """Drop all that was logged: what was tried is not to be reported."""
 
     @property
     def on_bar(self) -> frozenset[str]:

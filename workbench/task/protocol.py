@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from workbench.task.data import DataSpec
 
 
+Phase = Literal["fit", "validate", "test", "predict"]
+"""A kind of job, as `setup(stage)` knows them; finders and trials are fits."""
+
+
 class TaskError(ValueError):
     """A model, loss or data set that cannot be trained as it is; the message says why and what to do."""
 
@@ -87,6 +91,9 @@ class Handle(Protocol):
 
     def step(self, optimizer: int = 0) -> None:
         """Clip and take a step with this optimizer, at the window's last batch; before it, set its gradients aside."""
+
+    def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
+        """Clip this optimizer's gradients so at its next step, in place of the settings; "norm" or "value"."""
 
     def zero_grad(self, optimizer: int = 0) -> None:
         """Drop the gradients of this optimizer's parameters; those set aside stay."""
@@ -179,8 +186,8 @@ class Task(abc.ABC):
     def follow(self, progress: Progress) -> None:  # noqa: B027  # most tasks need not know
         """A session of this task has begun; `progress` says how far it is at any time."""
 
-    def running(self, settings: Settings) -> contextlib.AbstractContextManager[None]:
-        """What holds on the user's object while a job runs (nothing, unless a task says so)."""
+    def running(self, settings: Settings, phase: Phase = "fit") -> contextlib.AbstractContextManager[None]:
+        """What holds on the user's object while a job of this kind runs (nothing, unless a task says so)."""
         return contextlib.nullcontext()
 
     @property

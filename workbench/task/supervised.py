@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data import DataSpec
-from workbench.task.protocol import Optimization, Schedule, Scores, StepResult, Task, TaskError
+from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import refuse_built_in, schedule_of
 
@@ -65,7 +65,7 @@ class Supervised(Task):
         return (self.model, *(part for part in others if isinstance(part, nn.Module)))
 
     @contextlib.contextmanager
-    def running(self, settings: Settings) -> Iterator[None]:
+    def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
         """While a job with `truncated_bptt_steps` runs, the model carries hidden state in every one of its calls."""
         self._carries = settings.truncated_bptt_steps is not None
         try:

@@ -27,6 +27,8 @@ class Piece:
     """Whether the batch begins here, so that there is no hidden state yet."""
     length: int
     """Its time steps; 0 for a batch that is None."""
+    last: bool = True
+    """Whether the batch ends here."""
 
 
 def pieces(
@@ -40,7 +42,7 @@ def pieces(
         found = own(batch, length, time_dim)
         parts = split(batch, length, time_dim) if found is None else found
         for number, part in enumerate(parts):
-            yield Piece(part, number == 0, _steps(part, length, time_dim))
+            yield Piece(part, number == 0, _steps(part, length, time_dim), number == len(parts) - 1)
 
 
 def split(batch: Any, length: int, time_dim: int) -> list[Any]:

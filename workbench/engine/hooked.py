@@ -1,0 +1,60 @@
+"""The long way through an update, for a task that has a say within it: the order of Lightning's loop.
+
+Everything but the order is the short way's own: forward and backward (`gradient.py`), measuring, clipping, the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from workbench.engine import gradient
+from workbench.engine.optimizing import Optimizing
+from workbench.engine.session import Session
+
+Take = Callable[[Callable[[], "Tensor | None"]], "tuple[Tensor | None, bool]"]
+
+
+def begin(session: Session) -> None:
+    """A new window; an error may have ended the one before."""
+    session.ready, session.ending, session.cut_short = {}, None, False
+
+
+def turn(session: Session, opt: Optimizing, window: Sequence[Any], take: Take) -> tuple[Tensor | None, bool]:
+    """One optimizer's part of an update: its loss (None: nothing was in the window), and whether it took a step.
+
+    All batches but the last go forward and backward first; the task then evaluates the last one and steps, in its way.
+    """
+    work = gradient.weighted(session, opt, window)
+    try:
+        next(work)
+    except StopIteration as nothing:
+        loss: Tensor | None = nothing.value
+        return loss, False
+    evaluated: list[Tensor | None] = []
+    stepped = False
+
+    def closure() -> Tensor | None:
+        # Asked once more, by LBFGS or by the task: the window goes through anew.
+        evaluated.append(gradient.finish(gradient.weighted(session, opt, window) if evaluated else work))
+        return evaluated[-1]
+
+    def step(evaluate: Callable[[], Tensor | None]) -> Tensor | None:
+        nonlocal stepped
+        loss, taken = take(evaluate)
+        stepped |= taken
+        return loss
+
+    session.moments.step(opt.index, session.batch_idx + len(window) - 1, closure, step)
+    return (evaluated[0] if evaluated else None), stepped
+
+
+def finish(session: Session) -> None:
+    """Behind an update: the schedules of an epoch that ends here, and the end of its last batch."""
+    if session.scheduling and session.batch_idx == session.data.batches and not session.pieces:
+        session.step_epoch_schedules()
+    ending, session.ending = session.ending, None
+    if ending is not None:
+        session.moments.batch_ended(*ending)
