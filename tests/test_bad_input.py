@@ -449,6 +449,36 @@ def test_a_start_that_cannot_be(tmp_path):
     for wrong in ("../../etc", "", "Fresh start"):
         with refused(ValueError, repr(wrong), "run's id"):
             b.fit(start=wrong)
+    with refused(ValueError, "''", "run's id"):
+        b.find_lr(start="@best")
+    with refused(SettingsError, "start='0001-fit@'", "'last', 'best' or the number of updates"):
+        b.fit(start="0001-fit@")
+    with refused(SettingsError, "start=None", "'fresh', 'continue' or the id of a run"):
+        b.find_lr(start=None)
+
+
+def test_listeners_that_are_none(tmp_path):
+    import lightning
+
+    class Mine(lightning.pytorch.callbacks.ModelCheckpoint):
+        pass
+
+    for given in ([Mine()], [print, lightning.pytorch.callbacks.EarlyStopping("x")], Mine()):
+        with refused(TaskError, "listeners=:", "of Lightning's is not used here. Instead:"):
+            make(tmp_path, listeners=given)
+    with refused(TaskError, "callbacks=:", "checkpoint_every"):
+        make(tmp_path, callbacks=[Mine()])
+    with refused(TaskError, "logger=:", "trackers="):
+        make(tmp_path, logger=lightning.pytorch.loggers.CSVLogger(str(tmp_path / "logs")))
+    with refused(SettingsError, "unknown setting 'callbacks'"):
+        make(tmp_path, callbacks=[print])
+    with refused(TaskError, "give a list of functions, listeners=[f]"):
+        make(tmp_path, listeners=print)
+    with refused(TaskError, "listeners=: 3 cannot be called"):
+        make(tmp_path, listeners=[3])
+    b = make(tmp_path)
+    with refused(TaskError, "'told' cannot be called"):
+        b.subscribe("told")
 
 
 def test_no_validation_data(tmp_path):

@@ -20,6 +20,7 @@ COUNT = st.integers(0, 2**53)
 METRICS = st.dictionaries(TEXT, FLOAT, max_size=4)
 MAYBE = st.one_of(st.none(), FLOAT)
 STATUS = st.sampled_from(["queued", "running", "paused", "finished", "stopped", "failed"])
+NAMES = st.lists(TEXT, max_size=3).map(tuple)
 SETTINGS = st.dictionaries(TEXT, st.one_of(st.none(), st.booleans(), COUNT, FLOAT, TEXT), max_size=5)
 
 
@@ -27,11 +28,11 @@ SETTINGS = st.dictionaries(TEXT, st.one_of(st.none(), st.booleans(), COUNT, FLOA
 def steps_done(draw: st.DrawFn) -> ev.StepsDone:
     rows, layers = draw(st.integers(1, 8)), draw(st.integers(0, 3))
     number = st.floats(width=32)  # NaN and infinities too: bytes compare as bytes
-    columns = {
-        name: ev.pack(draw(st.lists(number, min_size=n, max_size=n)))
-        for name, n in {"loss": rows, "lr": rows, "layer_norms": rows * layers}.items()
-    }
-    return ev.StepsDone(draw(COUNT), draw(st.integers(1, 9)), rows, draw(COUNT), draw(FINITE), columns)
+    logged = draw(st.lists(TEXT, max_size=3, unique=True))
+    sizes = dict.fromkeys(logged, rows) | {"loss": rows, "lr": rows, "layer_norms": rows * layers}
+    columns = {name: ev.pack(draw(st.lists(number, min_size=n, max_size=n))) for name, n in sizes.items()}
+    shown = tuple(logged[: draw(st.integers(0, len(logged)))])
+    return ev.StepsDone(draw(COUNT), draw(st.integers(1, 9)), rows, draw(COUNT), draw(FINITE), columns, shown)
 
 
 SUGGESTION = st.builds(ev.Suggestion, TEXT, MAYBE, st.one_of(st.none(), COUNT), TEXT)
@@ -47,7 +48,10 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         st.one_of(st.none(), COUNT),
     ),
     "StepsDone": steps_done(),
-    "Validated": st.builds(ev.Validated, COUNT, COUNT, METRICS),
+    "Validated": st.builds(ev.Validated, COUNT, COUNT, METRICS, NAMES),
+    "Logged": st.builds(ev.Logged, COUNT, COUNT, METRICS, NAMES),
+    "Saved": st.builds(ev.Saved, COUNT, COUNT, TEXT, st.booleans(), st.one_of(st.none(), TEXT), MAYBE),
+    "Resumed": st.builds(ev.Resumed, COUNT, TEXT, TEXT, SETTINGS),
     "Changed": st.builds(ev.Changed, COUNT, st.dictionaries(TEXT, MAYBE, max_size=3)),
     "StatusChanged": st.builds(ev.StatusChanged, STATUS, COUNT),
     "CurvePoint": st.builds(ev.CurvePoint, COUNT, FLOAT, FLOAT, FLOAT),
@@ -103,6 +107,28 @@ def test_the_columns_of_a_flush() -> None:
     assert flush.steps.tolist() == [10, 15, 20]
     assert flush.array("loss").tolist() == [1, 2, 3]
     np.testing.assert_array_equal(flush.array("layer_norms"), table)
+
+
+def test_what_the_model_logged_is_told_from_what_was_measured() -> None:
+    measured = ("loss", "lr", "grad_norm", "grad_norm_clipped", "loss.0", "lr.12", "grad_norm_clipped.1", "skipped", "layer_norms")
+    logged = ("acc", "loss_logged", "loss.x", "lr-Adam", "grad_norm/conv", "skipped.0", "a.1", "", "Verlust ∑", "a\nb")
+    flush = ev.StepsDone(0, 1, 1, 0, 0.1, dict.fromkeys((*measured, *logged), ev.pack([1])))
+    assert flush.logged == logged
+
+
+def test_what_is_on_the_progress_line() -> None:
+    nan = math.nan
+    columns = {"loss": ev.pack([1, 2, 3]), "acc": ev.pack([0.25, 0.5, nan]), "none": ev.pack([nan] * 3), "f1": ev.pack([1, 1, 1])}
+    assert ev.StepsDone(0, 1, 3, 0, 0.1, columns, ("acc", "none")).on_bar == {"acc": 0.5}
+    metrics = {"val_loss": 1.0, "val_acc": 0.5, "val_acc_averaged": 0.75, "f1": 1.0}
+    assert ev.Validated(1, 0, metrics, ("val_acc",)).on_bar == {"val_acc": 0.5, "val_acc_averaged": 0.75}
+    assert ev.Logged(1, 0, metrics, ("f1", "gone")).on_bar == {"f1": 1.0}
+    assert ev.Validated(1, 0, metrics).on_bar == {}
+
+
+def test_a_record_from_before_there_were_these_columns_is_read() -> None:
+    old = '{"type":"Validated","step":3,"epoch":0,"metrics":{"val_loss":0.5}}'
+    assert ev.from_line(old) == ev.Validated(3, 0, {"val_loss": 0.5})
 
 
 def test_events_are_frozen() -> None:

@@ -409,23 +409,53 @@ def variation(**members):
     return seeded(type("Mine", (boring.BoringModel,), members))
 
 
-@pytest.mark.parametrize(
-    "hook",
-    ["on_train_start", "on_train_epoch_end", "on_before_optimizer_step", "optimizer_step", "configure_gradient_clipping",
-     "on_after_batch_transfer", "lr_scheduler_step", "configure_model", "on_validation_epoch_end", "backward"],
-)  # fmt: skip
-def test_hooks_that_are_not_served(hook, tmp_path):
-    with pytest.raises(TaskError, match=f"Mine defines {hook}, which the workbench does not call yet"):
-        bench(variation(**{hook: lambda self, *a, **k: None}), tmp_path)
+def test_hooks_that_are_not_served(tmp_path):
+    with pytest.raises(TaskError, match=r"Mine defines training_epoch_end, which is not called here:.*on_train_epoch_end"):
+        bench(variation(training_epoch_end=lambda self, outputs: None), tmp_path)
+
+    class Old(boring.BoringDataModule):
+        def on_epoch_end(self):
+            """Of Lightning 1."""
+
+    with pytest.raises(TaskError, match="Old defines on_epoch_end"):
+        wb.Workbench(seeded(boring.BoringModel), train=Old(), root=tmp_path, accelerator="cpu")
 
 
-def test_hooks_of_a_data_module_that_are_not_served(tmp_path):
-    class Moving(boring.BoringDataModule):
-        def on_after_batch_transfer(self, batch, dataloader_idx):
-            return batch * 0
+def test_hooks_are_called_in_a_fit(tmp_path):
+    calls: list[str] = []
+    hooks = ["on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_epoch_end", "on_train_end", "on_fit_end"]
+    members = {hook: lambda self, hook=hook: calls.append(hook) for hook in hooks}
+    b = bench(variation(**members), tmp_path, limit_train_batches=2)
+    calls.clear()
+    b.fit().result()
+    assert calls == [*hooks[:2], *hooks[2:4], *hooks[2:4], *hooks[4:]]
+    calls.clear()
+    b.find_lr(num_training=3).result()
+    assert calls == hooks[:3]  # it counts on what a fit would have done, and ends none
 
-    with pytest.raises(TaskError, match="Moving defines on_after_batch_transfer"):
-        wb.Workbench(seeded(boring.BoringModel), train=Moving(), root=tmp_path, accelerator="cpu")
+
+def test_what_is_logged_is_recorded_and_monitored(tmp_path):
+    class Logs(boring.BoringModel):
+        def training_step(self, batch, batch_idx):
+            loss = self.step(batch)
+            self.log("loss", loss, on_epoch=True, prog_bar=True)
+            self.log("twice", 2 * batch_idx)
+            return loss
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", self.step(batch), on_step=True, on_epoch=True)
+
+        def on_validation_epoch_end(self):
+            self.log("checks", float(self.current_epoch))
+
+    stop = wb.EarlyStopping(monitor="val_loss", mode="min", patience=10)
+    run = bench(seeded(Logs), tmp_path, limit_train_batches=3, early_stopping=stop).fit().result()
+    assert run.history["twice"].tolist() == [0.0, 2.0, 4.0] * 2
+    assert np.array_equal(run.history["loss_step"], run.history["loss"])
+    assert run.validation["checks"].tolist() == [0.0, 1.0]
+    assert np.array_equal(run.validation["val_loss"], run.validation["val_loss_epoch"])
+    epochs = run.history["loss"].reshape(2, 3).mean(1)
+    assert run.metrics["loss_logged"] == pytest.approx(epochs[1], rel=1e-5)
 
 
 def test_several_optimizers_that_no_step_can_tell_apart(tmp_path):
@@ -507,8 +537,8 @@ def test_the_module_is_told_how_far_it_is(tmp_path: Path) -> None:
 def test_what_the_trainer_lacks_is_named(tmp_path: Path) -> None:
     class Asking(boring.BoringModel):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
-            self.trainer.estimated_stepping_batches
+            self.trainer.fit_loop
             return super().training_step(batch, batch_idx)
 
-    with pytest.raises(ValueError, match=r"trainer\.estimated_stepping_batches is not served"):
+    with pytest.raises(ValueError, match=r"trainer\.fit_loop is not served\. Instead: current_epoch"):
         wb.Workbench(Asking(), root=tmp_path)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 import workbench as wb
+from workbench.engine.tracker_choice import choices
+from workbench.launch.resuming import Wanted
 from workbench.settings import Group, Settings, knob
+from workbench.task.lightning_refused import CALLBACKS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -45,6 +48,29 @@ def fits() -> list[ast.Call]:
 
 @pytest.mark.parametrize("call", fits(), ids=ast.unparse)
 def test_what_is_given_to_a_fit_is_taken(call: ast.Call) -> None:
-    given = {item.arg: item.value for item in call.keywords if not isinstance(item.value, ast.Attribute)}
+    given = {item.arg: item.value for item in call.keywords if item.arg != "start" and not isinstance(item.value, ast.Attribute)}
     values = {name: eval(ast.unparse(value), {"wb": wb}) for name, value in given.items() if name}
     Settings.make(**values)
+
+
+def test_what_stands_in_for_lightnings_callbacks_is_what_their_refusal_says() -> None:
+    table = TEXT[TEXT.index("| Lightning | here |") : TEXT.index("## Checkpoints")]
+    rows = {row.split("|")[1]: row.split("|")[2] for row in table.splitlines()[2:] if row}
+    named = {name: here for cell, here in rows.items() for name in re.findall(r"\b[A-Z]\w+", cell) if "Logger" not in name}
+    assert {"ModelCheckpoint", "EarlyStopping", "Timer"} <= named.keys() <= CALLBACKS.keys()
+    for name, here in named.items():
+        instead = set(re.findall(r"\w+_\w+", here)) - {"val_loss"}
+        assert any(word in CALLBACKS[name] for word in instead) or CALLBACKS[name].startswith("nothing"), name
+
+
+def said(keyword: str) -> list[Any]:
+    """What the README's Python gives for this keyword, where that is plain data."""
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    found = [node.value for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.keyword) and node.arg == keyword]
+    return [ast.literal_eval(value) for value in found if isinstance(value, ast.Constant | ast.Dict)]
+
+
+def test_starts_and_trackers_are_understood(tmp_path: Path) -> None:
+    starts = [Wanted.of(start) for start in said("start")]
+    assert {start.which for start in starts} == {"last", "best", 1500}
+    assert [choice.name for given in said("trackers") for choice in choices(given, tmp_path)] == ["tensorboard", "mlflow"]

@@ -34,6 +34,10 @@ from workbench.values import EarlyStopping
         ("ema", "weight_averaging"),
         ("patience", "early_stopping"),
         ("bptt", "truncated_bptt_steps"),
+        ("save_steps", "checkpoint_every"),
+        ("save_total_limit", "save_top_k"),
+        ("metric_for_best_model", "monitor"),
+        ("mode", "monitor_mode"),
         ("limit_validation_batches", "limit_val_batches"),
     ],
 )
@@ -102,6 +106,10 @@ BAD: dict[str, list[Any]] = {
     "log_every_n_steps": [0, 0.5],
     "on_nonfinite": ["ignore", None],
     "detect_anomaly": ["maybe", None],
+    "checkpoint_every": [0, -5, 0.5, math.nan, True, "10", "soon", {"minute": 1}, timedelta(0), timedelta(seconds=-1)],
+    "save_top_k": [-2, 0.5, "all", None],
+    "monitor": [5, True, ["val_loss"]],
+    "monitor_mode": ["lower", "minimum", True],
     "keep_runs": [0, 0.5],
     "accelerator": ["quantum", None],
     "seed": [-1, 0.5, None],
@@ -172,6 +180,7 @@ def test_settings_read_back_from_plain_data() -> None:
 _DURATIONS = (
     st.timedeltas(timedelta(0), timedelta(days=1000)) | st.just("00:00:01:30.5") | st.just({"minutes": 90})
 )
+_INTERVALS = st.timedeltas(timedelta(microseconds=1), timedelta(days=1000)) | st.just({"minutes": 90})
 _BATCHES = st.integers(0, 999) | st.floats(0, 1)
 _EPOCHS = st.integers(0, 99) | st.sets(st.integers(0, 99)) | st.lists(st.integers(0, 99))
 _STOPPING = st.fixed_dictionaries(
@@ -196,7 +205,7 @@ GOOD = st.fixed_dictionaries(
         "precision": st.sampled_from(["32-true", "16-mixed", "bf16-mixed"]),
         "compile": st.booleans() | st.just("eager"),
         "max_time": st.none() | st.just(timedelta(0)) | _DURATIONS,
-        "val_check_interval": st.integers(1, 999) | st.floats(0, 1, exclude_min=True) | _DURATIONS,
+        "val_check_interval": st.integers(1, 999) | st.floats(0, 1, exclude_min=True) | _INTERVALS,
         "limit_train_batches": _BATCHES,
         "limit_val_batches": _BATCHES,
         "overfit_batches": _BATCHES,
@@ -208,6 +217,10 @@ GOOD = st.fixed_dictionaries(
         "truncated_bptt_steps": st.none() | st.integers(1, 99),
         "find_lr_at": _EPOCHS,
         "find_batch_size_at": _EPOCHS,
+        "checkpoint_every": st.none() | st.integers(1, 999) | _INTERVALS,
+        "save_top_k": st.integers(-1, 9),
+        "monitor": st.none() | st.text(),
+        "monitor_mode": st.sampled_from([None, "min", "max"]),
     },
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,18 +17,22 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.dry_run import dry_run
+from workbench.engine.trackers import followers
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.capture import CallSite
 from workbench.launch import jobs
 from workbench.launch.evaluations import Evaluate, Predict, metrics_of, spec_to_predict
-from workbench.launch.folders import checkpoint_of, place_for, run_folder, run_to_export
+from workbench.launch.folders import place_for, run_folder, run_to_export, weights_of
 from workbench.launch.listeners import Listener, Listeners
+from workbench.launch.origin import Asked, Origin, Wanted
 from workbench.launch.protocol import AnyJob, Job
 from workbench.launch.spoken import Name, differing, line
+from workbench.launch.start import Start
 from workbench.launch.thread import ThreadLauncher
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
-from workbench.settings import Settings, SettingsError
+from workbench.settings import Settings
+from workbench.task.lightning_refused import refuse_callbacks
 from workbench.task.make import task_of
 from workbench.task.protocol import Task, TaskError
 from workbench.task.summary import ModelSummary
@@ -58,6 +63,8 @@ class Workbench:
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
             settings' rule. `step` updates have been taken; it is asked after each (EMA), or each epoch (SWA).
         listeners: functions of one event, called off the hot path.
+        trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
+            {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`.
         root: the folder for the record of all runs.
         settings: any field of `Settings`.
 
@@ -79,11 +86,15 @@ class Workbench:
         avg_fn: Callable[[Tensor, Tensor, Any], Tensor] | None = None,
         should_update: Callable[[int, int], bool] | None = None,
         listeners: Sequence[Listener] = (),
+        trackers: Any = None,
         root: str | Path = ".workbench",
         **settings: Any,
     ) -> None:
         self._site = CallSite.capture(sys._getframe(1))
+        for name in ("callbacks", "logger"):  # a Trainer's arguments: its objects have their counterparts here
+            refuse_callbacks(settings.get(name, ()), f"{name}=")
         Settings.make(**settings)  # a typo is said before anything is tried
+        following = followers(trackers, Path(root), model)
         with rng.kept():  # an object's own set-up may draw random numbers
             self._task = task_of(
                 model,
@@ -102,12 +113,19 @@ class Workbench:
         self.root = Path(root)
         self._collate_fn = collate_fn
         dry_run(self._task, self._settings)
-        self._start = jobs.Start(self._task, self.root)
+        self._start = Start(self._task)
         self.summary = ModelSummary.of(self._task)
         self.jobs: list[AnyJob] = []
-        self._starts: list[str] = []
+        self._needs: dict[AnyJob, set[str]] = {}
+        """The runs that each job needs the folders of, until it is over."""
+        self._sets: list[dict[str, Any]] = []
+        """What `set` was called with, in order."""
+        self._sets_before: dict[AnyJob, int] = {}
+        """How many of these calls came before each job was asked for."""
         self._listeners = Listeners(listeners)
-        self._closing: list[Callable[[], None]] = []
+        for follower in following:
+            self._listeners.add(follower)
+        self._closing: list[Callable[[], None]] = [follower.close for follower in following]
         self._lock = threading.Lock()
         self._launcher = ThreadLauncher(self._listeners.hear)
 
@@ -121,6 +139,7 @@ class Workbench:
     def set(self, **changes: Any) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
         self._settings = self._settings.replace(**changes)
+        self._sets.append(changes)
         self._listeners.tell(Called(line("set", changes)))
         self._listeners.tell(SettingsSet(self._settings.model_dump()))
         return self._settings
@@ -138,14 +157,19 @@ class Workbench:
     def fit(self, start: str = "fresh", **settings: Any) -> Job[Run]:
         """Train; `settings` hold for this job alone. The model ends up with the trained weights.
 
-        start: "fresh" from the weights that the model had when the bench was made (or that you gave it since),
-        "continue" from where it is, or the id of a run whose last weights to start from.
+        start: "fresh" from the weights that the model had when the bench was made (or that you gave it since).
+        "continue" goes on from the end of the last fit as if it had not ended: optimizers, schedules, the place in the
+        data, random numbers. The id of a run goes on from its last checkpoint, "0012-fit@best" from its best one,
+        "0012-fit@1200" from the one after 1200 updates, in this process or another. Such a fit has the settings of its
+        run, but for those that you `set` since or give here; lengths count from the beginning of the whole run.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
-        chosen = self._settings.replace(**settings)
-        work = jobs.Fit(self._task, chosen, self._start, self._checked_start(start))
+        self._settings.replace(**settings)  # a typo is said before a run is looked for
+        origin = Origin(self.root, Wanted.of(start), self._settings, settings, self._fits())
+        chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
+        work = jobs.Fit(self._task, chosen, self._start, origin)
         called = {**({} if start == "fresh" else {"start": start}), **settings}
-        return self._submit("fit", chosen, called, work, _run_of, start)
+        return self._submit("fit", chosen, called, work, _run_of, origin.needs)
 
     def find_lr(
         self,
@@ -163,14 +187,17 @@ class Workbench:
 
         mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed loss is so many
         times its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does it.
+        start: the weights it sweeps from, as for `fit`; "continue": those that the model has.
         optimizer: of several, the one (counted from 0) whose rate is swept and whose loss is looked at; the others
         take their steps at the rates that they have. The setting `lr` is the first one's and moves all of them.
         """
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
-        chosen = self._settings.replace(**settings)
-        work = jobs.FindLR(self._task, chosen, self._start, self._checked_start(start), request)
+        chosen, wanted = self._settings.replace(**settings), Wanted.of(start)
+        wanted.weights(self.root)  # what is not there is said now
+        work = jobs.FindLR(self._task, chosen, self._start, wanted, self.root, request)
         called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
-        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), start)
+        needs = set() if wanted.run is None else {wanted.run}
+        return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), needs)
 
     def find_batch_size(
         self,
@@ -238,13 +265,13 @@ class Workbench:
         """The fits recorded under `root`, oldest first."""
         return [Run.open(found.path) for found in list_runs(self.root) if found.kind == "fit"]
 
-    def load(self, run: Run | str, which: str = "last") -> None:
-        """Give the model the weights of a run: "last", or "start" for those that it began with."""
+    def load(self, run: Run | str, which: str | int = "last") -> None:
+        """Give the model the weights of a run, which are the new start: "last", "best", "start", or after so many updates."""
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
         there = run.folder if isinstance(run, Run) and run.folder is not None else None
-        path = checkpoint_of(there or run_folder(self.root, run if isinstance(run, str) else run.id), which)
-        jobs.load_weights(self._task.model, path)
+        path = weights_of(there or run_folder(self.root, run if isinstance(run, str) else run.id), which)
+        self._start.load(path)
         self._listeners.tell(Called(line("load", {}, run if isinstance(run, str) else run.id, which)))
 
     def export(self, path: str | Path, run: Run | str | None = None) -> Path:
@@ -302,13 +329,11 @@ class Workbench:
 
     # -- inside
 
-    def _checked_start(self, start: Any) -> str:
-        if not isinstance(start, str):
-            hint = f" So many epochs are max_epochs={start!r}." if isinstance(start, int) else ""
-            raise SettingsError(f"start={start!r}: give 'fresh', 'continue' or the id of a run (run.id).{hint}")
-        if start not in ("fresh", "continue"):
-            checkpoint_of(run_folder(self.root, start), "last")
-        return start
+    def _fits(self) -> list[Asked]:
+        """The fits that were asked for so far, each with what was set since."""
+        with self._lock:
+            fits = [job for job in self.jobs if job.kind == "fit"]
+            return [Asked(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
     def _submit(
         self,
@@ -317,20 +342,20 @@ class Workbench:
         called: Mapping[str, Any],
         work: jobs.BenchWork,
         finish: Callable[[Job[T]], T],
-        start: str = "fresh",
+        needs: Collection[str] = (),
         positional: Sequence[Any] = (),
     ) -> Job[T]:
         self._launcher.check_open()
         with self._lock:
-            needed = {start for job, start in zip(self.jobs, self._starts, strict=True) if not job.done()} | {start}
+            needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
         place = place_for(self.root, kind, settings, self.summary, len(self.jobs), needed)
         work.bind(place)
-        job: Job[T] = Job(place.id, kind, settings, place.folder, work, finish)
+        job: Job[T] = Job(place.id, kind, place.folder, work, finish)
         for past in self.jobs:
             past.forget_frames()
         with self._lock:
             self.jobs.append(job)
-            self._starts.append(start)
+            self._needs[job], self._sets_before[job] = set(needs), len(self._sets)
         self._listeners.tell(Called(line(kind, called, *positional)))
         self._listeners.tell(StatusChanged("queued"))
         self._launcher.submit(job)

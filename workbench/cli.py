@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -78,9 +78,28 @@ def _show(options: argparse.Namespace) -> int:
     print(run)
     for name, value in run.settings.changed().items():
         print(f"  {name} = {value!r}")
+    for event in run.resumes:
+        values = "".join(f", {name}={value!r}" for name, value in event.values.items())
+        print(f"  resumed at update {event.step} from {event.run}@{event.checkpoint}{values}")
+    for text in _checkpoints(path):
+        print(f"  {text}")
     if run.error:
         print(f"  {run.error}")
     return 0
+
+
+def _checkpoints(run: Path) -> Iterator[str]:
+    """The checkpoints of a run, a line each, oldest first."""
+    from workbench.runs.checkpoints import find, list_checkpoints
+
+    there = list_checkpoints(run)
+    best = find(run, "best").name if any(one.value is not None for one in there) else None
+    for one in there:
+        value = "" if one.value is None else f"{one.monitor} {one.value:.4g}"
+        best_of_all = "best" if one.name == best else ""
+        weights = "" if one.resumable else f"weights alone: {one.why}"
+        place = f"checkpoint {one.name:<12}  epoch {one.epoch}"
+        yield "  ".join(filter(None, [place, value, best_of_all, weights]))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 Floats = NDArray[np.float32]
+
+_MEASURED = re.compile(r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norms|skipped")
+"""The columns that the engine measures itself."""
 
 
 def pack(values: Iterable[float] | NDArray[Any]) -> bytes:
@@ -72,15 +76,35 @@ class StepsDone:
         """The update numbers of the rows, shape (rows,)."""
         return self.step + self.every * np.arange(self.rows, dtype=np.int64)
 
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """The columns that the model logged, by its names."""
+        return tuple(name for name in self.columns if not _MEASURED.fullmatch(name))
+
+    @property
+    def on_bar(self) -> dict[str, float]:
+        """The last value of each column that the progress line shows."""
+        known = {name: values[~np.isnan(values)] for name in self.prog_bar for values in [self.array(name)]}
+        return {name: float(values[-1]) for name, values in known.items() if len(values)}
+
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """One validation check, after update `step` (the count of updates taken so far)."""
+    """One validation check, after update `step` (the count of updates taken so far).
+
+    Metrics of averaged weights stand beside the raw ones, with "_averaged" behind their names.
+    """
 
     step: int
     epoch: int
     metrics: dict[str, float]
     prog_bar: tuple[str, ...] = ()
+    """Those that the model logged with `prog_bar=True`."""
+
+    @property
+    def on_bar(self) -> dict[str, float]:
+        """What the progress line shows, by what the model said; the averaged weights' too."""
+        return {name: value for name, value in self.metrics.items() if name.removesuffix("_averaged") in self.prog_bar}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +115,11 @@ class Logged:
     epoch: int
     metrics: dict[str, float]
     prog_bar: tuple[str, ...] = ()
+
+    @property
+    def on_bar(self) -> dict[str, float]:
+        """What the progress line shows, by what the model said."""
+        return {name: value for name, value in self.metrics.items() if name in self.prog_bar}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +136,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """From here on another run goes on, from `checkpoint` of `run`, with these settings changed; what stands before is its record."""
+    """What stands before is the record of `run` up to its `checkpoint`; from here on this run goes on, with `values` changed."""
 
     step: int
     run: str

@@ -89,7 +89,7 @@ class Runner:
     """Runs scripts in clean processes, away from this repository."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._count = 0
         self._server = subprocess.Popen(
             [sys.executable, "-c", _SERVER],
@@ -118,7 +118,7 @@ class Runner:
     def run(self, script: Path, *options: str) -> Outcome:
         """Run a script to its end."""
         self._count += 1
-        there = self._folder / f"{self._count}"
+        there = self.folder / f"{self._count}"
         there.mkdir()
         argv = [str(script), *options, "--log_file", str(there / "log.jsonl"), "--output", str(there / "weights.pt")]
         said = there / "said.txt"

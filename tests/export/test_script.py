@@ -222,11 +222,11 @@ def test_without_a_record(runner: Runner, tmp_path: Path) -> None:
 def test_other_starts(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
     first = bench.fit().result()
-    second = bench.fit(start="continue").result()
+    second = bench.fit(start="continue", max_epochs=2).result()
     script = bench.export(tmp_path / "continued.py")
     check(bench, second, runner.run(script))
-    assert second.history["loss"][0] != first.history["loss"][0]
-    bench.fit(start=second.id, lr=1e-2).result()
+    assert len(second.history["loss"]) == 2 * len(first.history["loss"])
+    bench.fit(start=second.id, lr=1e-2, max_epochs=3).result()
     script = bench.export(tmp_path / "from_run.py")
     third = bench.job.result()  # type: ignore[union-attr]
     check(bench, third, runner.run(script))

@@ -624,7 +624,9 @@ def test_an_interrupt_stops_the_fit_and_keeps_its_history(tmp_path):
         leave()
         run = job.result()
         assert run.step > 200 and len(run.history["loss"]) == run.step
-        assert b.fit(start="continue", max_steps=2).result().status == "finished"
+        on = b.fit(start="continue", max_steps=run.step + 2).result()
+        assert (on.status, on.step) == ("finished", run.step + 2)
+        assert on.history["loss"][: run.step].tolist() == run.history["loss"].tolist()
         """,
         tmp_path,
     )

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from workbench.events import Suggestion, Trial
 from workbench.plots.batch_size import batch_size
+from workbench.plots.changes import change_marks
 from workbench.plots.clipping import WINDOW, Clipped, clipping, moving_share, was_cut
 from workbench.plots.grad_norm import grad_norm
-from workbench.plots.loss import change_marks, loss
+from workbench.plots.logged import logged
+from workbench.plots.loss import loss
 from workbench.plots.lr_curve import lr_curve
 from workbench.plots.names import fold, shorten
 from workbench.plots.ranges import span, wide
-from workbench.plots.run import Told, clip_line
+from workbench.plots.run import Best, Told, clip_line
 from workbench.plots.schedule import schedule
 from workbench.plots.smooth import ema
 
@@ -135,6 +137,66 @@ def test_labels_of_near_changes_are_joined() -> None:
     assert [m.label for m in marks] == ["lr → 0.1, clip → off", "", "lr → 0.2"]
     assert change_marks([(i, {"lr": 0.1}) for i in range(5)], step)[0].label == "5 changes"
     assert len(change_marks([(0, {"lr": 0.1})], np.empty(0))) == 1
+
+
+def test_where_a_run_was_resumed_is_marked_in_words() -> None:
+    step = np.arange(1000)
+    marks = change_marks([(400, "resumed, max_epochs → 5"), (400, {"lr": 1e-4}), (900, "resumed")], step)
+    assert [(m.x, m.label) for m in marks] == [(400, "resumed, max_epochs → 5, lr → 0.0001"), (400, ""), (900, "resumed")]
+    assert marks[0].why == "from update 400: resumed, max_epochs → 5; from update 400: lr → 0.0001"
+    wordy = change_marks([(400, f"resumed, early_stopping → {'x' * 99}")], step)[0]
+    assert len(wordy.label) == 48
+    assert "x" * 99 in wordy.why
+    history = {"step": step, "loss": np.ones(1000), "lr": np.ones(1000), "grad_norm": np.ones(1000)}
+    history["grad_norm_clipped"] = history["grad_norm"]
+    told = Told(history, {}, [(400, "resumed"), (600, {"gradient_clip_val": 0.5}), (800, {"lr": 0.1})])
+    for charts, labels in (
+        (told.loss(), ["resumed", "clip → 0.5", "lr → 0.1"]),
+        (told.lr(), ["resumed", "lr → 0.1"]),
+        (told.grad_norm(), ["resumed", "clip → 0.5", "lr → 0.1"]),
+        (told.clipping()[1:], ["resumed", "clip → 0.5"]),
+    ):
+        assert [m.label for m in charts[0].marks] == labels
+    np.testing.assert_array_equal(told.limit[[599, 600]], [np.nan, 0.5])
+
+
+def test_the_best_checkpoint_is_a_point_where_its_metric_is_drawn() -> None:
+    history = {"step": np.arange(9), "loss": np.ones(9)}
+    checks = {"step": np.array([4, 8]), "val_loss": np.array([0.5, 0.75]), "acc": np.array([0.1, 0.9])}
+    told = Told(history, checks, best=Best(4, "val_loss", 0.5))
+    assert [(m.x, m.y, m.label) for m in told.loss()[0].marks] == [(4, 0.5, "best checkpoint")]
+    assert told.named("acc")[0].marks == ()
+    assert Told(history, checks, best=Best(8, "acc", 0.9)).loss()[0].marks == ()
+    (mark,) = Told(history, checks, best=Best(8, "acc", 0.9)).named("acc")[0].marks
+    assert mark.why == "after 8 updates, acc 0.9"
+    assert Told(history, checks, best=Best(8, "val_loss_averaged", 0.25)).loss()[0].marks[0].y == 0.25
+
+
+def test_a_logged_value_is_drawn_by_update_over_epochs_and_of_the_checks() -> None:
+    nan = np.nan
+    history = {"step": np.arange(4), "loss": np.ones(4), "acc_step": np.array([0.1, nan, 0.3, nan]), "grad_norm/acc": np.ones(4)}
+    epochs = {"step": np.array([2, 4]), "epoch": np.array([0, 1]), "acc_epoch": np.array([0.2, 0.4]), "lr-SGD": np.ones(2)}
+    checks = {"step": np.array([4]), "epoch": np.array([1]), "acc": np.array([0.5]), "acc_averaged": np.array([0.6])}
+    told = Told(history, checks, logged=epochs, by_model=("acc_step", "grad_norm/acc"))
+    (chart,) = told.named("acc")
+    assert [(s.name, s.x.tolist(), s.style) for s in chart.series] == [
+        ("each update", [0, 2], "faint"), ("smoothed", [0, 2], "line"), ("over the epoch", [2, 4], "dots"),
+        ("validation, raw", [4], "points"), ("validation, averaged", [4], "dots"),
+    ]  # fmt: skip
+    assert len({s.tone for s in chart.series[1:]}) == 4
+    assert chart.x == told.loss()[0].x
+    low, high = chart.y.range or (9, 9)
+    assert low < 0.1 < 0.6 < high
+    assert [s.name for s in told.named("acc_step")[0].series] == ["each update", "smoothed"]
+    assert [s.name for s in told.named("lr-SGD")[0].series] == ["over the epoch"]
+    assert told.named("acc_averaged")[0].series[0].y.tolist() == [0.6]
+    for none in ("loss", "step", "epoch", "grad_norm", "val"):
+        assert told.named(none) == []
+    assert told.names() == ["acc_step", "grad_norm/acc", "acc_epoch", "lr-SGD", "acc", "acc_averaged"]
+    assert told.grad_norm() == []
+    assert Told(history | {"grad_norm": np.ones(4)}, {}, by_model=("grad_norm/acc",)).grad_norm()[0].heat is None
+    assert logged("ppl", (np.arange(9), np.geomspace(1, 1e4, 9))).y.log
+    assert not logged("gap", (np.arange(9), np.array([-1.0, *np.geomspace(1, 1e4, 8)]))).y.log
 
 
 def test_a_spike_stays_in_the_heat_map() -> None:

@@ -22,7 +22,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.loss import loss
 from workbench.plots.lr_curve import lr_curve
 from workbench.plots.palette import POINTS
-from workbench.plots.run import Told
+from workbench.plots.run import Best, Told
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -55,6 +55,20 @@ def several(rows: int = 300, *, turns: bool = True) -> Told:
     return Told(history, checks, [(rows // 2, {"lr": 1e-2, "batch_size": 64})], 1.0)
 
 
+def all_kinds(rows: int = 300, name: str = "acc") -> list[Chart]:
+    """A value that was logged for updates, epochs and checks, raw and averaged; resumed twice, with a best checkpoint."""
+    step = np.arange(rows)
+    values = np.where(step % 3 == 0, np.linspace(0, 1, rows), np.nan)
+    history = {"step": step, "loss": np.ones(rows), "lr": np.ones(rows), f"{name}_step": values}
+    epochs = {"step": np.array([rows]), "epoch": np.array([0]), f"{name}_epoch": np.array([0.5]), name: np.array([0.5])}
+    checks = {"step": np.array([rows]), "epoch": np.array([0]), name: np.array([0.75]), f"{name}_averaged": np.array([0.8])}
+    changes = [(rows // 3, "resumed, monitor → $x_1$ <b>"), (rows // 2, "resumed"), (rows // 2, {"lr": 1e-2})]
+    told = Told(
+        history, checks, changes, logged=epochs, by_model=[f"{name}_step"], best=Best(rows, f"{name}_averaged", 0.8)
+    )
+    return [*told.loss(), *told.lr(), *told.named(name)]
+
+
 def a_curve() -> Chart:
     lrs = np.geomspace(1e-5, 10, 100)
     losses = 2 - 1 / (1 + lrs**-0.5) + lrs**2
@@ -84,6 +98,10 @@ CHARTS: dict[str, Callable[[], Chart | list[Chart]]] = {
     "clipping": lambda: several().clipping(),
     "clipping, no updates": lambda: Told(several(0).history, {}, (), 1.0).loss() + several(0).lr(),
     "clipping switched off": lambda: Told(several().history, {}).clipping(),
+    "what was logged": all_kinds,
+    "what was logged once": lambda: all_kinds(1),
+    "what was logged never": lambda: all_kinds(0),
+    "what was logged under an odd name": lambda: all_kinds(30, "$\\frac{1}$ <b>/ " * 20),
     "curve": a_curve,
     "curve that broke at once": lambda: lr_curve(
         np.array([1e-5]), np.array([np.nan]), np.array([np.nan]), (), 1e-3

@@ -17,9 +17,12 @@ from workbench.events import (
     CurveEnded,
     CurvePoint,
     Event,
+    Logged,
     Message,
+    Resumed,
     RunEnded,
     RunStarted,
+    Saved,
     SearchEnded,
     StatusChanged,
     StepsDone,
@@ -210,7 +213,7 @@ def test_every_column_and_every_metric_is_kept_with_gaps(tmp_path: Path) -> None
     nan = math.nan
     np.testing.assert_array_equal(run.history["loss.1"], np.float32([nan, 2, nan, 4, nan]))
     np.testing.assert_array_equal(run.history["lr.1"], np.float32([0.2, 0.2, 0.2, 0.2, nan]))
-    np.testing.assert_array_equal(run.history["skipped"], np.float32([0, 1, nan, 0, nan]))
+    np.testing.assert_array_equal(run.history["skipped"], np.float32([0, 1, nan, 0, 0]))
     assert np.isnan(run.history["odd"]).all(), "a table of an unknown name is no column"
     np.testing.assert_array_equal(run.validation["val_loss_averaged"], [nan, 0.8])
     assert {len(values) for values in run.history.values()} == {5}
@@ -220,6 +223,95 @@ def test_every_column_and_every_metric_is_kept_with_gaps(tmp_path: Path) -> None
     assert [r["loss.0"] for r in rows] == ["1.0", "", "3.0", "", "", ""]
     assert [r["skipped"] for r in rows][:2] == ["0.0", "1.0"]
     assert rows[-1]["val_loss_averaged"] == "0.8"
+
+
+def of_a_module(**columns: list[float]) -> list[Event]:
+    """A module that logs values of updates, of epochs and of checks, some by the same names."""
+    nan = math.nan
+    first = {"loss": pack([3, 2]), "lr": pack([0.1] * 2), "acc_step": pack([0.25, nan]), "both": pack([1, 2])}
+    second = {"loss": pack([1]), "lr": pack([0.1]), "both": pack([3]), **{k: pack(v) for k, v in columns.items()}}
+    return [
+        RunStarted("a", "fit", SETTINGS, "cpu", ("conv",), 3, 2),
+        StepsDone(0, 1, 2, 0, 1.0, first, ("acc_step",)),
+        Validated(2, 0, {"val_loss": 0.5, "both": 20.0}),
+        Logged(2, 0, {"acc_epoch": 0.125, "acc": 0.125, "both": 10.0}),
+        StepsDone(2, 1, 1, 1, 2.0, second),
+        Validated(3, 1, {"val_loss": 0.75, "both": 30.0}),
+        Logged(3, 1, {"acc_epoch": 0.375, "acc": 0.375, "Verlust, ∑": 7.0}),
+        RunEnded("finished", 3, 2.5, None, {"loss": 1.0, "val_loss": 0.75, "both": 30.0}),
+    ]
+
+
+def test_what_a_model_logged_is_in_the_history_and_over_epochs(tmp_path: Path) -> None:
+    nan = math.nan
+    run = Run.open(recorded(tmp_path, of_a_module()))
+    assert run == Run.from_events(of_a_module())
+    np.testing.assert_array_equal(run.history["acc_step"], np.float32([0.25, nan, nan]))
+    assert [*run.logged] == ["step", "epoch", "acc_epoch", "acc", "both", "Verlust, ∑"]
+    assert run.logged["step"].tolist() == [2, 3]
+    assert run.logged["epoch"].tolist() == [0, 1]
+    np.testing.assert_array_equal(run.logged["both"], [10.0, nan])
+    with pytest.raises(ValueError, match="read-only"):
+        run.logged["acc"][0] = 7
+    assert run.metrics == {
+        "loss": 1.0, "acc_step": 0.25, "both": 30.0, "val_loss": 0.75, "acc_epoch": 0.375, "acc": 0.375, "Verlust, ∑": 7.0,
+    }  # fmt: skip
+    assert "acc_epoch 0.375" in repr(run)
+    assert " acc 0.375" not in repr(run), "it would be told twice"
+    text = io.StringIO()
+    run.to_csv(text)
+    rows = list(csv.DictReader(io.StringIO(text.getvalue())))
+    assert [r["acc_step"] for r in rows] == ["0.25", "", "", ""]
+    assert [r["both"] for r in rows] == ["1.0", "2.0", "3.0", ""]
+    assert [r["both (epoch)"] for r in rows] == ["", "", "10.0", ""]
+    assert [r["both (validation)"] for r in rows] == ["", "", "20.0", "30.0"]
+    assert [r["Verlust, ∑"] for r in rows] == ["", "", "", "7.0"]
+    assert Run.from_events(a_fit()).logged.keys() == {"step", "epoch"}
+
+
+def test_a_logged_value_or_a_metric_can_be_drawn_by_its_name() -> None:
+    run = Run.from_events(of_a_module())
+    assert [s.name for s in run.charts("acc")[0].series] == ["each update", "smoothed", "over the epoch"]
+    assert [s.name for s in run.charts("both")[0].series] == ["each update", "smoothed", "over the epoch", "validation"]
+    assert [s.name for s in run.charts("val_loss")[0].series] == ["validation"]
+    assert run.figure("Verlust, ∑").layout.yaxis.title.text == "Verlust, ∑"
+    assert run.charts("loss")[0].title == "Loss"
+    with pytest.raises(ValueError, match=r"no plot 'accuracy'\. It has: 'loss', 'lr', 'acc_step', 'both', 'acc_epoch', 'acc', "):
+        run.plot("accuracy")
+    # A layer's norms are its own, whatever a model logs beside them.
+    norms = {"grad_norm": [1.0], "layer_norms": [4.0], "grad_norm/head_logged": [9.0]}
+    run = Run.from_events(of_a_module(**norms))
+    np.testing.assert_array_equal(run.history["grad_norm/conv"], np.float32([math.nan, math.nan, 4]))
+    (heat, _) = run.charts("grad_norm")
+    assert heat.heat is not None
+    assert heat.heat.rows == ("conv",)
+    assert run.metrics["grad_norm/head_logged"] == 9
+
+
+def resumed() -> list[Event]:
+    """The second half of `a_fit` is another run's, which has been resumed itself."""
+    first, edited = a_fit(ended=False), {"max_epochs": 5, "lr": 0.01, "early_stopping": [{"monitor": "f1", "mode": "max"}]}
+    until = next(i for i, e in enumerate(first) if isinstance(e, Validated)) + 1
+    joint = [Saved(3, 1, "00000003", True, "val_loss", 0.5), Resumed(3, "0001-fit", "00000003")]
+    again = [Resumed(3, "0002-fit", "00000003", edited), Changed(3, {"lr": 0.01}), Message("it goes on")]
+    return [*first[:until], *joint, *again, *first[until:], RunEnded("finished", 6, 9.0)]
+
+
+def test_a_resumed_run_is_whole_and_says_where_it_comes_from(tmp_path: Path) -> None:
+    run = Run.open(recorded(tmp_path, resumed()))
+    assert run == Run.from_events(resumed())
+    assert [(e.run, e.step) for e in run.resumes] == [("0001-fit", 3), ("0002-fit", 3)]
+    assert run.history["step"].tolist() == [*range(6)]
+    assert "resumed from 0002-fit at update 3" in repr(run)
+    assert "resumed" not in repr(Run.from_events(a_fit()))
+    loss, _, total = run.charts()
+    why = "resumed, max_epochs → 5, early_stopping → {'monitor': 'f1', 'mode': 'max'}; from update 3: lr → 0.01"
+    assert [m.label for m in loss.marks] == ["3 changes", "", "", "lr → 0.01", "best checkpoint"]
+    assert why in loss.marks[0].why, "a live change is told once"
+    assert [m.label for m in total.marks] == ["3 changes", "", "", "lr → 0.01"]
+    assert (loss.marks[-1].x, loss.marks[-1].y) == (3, 0.5)
+    died = Run.from_events([e for e in resumed()[:9] if not isinstance(e, StepsDone)])
+    assert died.step == 3, "the checkpoint says how far it was"
 
 
 def test_how_much_was_clipped_and_left_out() -> None:
@@ -287,7 +379,7 @@ def test_a_part_of_the_picture_may_be_asked_for() -> None:
     assert run.plot(ax) is ax
     assert ax.get_title(loc="left") == "Loss"
     with pytest.raises(ValueError, match=r"no plot 'momentum'.*'loss', 'lr', 'grad_norm', 'clip'"):
-        run.plot("momentum")  # type: ignore[arg-type]
+        run.plot("momentum")
     unmeasured = Run.from_events([e for e in a_fit() if not isinstance(e, StepsDone)])
     with pytest.raises(ValueError, match="track_grad_norm"):
         unmeasured.plot("clip")

@@ -30,6 +30,9 @@ class Recorded:
         if self.last:
             self.optimizers[optimizer].step()
 
+    def clip(self, optimizer, clip_val, algorithm):
+        self.calls.append(("clip", optimizer, clip_val, algorithm))
+
     def zero_grad(self, optimizer=0):
         self.calls.append(("zero_grad", optimizer))
         self.optimizers[optimizer].zero_grad()
@@ -107,12 +110,14 @@ def test_toggling():
         self.untoggle_optimizer(1)
         self.toggle_optimizer(d.optimizer)
         d.untoggle()
+        with self.toggled_optimizer(g):
+            pass
         with pytest.raises(ArithmeticError), g.toggle_model(sync_grad=False):
             raise ArithmeticError
         with pytest.raises(TaskError, match="SGD is none of the optimizers of this run"):
             self.toggle_optimizer(SGD(self.g.parameters()))
 
-    toggled = [("toggle", n) for n in (0, 1, 1, 0)]
+    toggled = [("toggle", n) for n in (0, 1, 1, 0, 0)]
     calls, _ = played(play)
     assert calls == [call for pair in zip(toggled, [("untoggle", n) for _, n in toggled], strict=True) for call in pair]
 
@@ -187,12 +192,20 @@ def test_schedulers_belong_to_the_object():
 # -- what is refused, what stays
 
 
-def test_clipping_is_a_setting():
-    def play(self, batch):
-        self.clip_gradients(self.optimizers()[0], gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+def test_clipping_is_asked_for():
+    """The handle clips at the optimizer's next step; the settings hold where nothing is said, and 0 asks for nothing."""
 
-    with pytest.raises(TaskError, match=r"Gan calls self.clip_gradients: leave it out and set gradient_clip_val"):
-        played(play)
+    def play(self, batch):
+        g, d = self.optimizers()
+        self.clip_gradients(g, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+        self.clip_gradients(d, 0.25)
+        self.clip_gradients(d.optimizer, gradient_clip_val=0)
+        self.clip_gradients(d)
+
+    calls, _ = played(play, gradient_clip_val=2.0, gradient_clip_algorithm="value")
+    assert calls == [("clip", 0, 0.5, "norm"), ("clip", 1, 0.25, "value"), ("clip", 1, 2.0, "value")]
+    calls, _ = played(lambda self, batch: self.clip_gradients(self.optimizers()[0]))
+    assert calls == []
 
 
 def test_optimizers_outside_of_training():

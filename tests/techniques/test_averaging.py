@@ -71,6 +71,33 @@ def test_the_bits_are_those_of_averaged_model(kind):
     assert all(p.requires_grad == (p is not model.frozen) for p in parameters)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_an_average_goes_on_from_its_state(kind, after):
+    make, _ = KINDS[kind]
+    model, whole = Mixed(), make()
+    parameters = list(model.parameters())
+    for _ in range(after):
+        move(model)
+        whole.update(parameters)
+    rest = make()
+    rest.load_state_dict(whole.state_dict(), parameters)
+    for _ in range(3):
+        move(model)
+        whole.update(parameters)
+        rest.update(parameters)
+    assert (rest.count, whole.count) == (after + 3, after + 3)
+    assert same(rest.state_dict()["averages"], whole.state_dict()["averages"])
+
+
+def test_an_average_of_another_kind_begins_anew():
+    ema, swa = Average("ema", 0.9), Average("swa")
+    parameters = list(Mixed().parameters())
+    ema.update(parameters)
+    swa.load_state_dict(ema.state_dict(), parameters)
+    assert swa.count == 0
+
+
 def test_integers_cannot_be_averaged_equally_and_are_the_newest():
     number = nn.Parameter(torch.tensor([3]), requires_grad=False)
     average = Average("swa")

@@ -61,6 +61,18 @@ def test_a_time_counts_from_the_check_before():
     assert cadence.due_at_end(4, 1, False, 25.0)
 
 
+@pytest.mark.parametrize("interval", [1.0, 3, "00:00:00:10"])
+def test_it_goes_on_from_its_state(interval):
+    settings = Settings.make(val_check_interval=interval)
+    whole = Cadence(settings, 4)
+    whole.checked(6, 33.0)
+    rest = Cadence(settings, 4)
+    rest.load_state_dict(whole.state_dict())
+    for step, seconds in [(6, 33.5), (7, 42.5), (8, 43.5), (9, 50.0)]:
+        assert rest.due(step, 1, step % 4, seconds) == whole.due(step, 1, step % 4, seconds)
+        assert rest.due_at_end(step, 2, True, seconds) == whole.due_at_end(step, 2, True, seconds) == (step != 6)
+
+
 def test_the_last_step_is_checked_once_wherever_the_fit_ends():
     cadence = Cadence(Settings.make(val_check_interval=2), 10)
     assert cadence.due(4, 0, 4, 0.0)

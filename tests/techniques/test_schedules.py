@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, Se
 
 from workbench.settings import Settings
 from workbench.task.protocol import TaskError
-from workbench.techniques.schedules import built_in
+from workbench.techniques.schedules import built_in, is_built_in, move_to
 
 
 def sgd(*rates, momentum=0.0):
@@ -167,6 +167,39 @@ def test_a_saved_schedule_goes_on_as_if_never_stopped(shape):
     later.load_state_dict(saved["optimizer"])
     again.load_state_dict(saved["scheduler"])
     assert steps(later, again, 7) == steps(optimizer, scheduler, 7)
+
+
+@pytest.mark.parametrize("shape", ["constant", "linear", "cosine", "one_cycle"])
+@pytest.mark.parametrize("update", [0, 1, 2, 5, 11])
+def test_a_fresh_schedule_moved_to_an_update_is_one_that_came_there(shape, update):
+    settings = Settings.make(lr_schedule=shape, warmup=3)
+    there, moved = sgd(1.0, 0.5, momentum=0.9), sgd(1.0, 0.5, momentum=0.9)
+    came, fresh = built_in(there, settings, 12), built_in(moved, settings, 12)
+    steps(there, came, update)
+    move_to(fresh, update)
+    moved.step()  # as at the updates that it did not see; or torch warns of a step of the scheduler before one of it
+    for group, other in zip(moved.param_groups, there.param_groups, strict=True):
+        assert {k: v for k, v in group.items() if k != "params"} == {k: v for k, v in other.items() if k != "params"}
+    left = 11 - update
+    assert steps(moved, fresh, left) == steps(there, came, left)
+
+
+def test_one_cycle_moved_beyond_its_end_is_at_its_end():
+    settings = Settings.make(lr_schedule="one_cycle")
+    there, moved = sgd(), sgd()
+    came, fresh = built_in(there, settings, 12), built_in(moved, settings, 12)
+    steps(there, came, 11)
+    move_to(fresh, 40)
+    assert moved.param_groups[0]["lr"] == there.param_groups[0]["lr"]
+
+
+def test_built_in_schedules_are_told_from_others():
+    settings = Settings.make(lr_schedule="one_cycle")
+    assert is_built_in(built_in(sgd(), settings, 12), settings)
+    assert not is_built_in(OneCycleLR(sgd(), 1.0, 12), Settings())
+    assert is_built_in(built_in(sgd(), Settings.make(warmup=3), 12), Settings.make(warmup=3))
+    assert not is_built_in(torch.optim.lr_scheduler.LambdaLR(sgd(), lambda n: 1.0), Settings())
+    assert not is_built_in(LinearLR(sgd()), Settings())
 
 
 def test_a_schedule_can_be_copied_and_pickled():

@@ -71,6 +71,17 @@ def test_thresholds_are_lightnings(options, thresholds, values):
         assert ours.waited == twin.callback.wait_count
 
 
+@given(options=OPTIONS, thresholds=THRESHOLDS, values=st.lists(VALUES, max_size=15), at=st.integers(0, 15))
+def test_it_goes_on_from_its_state(options, thresholds, values, at):
+    monitor = EarlyStopping(monitor="val_loss", warmup=3, **options, **thresholds)
+    whole, rest = EarlyStop(monitor), EarlyStop(monitor)
+    for value in values[:at]:
+        whole.check({"val_loss": value})
+    rest.load_state_dict(whole.state_dict())
+    for value in values[at:]:
+        assert rest.check({"val_loss": value}) == whole.check({"val_loss": value})
+
+
 def told(values, **options):
     """What is said after each check."""
     stop = EarlyStop(EarlyStopping(monitor="val_loss", **options))

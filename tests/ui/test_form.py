@@ -36,6 +36,9 @@ def test_every_setting_has_a_control_that_shows_its_default_and_gives_it_back(na
         ("max_epochs", widgets.Text, 3),
         ("track_grad_norm", widgets.Text, "inf"),
         ("track_grad_norm", widgets.Text, None),
+        ("save_top_k", widgets.BoundedIntText, -1),
+        ("monitor_mode", widgets.Dropdown, "max"),
+        ("monitor_mode", widgets.Dropdown, None),
     ],
 )
 def test_the_control_fits_the_type_and_speaks_the_settings_values(name: str, kind: type, value: Any) -> None:
@@ -110,6 +113,13 @@ WRITTEN: list[tuple[str, str, Any]] = [
     ("compile", "inductor", "inductor"),
     ("truncated_bptt_steps", "32", 32),
     ("swa_lrs", "1e-3", 1e-3),
+    ("checkpoint_every", "500", 500),
+    ("checkpoint_every", "00:00:10:00", "00:00:10:00"),
+    ("checkpoint_every", "{'minutes': 10}", "00:00:10:00"),
+    ("checkpoint_every", "off", None),
+    ("monitor", "val_accuracy", "val_accuracy"),
+    ("monitor", "val/acc", "val/acc"),
+    ("monitor", "none", None),
     ("early_stopping", "val_loss", (EarlyStopping(monitor="val_loss"),)),
     ("early_stopping", "{'monitor': 'val_loss', 'patience': 5}", (EarlyStopping(monitor="val_loss", patience=5),)),
     ("early_stopping", "wb.EarlyStopping(monitor='f1', mode='max')", (EarlyStopping(monitor="f1", mode="max"),)),
@@ -155,6 +165,9 @@ def test_early_stopping_is_shown_without_what_is_understood(value: Any, shown: s
         ("limit_train_batches", "1.5"),
         ("find_lr_at", "now and then"),
         ("compile", "[" * 5000),
+        ("checkpoint_every", "0.5"),
+        ("checkpoint_every", "now and then"),
+        ("monitor", "[val_loss"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(name: str, typed: str) -> None:
@@ -196,6 +209,8 @@ def test_the_new_groups_are_there_in_order() -> None:
         ("compile", "off"),
         ("swa_lrs", "as scheduled"),
         ("swa_epoch_start", "0.8"),
+        ("checkpoint_every", "epochs 10 min apart"),
+        ("monitor", "val_loss, if any"),
     ],
 )
 def test_an_empty_box_says_what_holds(name: str, words: str) -> None:

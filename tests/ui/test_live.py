@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -14,8 +15,12 @@ from workbench.events import (
     Changed,
     CurveEnded,
     Event,
+    Logged,
+    Message,
+    Resumed,
     RunEnded,
     RunStarted,
+    Saved,
     StatusChanged,
     StepsDone,
     Suggestion,
@@ -101,7 +106,8 @@ def test_a_million_updates_stay_small() -> None:
     rows = 20_000
     for step in range(0, 1_000_000, rows):
         screen.draw(flush(step, rows, layers=100, total=1_000_000), Validated(step + rows, 0, {"val_loss": 1.0}))
-        screen.draw(Changed(step + rows, {"lr": 1e-3, "gradient_clip_val": 1.0}))
+        for at in (1, rows // 2, rows):
+            screen.draw(Changed(step + at, {"lr": 1e-3, "gradient_clip_val": 1.0}))
         screen.settle()
     fit, heat = screen.mirrors[0].rows("fit"), screen.mirrors[0].rows("heat")
     assert 500 <= len(fit) <= 1000
@@ -257,7 +263,74 @@ def test_changes_on_the_way_are_said_in_words() -> None:
     screen = Screen()
     screen.draw(started(), Changed(3, {"batch_size": 1024, "gradient_clip_val": None, "lr": 3e-4}))
     screen.settle()
-    assert [text for _, text in screen.mirrors[0].state["changes"]] == ["batch size→1024", "clip→off", "lr→3e-4"]
+    assert screen.mirrors[0].state["changes"] == [[3, "batch size→1024, clip→off, lr→3e-4"]]
+    assert screen.mirrors[0].state["clips"] == [[0, None], [3, None]]
+
+
+def test_a_resumed_run_is_drawn_whole_and_its_line_is_about_what_is_done_now() -> None:
+    """The past comes in a burst, at the pace of another process; then it goes on at half that pace."""
+    screen = Screen()
+    edited = {"lr": 3e-4, "max_epochs": 9, "early_stopping": [{"monitor": "val_acc", "mode": "max"}]}
+    screen.draw(started(), *(flush(step, 76) for step in range(0, 304, 76)), Validated(304, 0, {"val_loss": 0.5}))
+    screen.draw(Saved(304, 1, "00000304", True, "val_loss", 0.5))
+    screen.draw(Resumed(304, "0001-fit", "00000304", edited), Changed(304, {"lr": 3e-4}))
+    screen.settle()
+    state = screen.mirrors[0].state
+    assert state["progress"]["words"] == ["304/1000", "00:40", "epoch 1/5", "saved at 304"]  # no speed yet
+    assert state["said"] == "Training goes on at update 304."
+    assert state["changes"] == [[304, "resumed, lr→3e-4, max_epochs→9, early_stopping→{'monitor': 'val_acc', 'mode': 'max'}"]]
+    assert len(screen.mirrors[0].rows("fit")) == 304
+    for step in (304, 380):
+        event = flush(step, 76)
+        screen.draw(dataclasses.replace(event, seconds=40 + (step + 76 - 304) / 3.8))
+    screen.settle()
+    assert screen.mirrors[0].state["progress"]["words"][:3] == ["456/1000", "01:20 < 02:23", "3.8 updates/s"]
+    screen.draw(Saved(456, 1, "00000456-end"), RunEnded("finished", 456, 80.0))
+    screen.settle()
+    assert screen.mirrors[0].state["progress"]["words"] == ["456/1000", "01:20", "3.8 updates/s", "epoch 1/5"]
+
+
+def test_what_was_saved_last_is_said_while_there_is_more_to_lose() -> None:
+    screen = Screen()
+    screen.draw(started(), flush(0, 30), Saved(20, 0, "00000020"))
+    screen.settle()
+    assert screen.mirrors[0].state["progress"]["words"][-1] == "saved at 20"
+    screen.draw(RunEnded("failed", 30, 4.0, "ValueError: the data is broken"))
+    screen.settle()
+    assert screen.mirrors[0].state["progress"]["words"][-1] == "saved at 20"
+    screen.draw(started(), flush(0, 5))
+    screen.settle()
+    assert not any("saved" in word for word in screen.mirrors[0].state["progress"]["words"])
+
+
+def test_the_line_shows_what_the_model_wants_shown() -> None:
+    screen = Screen()
+    event = flush(0, 4)
+    event.columns["acc"], event.columns["secret"] = pack([0.1, np.nan, 0.25, np.nan]), pack([7.0] * 4)
+    screen.draw(started(), dataclasses.replace(event, prog_bar=("acc",)))
+    screen.draw(Validated(4, 0, {"val_loss": 0.5, "val_acc": 0.75, "val_acc_averaged": 0.875, "f1": 1.0}, ("val_loss", "val_acc")))
+    screen.draw(Logged(4, 0, {"train_acc_epoch": 0.5, "other": 3.0}, ("train_acc_epoch",)))
+    screen.draw(Logged(4, 0, {f"{'very' * 20}{i}": 1.0 for i in range(20)}, tuple(f"{'very' * 20}{i}" for i in range(20))))
+    screen.settle()
+    values = screen.mirrors[0].state["progress"]["values"]
+    assert values[1:6] == [
+        ["val", "0.5"], ["acc", "0.25"], ["val_acc", "0.75"], ["val_acc_averaged", "0.875"], ["train_acc_epoch", "0.5"],
+    ]  # fmt: skip
+    assert len(values) == 10
+    assert all(len(name) <= 40 for name, _ in values)
+    screen.draw(started())
+    screen.settle()
+    assert screen.mirrors[0].state["progress"]["values"] == []
+
+
+def test_marks_stay_small_whatever_they_say() -> None:
+    screen = Screen()
+    screen.draw(started())
+    for i in range(120):
+        screen.draw(Resumed(i, "0001-fit", "00000001", {"monitor": "内存不足" * 100, "lr": 0.1}), Message("read me"))
+    screen.settle()
+    assert len(screen.mirrors[0].state["changes"]) == 100
+    assert max(screen.sent) <= LIMIT
 
 
 def test_accumulation_by_epoch_is_drawn_like_any_other() -> None:

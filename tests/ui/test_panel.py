@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,20 @@ from ipywidgets.widgets.widget import _instances
 from torch import nn
 
 import workbench as wb
-from tests.ui.fakes import FakeBench
-from workbench.events import CurveEnded, Message, RunEnded, RunStarted, SettingsSet
+from tests.ui.fakes import LAYERS, FakeBench, FakeJob, flush
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    Event,
+    Logged,
+    Message,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    Saved,
+    SettingsSet,
+    Validated,
+)
 from workbench.settings import Settings
 from workbench.ui.header import HIGHEST, LOWEST, STEP, on_slider, rounded
 from workbench.ui.panel import Panel
@@ -425,3 +437,40 @@ def test_a_closed_panel_is_not_held_by_its_bench(tmp_path: Path) -> None:
         del panel
         gc.collect()
         assert gone() is None
+
+
+def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel, bench: FakeBench) -> None:
+    """Started from code: the record of the other run comes first, in a burst, with what was said and changed there."""
+
+    def going_on(job: FakeJob) -> Iterator[Event]:
+        yield RunStarted(job.id, "fit", {**job.settings.model_dump(), "lr": 0.1}, "cpu", LAYERS, 400, 10)
+        yield flush(0, 100, total=400)
+        yield from (Message("said in the other run", "warning"), Changed(50, {"lr": 0.2}), Validated(100, 0, {"val_loss": 0.5}))
+        yield Logged(100, 0, {"train_acc": 0.5}, ("train_acc",))
+        yield Saved(100, 1, "00000100", True, "val_loss", 0.5)
+        yield Resumed(100, "0001-fit", "00000100", {"max_epochs": 10, "lr": 1e-3})
+        yield from (Changed(100, {"lr": 1e-3}), Message("it goes on with its own seed=3", "info"))
+        yield flush(100, 50, 1, total=400)
+        while not job.stopped:
+            time.sleep(0.01)
+        yield RunEnded("stopped", 150, 20.0)
+
+    bench.set(lr=1e-3)
+    job = bench._start("fit", going_on)
+    until(lambda: len(job.events) == 11)
+    assert panel.pump.drain()
+    assert panel.pump.errors == ()
+    assert panel.notice.lines == [("info", "it goes on with its own seed=3")]
+    assert panel._in_run["lr"] == 1e-3
+    assert not visible(panel.run.apply), "the run has what the controls say"
+    late = Panel(bench)
+    for one in (panel, late):
+        state = one.canvas._picture.outbox._values
+        assert state["changes"] == [[50, "lr→0.2"], [100, "resumed, max_epochs→10, lr→1e-3"]]
+        assert state["progress"]["words"][0] == "150/400"
+        assert ["train_acc", "0.5"] in state["progress"]["values"]
+    bench.set(lr=0.2)
+    until(lambda: visible(panel.run.apply))
+    job.stop()
+    assert job.wait(10)
+    late.close()

@@ -10,6 +10,7 @@ import torch
 from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
+from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Modes, Session
 from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
@@ -31,20 +32,38 @@ def refuse_unused(session: Session) -> None:
         )
 
 
+class OwnSWALR(SWALR):
+    """The schedule of `swa_lrs`, to be told from one that the user has made."""
+
+
 def begin_epoch(session: Session) -> None:
     """At the first epoch of SWA its own schedule takes over, where a rate for it was given."""
-    settings = session.settings
-    if (
-        settings.weight_averaging != "swa"
-        or settings.swa_lrs is None
-        or session.epoch != swa_first_epoch(settings)
-    ):
+    if _has_rates(session) and session.epoch >= swa_first_epoch(session.settings):
+        for opt in session.optimizers:
+            begin_rates(session, opt)
+
+
+def rates_begun(session: Session) -> bool:
+    """Whether SWA's own schedule has taken over by now, epochs that were begun counted."""
+    return _has_rates(session) and session.epoch + session.mid_epoch > swa_first_epoch(session.settings)
+
+
+def begin_rates(session: Session, opt: Optimizing) -> None:
+    """SWA's own schedule takes over from an optimizer's others, if it has not done so yet."""
+    if in_swa(opt):
         return
-    for opt in session.optimizers:
-        schedule = SWALR(
-            opt.optimizer, settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy
-        )
-        opt.schedules = (Schedule(schedule, "epoch"),)
+    settings = session.settings
+    schedule = OwnSWALR(opt.optimizer, settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy)  # type: ignore[arg-type]
+    opt.schedules = (Schedule(schedule, "epoch"),)
+
+
+def in_swa(opt: Optimizing) -> bool:
+    """Whether this optimizer's rate follows SWA's own schedule."""
+    return any(isinstance(schedule.scheduler, OwnSWALR) for schedule in opt.schedules)
+
+
+def _has_rates(session: Session) -> bool:
+    return session.settings.weight_averaging == "swa" and session.settings.swa_lrs is not None
 
 
 def end_epoch(session: Session) -> None:

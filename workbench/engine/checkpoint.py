@@ -1,13 +1,39 @@
-"""Weights to and from a file: safetensors, written aside and renamed, so a file is whole or not there."""
+"""Weights and checkpoints to and from files: written aside and renamed, so that what is there is whole.
+
+Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) of the weights to use, all other state as
+plain containers and tensors (engine/plain.py), and `info.json`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from workbench.engine.plain import unpacked
+from workbench.runs.checkpoints import FORMAT, NAME, replaced
+
+_ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The model's parameters and persistent buffers by name, as they are: no copies."""
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def extra_state_of(model: nn.Module) -> dict[str, Any]:
+    """What the model's `get_extra_state` methods give that is no tensor, by the name in its state_dict."""
+    return {name: value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -15,14 +41,206 @@ def save_weights(model: nn.Module, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_model(model, str(aside))
-        os.replace(aside, path)
-    except SafetensorError as error:  # a full disk, in the library's words
-        raise OSError(f"{path.name} could not be written: {error}") from error
+        with _in_words(path.name):
+            _write_tensors(aside, tensors_of(model))
+            os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put the weights of `save_weights` into the model, in place, whatever device it is on."""
-    load_model(model, str(path), strict=True)
+    tensors = load_file(str(path))
+    wrong = misfit(model, tensors)
+    if wrong is not None:
+        raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
+    fill(model, tensors)
+
+
+def misfit(model: nn.Module, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
+    """The first difference between a model and weights that were saved, in words; None: they fit.
+
+    grown: a buffer may be of another shape than here, as where forward() puts another tensor in its place.
+    """
+    there = tensors_of(model)
+    ties = _ties(there)
+    free = {name for name, *_ in _buffers(model)} if grown else set()
+    for name, value in tensors.items():
+        if name in free:
+            continue
+        if name not in there:
+            return f"they have {name!r}, which {type(model).__name__} has not"
+        if value.shape != there[name].shape:
+            return f"{name!r} has shape {tuple(value.shape)} there and {tuple(there[name].shape)} here"
+    for name in there:
+        if name not in free and not any(other in tensors for other in ties[name]):
+            return f"{type(model).__name__} has {name!r}, which they have not"
+    return None
+
+
+def fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
+    """Make these the model's weights, in place; tied ones may stand under one of their names."""
+    for name, part, attribute in _buffers(model):
+        value, own = tensors.get(name), part._buffers[attribute]
+        if value is not None and (own is None or own.shape != value.shape):
+            part._buffers[attribute] = value.to(_device(model) if own is None else own.device, copy=True)
+    whole = dict(tensors)
+    for name, others in _ties(tensors_of(model)).items():
+        tied = [tensors[other] for other in others if other in tensors]
+        if name not in whole and tied:
+            whole[name] = tied[0]
+    # Copied under their own names, whatever hooks a state_dict has; extra state that is not known stays as it is.
+    model.load_state_dict({**whole, **(extra or {})}, strict=False)
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """The buffers by name, those without a value too, each with where it is."""
+    for path, part in model.named_modules():
+        for name in part._buffers:
+            yield f"{path}.{name}" if path else name, part, name
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, info: Mapping[str, Any]) -> None:
+    """A checkpoint in `folder`: weights, state (packed; None: it has weights alone) and what `info.json` says beside.
+
+    One of the same name gives way only when this one is whole. OSError: it could not be written, and nothing has changed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _clear_up(folder)
+    aside = folder / f".{name}.{os.getpid()}.part"
+    try:
+        with _in_words(name):
+            aside.mkdir()
+            _write_tensors(aside / "model.safetensors", tensors)
+            if state is not None:
+                with (aside / "state.pt").open("wb") as file:
+                    torch.save(state, file)
+            (aside / "info.json").write_text(json.dumps({**info, "format": FORMAT}), encoding="utf-8")
+            for part in aside.iterdir():
+                _to_disk(part)
+            _to_disk(aside)
+            _put(aside, folder / name)
+            _to_disk(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """All state in the directory of a checkpoint, in host memory; its weights under "weights"."""
+    state: dict[str, Any] = unpacked(torch.load(path / "state.pt", map_location="cpu", weights_only=True))
+    return {**state, "weights": load_file(str(path / "model.safetensors"))}
+
+
+def peek(path: Path, *names: str) -> dict[str, Any]:
+    """Some plain parts of the state in the directory of a checkpoint, without reading its tensors."""
+    state = torch.load(str(path / "state.pt"), map_location="cpu", weights_only=True, mmap=True)
+    return {name: unpacked(state[name]) for name in names}
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint: it is gone for readers before its files are."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part") if NAME.fullmatch(path.name) else path
+    path.rename(aside)
+    shutil.rmtree(aside)
+
+
+def _put(aside: Path, path: Path) -> None:
+    """Give it its name. An older one of that name is found under `replaced(path)` until this one stands there."""
+    older = replaced(path)
+    if path.exists():
+        shutil.rmtree(older, ignore_errors=True)
+        path.rename(older)
+    try:
+        aside.rename(path)
+    except OSError:
+        if older.exists():
+            older.rename(path)
+        raise
+    shutil.rmtree(older, ignore_errors=True)
+
+
+def _clear_up(folder: Path) -> None:
+    """What killed writers have left: half-written checkpoints go, one that was about to be replaced comes back."""
+    for path in list(folder.iterdir()):
+        if _ASIDE.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+    for older in folder.glob(".*.old"):
+        path = folder / older.name.removeprefix(".").removesuffix(".old")
+        if not NAME.fullmatch(path.name):
+            continue
+        if path.exists():
+            shutil.rmtree(older, ignore_errors=True)
+        else:
+            older.rename(path)
+
+
+@contextlib.contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """What cannot be written is an OSError, whichever library has come upon it: a full disk, say."""
+    try:
+        yield
+    except (SafetensorError, ValueError, KeyError) as error:  # also of a kind of tensor that the format has not
+        found = re.search(r"(.*) \(os error (\d+)\)", str(error))
+        if found is not None:
+            raise OSError(int(found[2]), f"{found[1]}, writing {name}") from error
+        raise OSError(f"{name} could not be written: {error}") from error
+    except RuntimeError as error:  # torch.save, of a file that ended too early
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from error
+        if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
+            raise
+        raise OSError(f"{name} could not be written: {str(error).splitlines()[0]}") from error
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Tied tensors once, under their first name; the others' names lead to it in the file's metadata."""
+    kept: dict[str, Tensor] = {}
+    metadata: dict[str, str] = {}
+    for name, others in _ties(tensors).items():
+        first = next((other for other in others if other in kept), None)
+        if tensors[name].layout is not torch.strided:
+            raise ValueError(f"{name!r} is a sparse tensor, which safetensors have not")
+        if first is not None:
+            metadata[name] = first
+        else:
+            kept[name] = tensors[name].detach().cpu().contiguous()
+    for name in _overlapping(kept):
+        kept[name] = kept[name].clone()
+    save_file(kept, str(path), metadata=metadata or None)
+
+
+def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """For each name the names of the same memory, read alike, itself included."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    found = {}
+    for name, tensor in tensors.items():
+        # Tensors without elements have no memory to share, and those of a kind without storage say nothing of theirs.
+        tells = tensor.layout is torch.strided and tensor.numel()
+        where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tells else (name,)
+        found[name] = groups.setdefault(where, [])
+        found[name].append(name)
+    return found
+
+
+def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:
+    """Those that share a storage with another one, which the format forbids (views of one tensor, say)."""
+    by_storage: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel():
+            by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
+    return [name for names in by_storage.values() if len(names) > 1 for name in names]
+
+
+def _to_disk(path: Path) -> None:
+    """Make sure that a crash of the machine does not take it away again."""
+    if os.name == "nt" and path.is_dir():
+        return  # directories cannot be opened there
+    number = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

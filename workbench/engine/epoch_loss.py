@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from workbench.events import StepsDone
@@ -22,6 +25,14 @@ class EpochLoss:
         losses = event.array("loss")
         finite = losses[np.isfinite(losses)]
         self._sum, self._count = self._sum + float(finite.sum(dtype=np.float64)), self._count + len(finite)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has added up in this epoch."""
+        return {"sum": self._sum, "count": self._count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state in the middle of an epoch."""
+        self._sum, self._count = state["sum"], state["count"]
 
     def metric(self) -> dict[str, float]:
         """{"train_loss": mean}; empty before the first update."""

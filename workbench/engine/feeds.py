@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from workbench.engine.reading import Reading, close, first
 from workbench.settings import Settings
 from workbench.task.data import DataSpec, Loader, batches_in
 from workbench.task.protocol import Task, TaskError
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
 from workbench.techniques.tbptt import pieces
+
+__all__ = ["Feeds", "first"]
 
 
 class Feeds:
@@ -23,47 +25,78 @@ class Feeds:
         self._task = task
         self.settings = settings
         """Those of the session, with the batch size as it is now."""
-        self._train = _train_loader(task.train, settings)
-        self.batches = _count(self._train, settings, "train")
+        self._train = self._reading(settings)
+        self._going: Reading | None = None
+        """What the latest epoch is read from; a live change of the batch size leaves it as it is."""
+        self._placed: tuple[Reading, int, int] | None = None
+        """What is left of an epoch: where it is read from, the batches done with, the pieces taken of the next one."""
+        self._pieces = 0
+        self.batches = _count(self._train.loader, settings, "train")
         """Training batches of an epoch; None where nobody can know."""
         if self.batches == 0:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
         self._given, self._whole = 0, False
         """Of data without a length: the batches of the last whole epoch, or of the first one so far."""
-        self._val: Loader | None = None
+        self._val: Reading | None = None
         self.val_batches: int | None = 0
         """Batches of a check of the validation data; None where nobody can know."""
         if task.val is not None:
             # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
-            self._val = task.val.loader(settings)
-            self.val_batches = _count(self._val, settings, "val")
+            self._val = Reading(task.val.loader(settings), "val", settings.batch_size)
+            self.val_batches = _count(self._val.loader, settings, "val")
 
     def use_batch_size(self, size: int) -> None:
-        """From the next epoch on, training batches of this size."""
-        _close(self._train)
+        """From the next epoch on, training batches of this size; the one that goes on keeps its loader."""
+        if self._train is not self._going:
+            self._train.close()
         self.settings = self.settings.replace(batch_size=size)
+        self._train = self._reading(self.settings)
+        self.batches = self._batches_of(self._train)
+
+    def _reading(self, settings: Settings) -> Reading:
         assert self._task.train is not None
-        self._train = _train_loader(self._task.train, self.settings)
-        length, limit = batches_in(self._train), self.settings.limit_train_batches
+        cut = settings.truncated_bptt_steps is not None
+        return Reading(_train_loader(self._task.train, settings), "train", settings.batch_size, rereads=cut)
+
+    def _batches_of(self, reading: Reading) -> int | None:
+        """Of another batch size than the run began with: of fewer, larger batches a fraction is at least one."""
+        length, limit = batches_in(reading.loader), self.settings.limit_train_batches
         if length is not None and isinstance(limit, float):
-            self.batches = max(1, limits.part(length, limit))  # of fewer, larger batches at least one
-        else:
-            self.batches = _count(self._train, self.settings, "train")
+            return max(1, limits.part(length, limit))
+        return _count(reading.loader, self.settings, "train")
 
     def train(self) -> Iterator[Any]:
-        """The batches of one epoch, or their pieces in time (truncated BPTT)."""
-        batches = first(self._train, self.batches)
-        return self.split(batches if self.batches is not None else self._counted(batches))
+        """The batches of one epoch, or their pieces in time (truncated BPTT); or what is left of a placed one."""
+        if self._placed is None:
+            reading, count, begun, left_out = self._train, self.batches, 0, 0
+        else:
+            reading, begun, left_out = self._placed
+            count = self.batches if reading is self._train else self._batches_of(reading)
+        if self._going is not None and self._going is not reading:
+            self._going.close()
+        self._going, self._placed = reading, None
+        batches = reading.batches(count)
+        batches = self.split(batches if count is not None else self._counted(batches, begun))
+        return batches if self.settings.truncated_bptt_steps is None else self._pieces_of(batches, left_out)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _counted(self, batches: Iterator[Any], given: int) -> Iterator[Any]:
         """Data without a length may have no end: another pass takes as many batches as an epoch has given."""
-        given = 0
         for batch in batches:
             given += 1
             if not self._whole:
                 self._given = given
             yield batch
         self._given, self._whole = given, True
+
+    def _pieces_of(self, pieces: Iterator[Any], left_out: int) -> Iterator[Any]:
+        """The pieces of batches, but for so many of the first batch; they are counted."""
+        self._pieces = 0
+        for piece in pieces:
+            if piece.first and self._pieces:
+                self._pieces = left_out = 0
+            self._pieces += 1
+            if self._pieces > left_out:
+                yield piece
 
     def split(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches as they are, or in pieces in time where the settings say so."""
@@ -79,7 +112,7 @@ class Feeds:
         try:
             yield from self.split(first(loader, self._given if self.batches is None else self.batches))
         finally:
-            _close(loader)
+            close(loader)
 
     @property
     def validates(self) -> bool:
@@ -90,7 +123,7 @@ class Feeds:
         """The batches of a check of the validation data."""
         if self._val is None or not self.validates:
             return ()
-        return first(self._val, self.val_batches)
+        return self._val.batches(self.val_batches)
 
     def sanity(self) -> Iterable[Any]:
         """The batches of the check before the first update, from a loader of its own."""
@@ -109,7 +142,58 @@ class Feeds:
         try:
             yield from first(loader, most)
         finally:
-            _close(loader)
+            close(loader)
+
+    def position(self, batch_idx: int) -> dict[str, Any]:
+        """Where the data are, to go on from there in another process; between two updates, no batch being fetched.
+
+        `batch_idx`: the batches of this epoch that are done with (under truncated BPTT, begun); 0: none has begun.
+        """
+        going, cut = self._going, self.settings.truncated_bptt_steps is not None
+        found: dict[str, Any] = {
+            "given": self._given,
+            "whole": self._whole,
+            "val": None if self._val is None else self._val.between(),
+        }
+        if not batch_idx:
+            return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.between()}
+        if going is None or batch_idx > going.taken:
+            raise ValueError(f"position({batch_idx}): the training data have not been read so far in this epoch.")
+        # A batch that is used piece by piece will be wanted again.
+        pieces = self._pieces if cut and batch_idx == going.taken else 0
+        taken = batch_idx - (pieces > 0)
+        return {
+            **found,
+            "inside": True,
+            "batch_size": going.batch_size,
+            "taken": taken,
+            "pieces": pieces,
+            "train": going.inside(taken, pieces > 0),
+        }
+
+    def place(self, position: Mapping[str, Any]) -> list[str]:
+        """Be where `position` says, before anything is read; what could not be made so, in words.
+
+        The next `train()` yields what was left of the epoch, at the batch size that it had.
+        """
+        self._given, self._whole = position["given"], position["whole"]
+        doubts = []
+        if self._val is not None and position["val"] is not None:
+            doubts += self._val.place_between(position["val"])
+        own = self._task.train is not None and self._task.train.parts.own_batches is not None
+        same = own or position["batch_size"] == self.settings.batch_size
+        if not position["inside"]:
+            # Another size than then begins with a loader of its own, as in `use_batch_size`.
+            return doubts + (self._train.place_between(position["train"]) if same else [])
+        taken, pieces = position["taken"], position["pieces"]
+        reading = self._train if same else self._reading(self.settings.replace(batch_size=position["batch_size"]))
+        doubts += reading.place_inside(position["train"], taken, pieces > 0)
+        self._going, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
+        return doubts
+
+    def exact(self) -> str | None:
+        """Why a checkpoint in the middle of an epoch would not be exact; None: it is, as far as can be known."""
+        return self._train.exact()
 
     def updates_in(self, epoch: int) -> int | None:
         """Updates in one epoch; None where nobody can know."""
@@ -128,8 +212,9 @@ class Feeds:
 
     def close(self) -> None:
         """Let go of loader processes."""
-        for loader in (self._train, self._val):
-            _close(loader)
+        for reading in (self._train, self._going, self._val):
+            if reading is not None:
+                reading.close()
 
 
 def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
@@ -141,29 +226,7 @@ def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
     return loader
 
 
-def first(loader: Loader, count: int | None) -> Iterator[Any]:
-    """The first batches of a loader; all of them to its very end, for some samplers draw a last number there.
-
-    Processes that live for one pass end with it, also where an error ends it: its traceback would keep them.
-    """
-    batches = iter(loader)
-    try:
-        yield from batches if count is None or count == batches_in(loader) else itertools.islice(batches, count)
-    finally:
-        if not loader.persistent_workers:
-            _end(batches)
-
-
 def _count(loader: Loader, settings: Settings, kind: str) -> int | None:
     limit = f"limit_{kind}_batches"
     asked = "overfit_batches" if settings.overfit_batches and not settings.fast_dev_run else limit
     return limits.count(batches_in(loader), getattr(settings, limit), asked)
-
-
-def _close(loader: Loader | None) -> None:
-    _end(getattr(loader, "_iterator", None))
-
-
-def _end(batches: Any) -> None:
-    if hasattr(batches, "_shutdown_workers"):
-        batches._shutdown_workers()

@@ -92,7 +92,8 @@ class _Fit:
         session = self.session
         session.train_mode()
         session.fitting = True
-        session.moments.forget()
+        if not session.resumed:  # what was tried; a checkpoint brings what was logged in its epoch
+            session.moments.forget()
         session.moments.fit_started()
         return obey(session, self.emit, self.inbox) or (
             not session.resumed and self.checks.sanity(self.emit, self.inbox)

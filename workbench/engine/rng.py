@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,18 @@ class RandomState:
             torch.cuda.manual_seed_all(self.seed)  # as they would have begun for the user
         if self.mps is not None:
             torch.mps.set_rng_state(self.mps)
+
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states by name, to be written to a file."""
+        return {name: getattr(self, name) for name in ("python", "numpy", "cpu", "cuda", "seed", "mps")}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> RandomState:
+        """Those of a file, as far as there are such devices here."""
+        cuda = state["cuda"][: torch.cuda.device_count()]
+        mps = state["mps"] if torch.backends.mps.is_available() else None
+        return cls(**{**state, "cuda": cuda, "mps": mps})
 
 
 class _Turn:

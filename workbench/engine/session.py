@@ -119,6 +119,8 @@ class Session:
         """The losses of the latest update, by optimizer."""
         self.buffers: list[tuple[Tensor, Tensor]] = []
         """The model's buffers, each with its value before the update at hand, where that may be left out."""
+        self.moved: set[tuple[str, str]] = set()
+        """Attributes of modules that a checkpoint has brought (engine/extras.py)."""
         self.draws = False
         """Whether updates are known to draw random numbers (dropout)."""
         self.recent: list[Any] = []

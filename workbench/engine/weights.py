@@ -6,6 +6,7 @@ import contextlib
 import copy
 import random
 import zlib
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,14 @@ from torch import Tensor, nn
 from workbench.task.protocol import Task
 
 # What every module has: the rest of its attributes are its own.
-_COMMON = frozenset(vars(nn.Module()))
+COMMON = frozenset(vars(nn.Module()))
+_FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
+    (list, "extend", (list.extend,)),
+    (deque, "extend", (deque.extend,)),
+    (set, "update", (set.update,)),
+    (dict, "update", (dict.update, OrderedDict.update, Counter.update)),
+)
+"""Kinds of containers, and how an empty one of them is filled; a class with a way of its own is none."""
 Slot = tuple[nn.Module, str, str]
 """A module, "_parameters" or "_buffers", and a name in it."""
 
@@ -33,15 +41,21 @@ class Weights:
 
     @classmethod
     def of(cls, task: Task, tensors: bool = False) -> Weights:
-        """A copy of the weights as they are now. `tensors`: also of tensors that are mere attributes."""
-        parts = _parts(task)
+        """A copy of the weights as they are now.
+
+        `tensors`: of all other attributes too. Tensors and containers get back what is in them, anything else is the
+        same object again, and what was not there is gone.
+        """
+        parts = parts_of(task)
         copies: dict[Tensor, Tensor] = {}  # tied weights are copied once
         values = []
         for slot, tensor in _slots(parts):
             if tensor not in copies:
                 copies[tensor] = tensor.detach().to("cpu", copy=True)
             values.append((slot, copies[tensor]))
-        held = [back for part in parts for back in _held(part, tensors)]
+        held = [back for part in parts for back in _held(part)]
+        if tensors:
+            held += [back for part in parts for back in _attributes(part)]
         return cls(tuple(values), tuple((part, plain_attributes(part)) for part in parts), tuple(held))
 
     def put(self, task: Task) -> None:
@@ -54,11 +68,12 @@ class Weights:
                     there.copy_(value)
                 else:  # forward() put another tensor in its place
                     getattr(part, kind)[name] = value.clone() if there is None else value.to(there.device, copy=True)
-        for (part, kind, name), _ in list(_slots(_parts(task))):
+        for (part, kind, name), _ in list(_slots(parts_of(task))):
             if kind == "_buffers" and (id(part), kind, name) not in known:
                 del part._buffers[name]
         for part, attributes in self.attributes:
-            vars(part).update(copy.deepcopy(attributes))
+            for attribute, own in attributes.items():
+                set_attribute(part, attribute, copy.deepcopy(own))
         for back in self.held:
             back()
 
@@ -83,7 +98,7 @@ class Mark:
         # Another buffer means another model, and so another start.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
         return cls(
-            _checksum(parameters, shapes), _checksum(buffers), {part: plain_attributes(part) for part in _parts(task)}
+            checksum(parameters, shapes), checksum(buffers), {part: plain_attributes(part) for part in parts_of(task)}
         )
 
     def set_since(self, before: Mark) -> dict[nn.Module, dict[str, Any]]:
@@ -100,11 +115,33 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {
         name: copy.deepcopy(value)
         for name, value in vars(module).items()
-        if name not in _COMMON and not name.startswith("__") and _is_plain(value)
+        if name not in COMMON and not name.startswith("__") and _is_plain(value)
     }
 
 
-def _parts(task: Task) -> list[nn.Module]:
+def set_attribute(part: nn.Module, name: str, value: Any) -> None:
+    """Set an attribute; a container stays the object that it is, for others may hold it too."""
+    there = vars(part).get(name)
+    if type(there) is type(value) and is_container(there):
+        refill(there, value)
+    else:
+        vars(part)[name] = value
+
+
+def is_container(value: Any) -> bool:
+    """Whether it is a list, dict, set or deque that `refill` can fill."""
+    return any(isinstance(value, kind) and getattr(type(value), fill) in usual for kind, fill, usual in _FILLS)
+
+
+def refill(container: Any, content: Any) -> None:
+    """Give a container this content."""
+    fill = next(fill for kind, fill, _ in _FILLS if isinstance(container, kind))
+    container.clear()
+    getattr(container, fill)(content)
+
+
+def parts_of(task: Task) -> list[nn.Module]:
+    """All modules of a task, each once."""
     return list(dict.fromkeys(part for whole in task.modules for part in whole.modules()))
 
 
@@ -116,19 +153,44 @@ def _slots(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
                     yield (part, kind, name), tensor
 
 
-def _held(part: nn.Module, tensors: bool) -> Iterator[Callable[[], object]]:
-    """How to bring back a module's own generators, and the tensors that are mere attributes."""
+def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
+    """How to bring back a module's own generators."""
     for name, value in vars(part).items():
-        if name in _COMMON:
+        if name in COMMON:
             continue
         if isinstance(value, torch.Generator):
             yield partial(value.set_state, value.get_state())
         elif isinstance(value, np.random.Generator):
             yield partial(setattr, value.bit_generator, "state", copy.deepcopy(value.bit_generator.state))
+        elif isinstance(value, np.random.RandomState):
+            yield partial(value.set_state, value.get_state())
         elif isinstance(value, random.Random):
             yield partial(value.setstate, value.getstate())
-        elif isinstance(value, Tensor) and tensors:
+
+
+def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
+    """How to bring back all of a module's own attributes: the same objects, tensors and containers with what is in them."""
+    kept = {name: value for name, value in vars(part).items() if _is_own(name)}
+    yield partial(_put_all_back, part, kept)
+    for name, value in kept.items():
+        if isinstance(value, Tensor):
             yield partial(_put_back, part, name, value, value.detach().clone())
+        elif is_container(value):
+            yield partial(_put_content_back, value, copy.deepcopy(value) if _is_plain(value) else copy.copy(value))
+
+
+def _is_own(name: str) -> bool:
+    return name not in COMMON and not name.startswith("__")
+
+
+def _put_all_back(part: nn.Module, kept: Mapping[str, Any]) -> None:
+    for name in [name for name in vars(part) if _is_own(name) and name not in kept]:
+        del vars(part)[name]
+    vars(part).update(kept)
+
+
+def _put_content_back(container: Any, content: Any) -> None:
+    refill(container, copy.deepcopy(content) if _is_plain(content) else content)
 
 
 def _put_back(part: nn.Module, name: str, tensor: Tensor, value: Tensor) -> None:
@@ -137,7 +199,8 @@ def _put_back(part: nn.Module, name: str, tensor: Tensor, value: Tensor) -> None
     vars(part)[name] = tensor
 
 
-def _checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
+def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
+    """A checksum of what is in the tensors."""
     for tensor in tensors:
         flat = tensor.detach().cpu().contiguous().view(-1)
         data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
@@ -146,7 +209,7 @@ def _checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple, set)):
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
         return all(map(_is_plain, value))
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))

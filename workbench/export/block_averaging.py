@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export import block_precision, loaders
+from workbench.export import block_hooks, block_precision, loaders
 from workbench.export.lines import call, indented
 from workbench.export.recipe import Recipe
 
@@ -98,11 +98,11 @@ def _in_place(r: Recipe) -> list[str]:
 def _refresh(r: Recipe) -> str:
     if not r.refreshes:
         return ""
-    indexed = r.numbered
+    indexed = r.indexed
     forward = "forward(network, batch)"
     if r.hooks is not None:
         forward = f"network.training_step(batch{', number' if indexed else ''})"
-    moved = ["batch = send_to_device(batch, device, non_blocking=True)", *block_precision.inside(r, [forward], "device")]
+    moved = [block_hooks.to_device(r, "device"), *block_precision.inside(r, [forward], "device")]
     if r.train.empty:
         moved = ["if batch is None:", "    continue", *moved]
     head = "for number, batch in enumerate(batches):" if indexed else "for batch in batches:"

@@ -56,7 +56,8 @@ def _step(r: Recipe) -> str:
 
             def forward(self, *batch@@):
         ''').replace("@@", ", **state" if r.told else "")
-    lines = [f"result = self.module.training_step(*batch{', **state' if r.told else ''})"]
+    kept = "result = self.result" if r.hands_results_on else "result"
+    lines = [f"{kept} = self.module.training_step(*batch{', **state' if r.told else ''})"]
     parts = [f'result["{name}"]' for name in returned(r)]
     if len(parts) > 1:
         lines += ["if result is None:", "    return None"] if r.skips else []

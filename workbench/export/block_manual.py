@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export import block_precision
-from workbench.export.block_windows import TO_DEVICE
+from workbench.export import block_hooks, block_precision
 from workbench.export.lines import indented
 from workbench.export.recipe import Recipe
 
@@ -24,10 +23,13 @@ def _own_schedules(r: Recipe) -> bool:
 
 def _optimizer(r: Recipe) -> str:
     step = list(_SET_ASIDE) if r.accumulates else []
-    if r.clips:
-        step.append(
-            f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_(self.own, self.config.gradient_clip_val)"
-        )
+    step += block_hooks.called(r, "on_before_optimizer_step", "self.optimizer")
+    clip = f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_(self.own, self.config.gradient_clip_val)"
+    if "clip_gradients" in r.own.methods:
+        step += ["if self.limits is not None:", "    clip, value = self.limits", "    clip(self.own, value)", "    self.limits = None"]
+        step += ["else:", f"    {clip}"] if r.clips else []
+    elif r.clips:
+        step.append(clip)
     step += ["self.optimizer.step()", "self.optimizer.zero_grad()", "self.window.taken = True", "return result"]
     waits = "its step waits for an update's last batch" if r.accumulates else "its step drops the gradients behind it"
     waits = f"its step clips, and {waits.removeprefix('its step ')}" if r.clips else waits
@@ -38,7 +40,7 @@ def _optimizer(r: Recipe) -> str:
             def __init__(self, optimizer, network, config, window):
                 self.optimizer, self.config, self.window = optimizer, config, window
                 self.own = parameters_of(network, optimizer)
-                self.trained = [p for p in network.parameters() if p.requires_grad]@kept
+                self.trained = [p for p in network.parameters() if p.requires_grad]@kept@limits
 
             @property
             def __class__(self):
@@ -75,7 +77,8 @@ def _optimizer(r: Recipe) -> str:
         text = text.replace("optimizer, network, config, window)", "optimizer, network, window)").replace(
             "self.optimizer, self.config, self.window = optimizer, config, window", "self.optimizer, self.window = optimizer, window"
         )
-    inner = {"@kept": "\n        self.kept = []" if r.accumulates else "", "@waits": waits, "@step": "\n".join(indented(indented(step)))}
+    limits = "\n        self.limits = None" if "clip_gradients" in r.own.methods else ""
+    inner = {"@limits": limits, "@kept": "\n        self.kept = []" if r.accumulates else "", "@waits": waits, "@step": "\n".join(indented(indented(step)))}
     for mark, value in inner.items():
         text = text.replace(mark, value)
     return text
@@ -120,11 +123,11 @@ _SCHEDULER = dedent('''\
 def _methods(r: Recipe) -> str:
     share = [
         *(["part = loss * window.share"] if r.accumulates else ["part = loss"]),
-        "part.backward(**options)",
+        *block_hooks.backward(r, "part", "**options"),
         "window.loss = part.detach() if window.loss is None else window.loss + part.detach()",
     ]
     return dedent('''\
-        def steps_itself(network, optimizers, schedulers, window):
+        def steps_itself(network, @configoptimizers, schedulers, window):
             """Give the network the methods that its `training_step` counts on."""
 
             def backward(loss, gradient=None, **options):
@@ -143,7 +146,32 @@ def _methods(r: Recipe) -> str:
             network.toggle_optimizer = lambda optimizer, *_, **__: chosen(optimizer).toggle()
             network.untoggle_optimizer = lambda optimizer, *_, **__: chosen(optimizer).untoggle()''').replace(
         "@share", "\n".join(indented(indented(share)))
-    )
+    ).replace("@config", "config, " if _passes_config(r) else "") + "".join(f"\n{line}" if line else "" for line in indented(_more_methods(r)))
+
+
+def _passes_config(r: Recipe) -> bool:
+    return r.clips and "clip_gradients" in r.own.methods
+
+
+def _more_methods(r: Recipe) -> list[str]:
+    """Those that not every model calls."""
+    lines = []
+    if "toggled_optimizer" in r.own.methods:
+        lines.append("network.toggled_optimizer = lambda optimizer: chosen(optimizer).toggle_model()")
+    if "clip_gradients" in r.own.methods:
+        value = "config.gradient_clip_val" if r.clips else "0.0"
+        lines += [
+            "",
+            "def clip_gradients(optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):",
+            f"    value = {value} if gradient_clip_val is None else gradient_clip_val",
+            '    clip = {"norm": torch.nn.utils.clip_grad_norm_, "value": torch.nn.utils.clip_grad_value_}',
+            "    if value:",
+            f'        algorithm = gradient_clip_algorithm or "{r.settings.gradient_clip_algorithm}"',
+            "        chosen(optimizer).limits = clip[algorithm.lower()], value",
+            "",
+            "network.clip_gradients = clip_gradients",
+        ]
+    return lines
 
 
 def made(r: Recipe, schedulers: list[str]) -> list[str]:
@@ -157,23 +185,31 @@ def made(r: Recipe, schedulers: list[str]) -> list[str]:
     return [
         f"state = SimpleNamespace({first}loss=None, taken=False, off=[])",
         f"steps = [ManualOptimizer(one, {config}) for one in {optimizers}]",
-        f"steps_itself(network, steps, [{', '.join(given)}], state)",
+        f"steps_itself(network, {'config, ' if _passes_config(r) else ''}steps, [{', '.join(given)}], state)",
     ]
+
+
+def _batch_ended(r: Recipe) -> list[str]:
+    """Behind all batches of a window but the last, behind which the update comes."""
+    ended = block_hooks.batch_ended(r)
+    return ["if place < len(window) - 1:", *indented(ended)] if ended else []
 
 
 def update(r: Recipe) -> list[str]:
     """Each batch of the window is given to the model, which calls backward and steps."""
-    call = f"network.training_step(batch{', number' if r.numbered else ''})"
+    call = f"network.training_step(batch{', number' if r.indexed else ''})"
+    call = f"result = {call}" if r.hands_results_on else call
     begun = ["state.loss, state.taken = None, False"]
+    nothing = ["if state.loss is None and not state.taken:", "    continue"]
     ended = [
         "steps[0].untoggle()  # what the model has left toggled",
-        "if state.loss is None and not state.taken:",
-        "    continue",
+        *block_hooks.left_out(r, nothing),
         "loss = state.loss",
     ]
+    moved = [block_hooks.to_device(r), *block_hooks.batch_started(r)]
     if not r.accumulates:
         empty = ["if batch is None:", "    continue"] if r.train.empty else []
-        return [*empty, *begun, TO_DEVICE, *block_precision.inside(r, [call]), *ended]
+        return [*empty, *begun, *moved, *block_precision.inside(r, [call]), *ended]
     item = "(number, batch)" if r.numbered else "batch"
     filtered = [f"window = [{item} for {item.strip('()')} in window if batch is not None]"] if r.train.empty else []
     return [
@@ -181,8 +217,7 @@ def update(r: Recipe) -> list[str]:
         *begun,
         f"for place, {item} in enumerate(window):",
         "    state.last, state.share = place == len(window) - 1, 1 / len(window)",
-        f"    {TO_DEVICE}",
-        *indented(block_precision.inside(r, [call])),
+        *indented([*moved, *block_precision.inside(r, [call]), *_batch_ended(r)]),
         "for one in steps:",
         "    if one.kept:  # it stepped earlier in the window, and not at its last batch",
         "        one.step()",

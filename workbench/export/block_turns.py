@@ -10,7 +10,8 @@ from workbench.export.recipe import Recipe
 
 def owned(r: Recipe) -> str:
     """Whose parameters are whose."""
-    if not (r.several or r.manual or (needs_parameters(r) and not r.optimizers[0].whole)):
+    clips_itself = "clip_gradients" in r.own.methods
+    if not (r.several or r.manual or clips_itself or (needs_parameters(r) and not r.optimizers[0].whole)):
         return ""
     return dedent('''\
         def parameters_of(network, optimizer):
@@ -22,7 +23,8 @@ def owned(r: Recipe) -> str:
 def needs_parameters(r: Recipe) -> bool:
     """Whether the loop looks at parameters itself."""
     made_up = r.accumulates and (r.skips or r.reports_weight or r.train.empty)
-    return r.clips or r.settings.on_nonfinite == "skip" or made_up
+    clips = r.clips and not r.owns("configure_gradient_clipping")
+    return clips or r.settings.on_nonfinite == "skip" or made_up
 
 
 def toggled(r: Recipe) -> str:

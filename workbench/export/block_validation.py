@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-from workbench.export import block_precision
+from workbench.export import block_hooks, block_log, block_precision, block_trainer
 from workbench.export.block_loss import returned
 from workbench.export.given import Data
 from workbench.export.lines import indented
@@ -31,24 +31,38 @@ def validate(r: Recipe) -> str:
     if not r.validates:
         return ""
     assert r.val is not None
+    before, behind = _told(r, "validation_start", "validation_epoch_start"), _told(r, "validation_epoch_end", "validation_end")
     lines = [
         *_in_eval_mode(r),
-        "seen = []" if _one_score(r) else "seen = {}",
+        *(["logged.begin()"] if r.logs_widely else []),
+        *([] if r.logs_widely else ["seen = []" if _one_score(r) else "seen = {}"]),
         "with random_numbers_kept():",
-        *indented(_scores(r, r.val)),
+        *indented([*before, *_scores(r, r.val), *behind, *_told(r, "validation_model_train")]),
         "for part, training in modes.items():",
         "    part.training = training",
+        *block_trainer.checked(r),
         *_means(r),
     ]
-    logged = ", logged" if r.hooks is not None else ""
-    head = f'@torch.no_grad()\ndef validate(model, loader, device{logged}):\n    """Each metric\'s mean over the samples."""\n'
-    return f"{head}{indent(chr(10).join(lines), '    ')}\n\n\n{_MEAN}"
+    head = f'@torch.no_grad()\ndef validate({", ".join(arguments(r, "model", "loader", "device"))}):\n    """Each metric\'s mean over the samples."""\n'
+    return f"{head}{indent(chr(10).join([*block_trainer.checking(r), *lines]), '    ')}\n\n\n{_MEAN}"
+
+
+def arguments(r: Recipe, *given: str) -> list[str]:
+    """What `validate` takes."""
+    stage = block_trainer.asks(r, "training", "validating", "sanity_checking", "evaluating")
+    return [*given, *(["logged"] if r.hooks is not None else []), *(["trainer"] if stage else [])]
+
+
+def _told(r: Recipe, *names: str) -> list[str]:
+    """The object hears of moments of a check."""
+    return [line for name in names for line in block_hooks.called(r, f"on_{name}", network="model")]
 
 
 def _in_eval_mode(r: Recipe) -> list[str]:
     """The model, with a loss and metrics that are modules, goes to eval mode; `modes` says what was."""
     if not (r.loss_is_module or r.metric_modules):
-        return ["modes = {part: part.training for part in model.modules()}", "model.eval()"]
+        eval_mode = _told(r, "validation_model_eval") or ["model.eval()"]
+        return ["modes = {part: part.training for part in model.modules()}", *eval_mode]
     own = "modules += [metric for metric in metrics.values() if isinstance(metric, torch.nn.Module)]"
     return [
         f"modules = [model{', loss_function' if r.loss_is_module else ''}]",
@@ -74,6 +88,8 @@ def _one_score(r: Recipe) -> bool:
 def _means(r: Recipe) -> list[str]:
     """The mean over the samples of all processes."""
     assert r.val is not None
+    if r.logs_widely:
+        return ["return logged.reduced()"]
     if _one_score(r) and r.val.empty:  # there may be nothing to take the mean of
         return ["seen = gather_object(seen)", 'return {"val_loss": weighted_mean(seen)} if seen else {}']
     if _one_score(r):
@@ -87,9 +103,11 @@ def _means(r: Recipe) -> list[str]:
 
 def _scores(r: Recipe, data: Data) -> list[str]:
     """The metrics of each batch."""
-    numbered = r.hooks is not None and r.hooks.val_index
+    told = r.owns("on_validation_batch_start", "on_validation_batch_end")
+    numbered = told or (r.hooks is not None and r.hooks.val_index)
     head = "for number, batch in enumerate(loader):" if numbered else "for batch in loader:"
-    lines = ["batch = send_to_device(batch, device, non_blocking=True)"]
+    lines = [block_hooks.to_device(r, "device"), *(["logged.open = []"] if r.logs_widely else [])]
+    lines += block_hooks.called(r, "on_validation_batch_start", "batch", "number", network="model")
     if data.empty:
         lines = ["if batch is None:", "    continue", *lines]
     weight = "weight" if "weight" in _forward_gives(r) and r.hooks is None else data.count
@@ -104,15 +122,17 @@ def _scores(r: Recipe, data: Data) -> list[str]:
             called = "loss"
         return [head, *indented([*lines, f"seen.append(({called}.float().item(), {weight}))"])]
     lines += block_precision.inside(r, _own_scores(r) if r.hooks is not None else _given_scores(r), "device")
-    if r.hooks is not None and r.step.reports_weight:
+    if r.hooks is not None and r.own.weighs:
         lines.append(f'count = {_reported(data)}')
         weight = "count"
+    if r.logs_widely:
+        return [head, *indented([*lines, *block_log.weighed(r, weight, data.count)])]
     return [
         head,
         *indented(lines),
         "    for name, value in scores.items():",
         "        if isinstance(value, torch.Tensor):",
-        "            value = value.float().mean().item()",
+        f"            value = {'value.item()' if r.hooks is not None else 'value.float().mean().item()'}",
         f"        seen.setdefault(name, []).append((value, {weight}))",
     ]
 
@@ -137,11 +157,16 @@ def _given_scores(r: Recipe) -> list[str]:
 def _own_scores(r: Recipe) -> list[str]:
     assert r.hooks is not None
     index = ", number" if r.hooks.val_index else ""
-    return [
-        "logged.clear()",
+    lines = [
         f"result = model.validation_step(batch{index})",
         'loss = result.get("loss", result.get("val_loss")) if isinstance(result, dict) else result',
+    ]
+    if r.logs_widely:
+        return lines
+    return [
+        "logged.clear()",
+        *lines,
         "scores = dict(logged)",
         "if isinstance(loss, torch.Tensor) and loss.numel() == 1:",
-        '    scores.setdefault("val_loss", loss)',
+        '    scores.setdefault("val_loss", loss.float())',
     ]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export import block_loss, block_pieces, block_precision, loaders
+from workbench.export import block_hooks, block_loss, block_pieces, block_precision, loaders
 from workbench.export.lines import indented
 from workbench.export.recipe import Recipe
-
-TO_DEVICE = "batch = send_to_device(batch, accelerator.device, non_blocking=True)"
 
 
 def sizes(r: Recipe) -> str:
@@ -79,15 +77,24 @@ def _call(r: Recipe) -> str:
         return f"forward(wrapped, batch{', ' + state if r.carries else ''})"
     told = {"optimizer_idx": "turn", "hiddens": state}
     more = [f"{name}={told[name]}" for name in r.told]
-    return f"wrapped({', '.join(['batch', *(['number'] if r.numbered else []), *more])})"
+    return f"wrapped({', '.join(['batch', *(['number'] if r.indexed else []), *more])})"
 
 
 def _one_batch(r: Recipe, moved: bool) -> list[str]:
     lines = ["if batch is None:", "    continue"] if r.train.empty and not r.carries else []
-    lines += [*([] if moved else [TO_DEVICE]), *_fresh(r)]
-    lines += block_precision.inside(r, block_loss.taken(r, _call(r)))
-    lines.append(f"{block_precision.scaled(r, 'loss')}.backward()")
-    return [*lines, *_carried(r)]
+    lines += [*([] if moved else [block_hooks.to_device(r), *block_hooks.batch_started(r)]), *_fresh(r)]
+    lines += block_precision.inside(r, block_hooks.left_out(r, block_loss.taken(r, _call(r))))
+    return [*lines, *_backward(r, "loss"), *_carried(r)]
+
+
+def _backward(r: Recipe, loss: str, first: str = "") -> list[str]:
+    """The backward pass; an object that has a say in updates keeps its gradients until then. first: whether it is a window's."""
+    if not r.within:
+        return [f"{block_precision.scaled(r, loss)}.backward()"]
+    zeroed = block_hooks.zeroed(r)
+    lines = [f"if {first}:", *indented(zeroed)] if first else zeroed
+    lines += [f"scaled = {block_precision.scaled(r, loss)}"] if r.scales else []
+    return [*lines, *block_hooks.backward(r, "scaled" if r.scales else loss)]
 
 
 def _fresh(r: Recipe) -> list[str]:
@@ -118,15 +125,18 @@ def _window(r: Recipe) -> list[str]:
     lines.append(f"for place, {within} in enumerate(window):")
     backward = _weighted(r, share, varies)
     if r.alone:
-        each = [TO_DEVICE, *_fresh(r), *backward]
+        each = [block_hooks.to_device(r), *block_hooks.batch_started(r), *_fresh(r), *backward]
     else:
         each = [
-            TO_DEVICE,
+            block_hooks.to_device(r),
+            *block_hooks.batch_started(r),
             "last = place == len(window) - 1",
             "with contextlib.nullcontext() if last else accelerator.no_sync(wrapped):",
             *indented(backward),
         ]
     each += ["loss += part.detach()", *_carried(r)]
+    ended = block_hooks.batch_ended(r)
+    each += ["if place < len(window) - 1:", *indented(ended)] if ended else []
     lines += indented(each)
     return [*lines, *_made_up(r)] if varies else lines
 
@@ -135,9 +145,9 @@ def _weighted(r: Recipe, share: str, varies: bool) -> list[str]:
     """The forward and backward pass of one batch of a window, at its share."""
     plain = not varies and len(block_loss.returned(r)) == 1
     if plain and not r.mixed:
-        return [f"part = {_call(r)} * ({share})", f"{block_precision.scaled(r, 'part')}.backward()"]
+        return [f"part = {_call(r)} * ({share})", *_backward(r, "part", "place == 0")]
     if not varies and set(block_loss.returned(r)[1:]) <= {"output", "target"} and not r.mixed:
-        return [f"part = {_call(r)}[0] * ({share})", f"{block_precision.scaled(r, 'part')}.backward()"]
+        return [f"part = {_call(r)}[0] * ({share})", *_backward(r, "part", "place == 0")]
     lines = block_precision.inside(r, [line.replace("loss", "part", 1) if line.startswith("loss") else line for line in block_loss.taken(r, _call(r))])  # fmt: skip
     lines = [line.replace("loss is None", "part is None") for line in lines]
     lines = [line.replace("    loss", "    part", 1) if line.startswith("    loss") else line for line in lines]
@@ -147,7 +157,7 @@ def _weighted(r: Recipe, share: str, varies: bool) -> list[str]:
         lines += [f"kept.append({share})", "part = part * kept[-1]"]
     else:
         lines.append(f"part = part * ({share})")
-    return [*lines, f"{block_precision.scaled(r, 'part')}.backward()"]
+    return [*lines, *_backward(r, "part", "len(kept) == 1" if varies else "place == 0")]
 
 
 def _made_up(r: Recipe) -> list[str]:

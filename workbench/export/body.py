@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from workbench.export import (
     block_averaging,
+    block_hooks,
+    block_log,
     block_manual,
     block_schedule,
     block_stopping,
+    block_trainer,
     block_turns,
     block_windows,
     loaders,
@@ -42,6 +45,7 @@ def _model(r: Recipe) -> list[str]:
         lines += ["torch.use_deterministic_algorithms(True)", "torch.backends.cudnn.benchmark = False"]
     if r.settings.detect_anomaly:
         lines.append("torch.autograd.set_detect_anomaly(True)")
+    lines += block_trainer.made(r)
     for prepared in r.prepare:
         if prepared.endswith(".prepare_data()"):
             lines += ["with accelerator.main_process_first():", f"    {prepared}"]
@@ -49,8 +53,7 @@ def _model(r: Recipe) -> list[str]:
             lines.append(prepared)
     if r.hooks is not None:
         lines += [f"{home} = config.{name}" for name, home in r.hooks.homes.items()]
-        lines += _listening(r)
-        lines += _trainer() if r.hooks.asks_trainer else []
+        lines += block_log.listening(r)
     if r.weights is not None:
         lines += [
             f"start = Path(__file__).with_name({quoted(r.weights)})",
@@ -64,41 +67,18 @@ def threads(r: Recipe) -> str:
     return f"torch.set_num_threads({r.threads})  # as in the run: with another number, sums are rounded otherwise"
 
 
-def _listening(r: Recipe) -> list[str]:
-    """What `self.log` does."""
-    if not r.validates:
-        return ["network.log = network.log_dict = lambda *_, **__: None  # nobody reads it here"]
-    return [
-        "logged = {}",
-        "network.log = lambda name, value, *_, **__: logged.update({name: value})",
-        "network.log_dict = lambda values, *_, **__: logged.update(values)",
-    ]
-
-
-def _trainer() -> list[str]:
-    """What a LightningModule may ask its trainer for."""
-    return [
-        "trainer = network._trainer = SimpleNamespace(",
-        "    current_epoch=0,",
-        "    global_step=0,",
-        "    is_global_zero=accelerator.is_main_process,",
-        "    global_rank=accelerator.process_index,",
-        "    local_rank=accelerator.local_process_index,",
-        "    world_size=accelerator.num_processes,",
-        ")",
-    ]
-
-
 def _data(r: Recipe) -> list[str]:
     lines = ["set_seed(config.seed, device_specific=True)"]
     if r.remakes_loader:
-        lines += loaders.remade(r)
+        lines += loaders.remade(r, r.train, "loader", "training")
     else:
         lines += loaders.loader(r, r.train, "loader")
     if r.limits:
         lines.append(f"limit = {block_windows.batches_in_epoch(r)}")
     if r.val is not None and (r.validates or r.val.before):
-        lines += loaders.loader(r, r.val, "val_loader") if r.validates else list(r.val.before)
+        again = r.tries_validation
+        made = loaders.remade(r, r.val, "val_loader", "validation") if again else loaders.loader(r, r.val, "val_loader")
+        lines += made if r.validates else list(r.val.before)
     if r.loss_is_module:
         lines.append("loss_function.to(accelerator.device)")
     if r.metric_modules and r.measures:
@@ -112,8 +92,13 @@ def _data(r: Recipe) -> list[str]:
     elif r.manual:
         lines.append("network.to(accelerator.device)")
     else:
-        lines += ["network.to(accelerator.device)", "wrapped = accelerator.prepare_model(TrainingStep(network))"]
-    return [*lines, *_compiled(r)]
+        training = "TrainingStep(network)"
+        lines.append("network.to(accelerator.device)")
+        if r.hands_results_on:
+            lines.append(f"training = {training}")
+            training = "training"
+        lines.append(f"wrapped = accelerator.prepare_model({training})")
+    return [*lines, *block_trainer.planned(r), *_compiled(r)]
 
 
 def _compiled(r: Recipe) -> list[str]:
@@ -138,6 +123,8 @@ def _compiled(r: Recipe) -> list[str]:
 
 def _optimizer(r: Recipe) -> list[str]:
     lines = _own_optimizers(r) if r.hooks is not None else _given_optimizer(r)
+    lines += block_trainer.configured(r)
+    lines += block_hooks.members(r, [name for names in schedulers(r) for name in names])
     lines += block_manual.made(r, [name for names in schedulers(r) for name in names])
     if r.scales:
         lines.append("scaler = torch.amp.GradScaler(accelerator.device.type)")
@@ -254,7 +241,9 @@ def _updates(r: Recipe) -> str:
 def _end(r: Recipe) -> list[str]:
     return [
         *block_averaging.handed_over(r),
+        *block_hooks.called(r, "on_fit_end"),
         "if output and accelerator.is_main_process:",
         "    torch.save(network.state_dict(), output)",
+        *r.undone,
         "accelerator.end_training()",
     ]

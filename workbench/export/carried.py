@@ -15,7 +15,7 @@ CARRIED = {
 
 NOT_NEEDED = {
     "track_grad_norm", "log_every_n_steps", "keep_runs", "num_sanity_val_steps", "limit_test_batches",
-    "limit_predict_batches",
+    "limit_predict_batches", "checkpoint_every", "save_top_k", "monitor", "monitor_mode",
 }  # fmt: skip
 """They say what is kept of a run, or where, or what is tried beside it; the script computes the same without them."""
 
@@ -24,3 +24,9 @@ REFUSED = {"fast_dev_run": "it was a trial run, of a few batches"}
 
 REPLAYED = {"lr", "gradient_clip_val", "batch_size"}
 """What was changed while the run went on and a script changes too: by hand, or at a milestone."""
+
+LENGTHS = {"max_epochs", "max_steps", "max_time", "min_epochs", "min_steps"}
+"""A run that goes on from another one may have others than that: they matter where a schedule was made for them."""
+
+NO_MATTER = {"pin_memory", "persistent_workers", "detect_anomaly"}
+"""What may be another from some update on without another result."""

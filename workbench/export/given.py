@@ -83,14 +83,75 @@ class Optimizer:
     """Whether it has a momentum, which one cycle moves too."""
 
 
+NUMBERED = ("on_train_batch_start", "on_train_batch_end", "optimizer_zero_grad", "optimizer_step")
+"""Hooks that are told the number of a training batch."""
+
+WITHIN = (
+    "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "optimizer_zero_grad", "on_before_backward",
+    "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step", "configure_gradient_clipping",
+    "lr_scheduler_step",
+)  # fmt: skip
+"""Hooks of what happens within an update."""
+
+TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""Hooks of a batch's way to the device."""
+
+VALIDATION = (
+    "on_validation_model_zero_grad", "on_validation_model_eval", "on_validation_start", "on_validation_epoch_start",
+    "on_validation_batch_start", "on_validation_batch_end", "on_validation_epoch_end", "on_validation_end",
+    "on_validation_model_train",
+)  # fmt: skip
+"""Hooks of a check."""
+
+FIT = (
+    "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_epoch_end", "on_train_end", "on_fit_end",
+    "teardown",
+)  # fmt: skip
+"""Hooks of the whole run, and of its epochs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """A hook that an object defines."""
+
+    owner: str
+    """The object that it is called on: "network", or one that brings the data."""
+    told: tuple[str | None, ...] = ()
+    """Of a hook written for Lightning 1: what each argument is; None: what Lightning 2 tells next."""
+    reads: bool = True
+    """Whether it makes use of its first argument."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """What the user's objects (one that trains itself, those that bring the data) want of Lightning's loop and Trainer."""
+
+    hooks: Mapping[str, Hook] = dataclasses.field(default_factory=dict)
+    """The hooks that they define."""
+    ends_epochs: bool = False
+    """Whether `on_train_batch_start` may end an epoch (return -1)."""
+    asks: frozenset[str] = frozenset()
+    """What they ask of their trainer, by name."""
+    trainers: tuple[str, ...] = ()
+    """Where they look for one, as assignable expressions."""
+    like: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What an object without Lightning's properties finds as attributes of its own, and what they are at first."""
+    methods: frozenset[str] = frozenset()
+    """Lightning's methods that it calls: "optimizers", "lr_schedulers", "clip_gradients"."""
+    logs_widely: bool = False
+    """Whether it logs in a check in more than one way, or elsewhere than in its `validation_step`."""
+    weighs: bool = False
+    """Whether its `validation_step` may say how much its batch counts."""
+    datamodule: str = "None"
+    """The expression for an object that brings the data."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Hooks:
     """An object that trains itself."""
 
     homes: Mapping[str, str]
     """Where its lr and batch_size live, as assignable expressions."""
-    asks_trainer: bool
-    """Whether it reads from its trainer how far it is."""
     train_index: bool
     val_index: bool
     """Whether its steps take the number of the batch."""

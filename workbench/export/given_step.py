@@ -12,37 +12,35 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.engine.weights import Weights
+from workbench.engine.session import Session
 from workbench.export.errors import ExportError
 from workbench.export.given import Step
 from workbench.settings import Settings
-from workbench.task.batch import to_device
 from workbench.task.lightning import LightningLike
 from workbench.task.supervised import Supervised
 
 
-def step_of(task: Supervised | LightningLike, batch: Any, settings: Settings) -> Step:
+def step_of(session: Session, batch: Any, settings: Settings) -> Step:
     """What may come out of a training step. (Of a manual task nothing does: it calls backward itself.)"""
+    task = session.task
     if task.manual:
         return Step()
+    assert isinstance(task, (Supervised, LightningLike))
     by = task.module.training_step if isinstance(task, LightningLike) else task._loss
-    return Step(reports_weight=_reports_weight(task, batch, settings), skips=by is not None and may_skip(by))
+    return Step(reports_weight=_reports_weight(session, batch, settings), skips=by is not None and may_skip(by))
 
 
-def _reports_weight(task: Supervised | LightningLike, batch: Any, settings: Settings) -> bool:
-    """One step on a few samples says so; nothing is left changed. (Random numbers are kept by the caller.)"""
+def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
+    """One step on a few samples says so; nothing is left changed."""
+    task = session.task
     extra: dict[str, Any] = {} if settings.truncated_bptt_steps is None else {"hiddens": None}
     if isinstance(task, LightningLike) and "optimizer_idx" in task._step.extras:
         extra["optimizer_idx"] = 0
-    where = next(task.model.parameters()).device
-    weights = Weights.of(task, tensors=True)
     try:
-        with task.running(settings), torch.no_grad():
-            result = task.training_step(to_device(batch, where), 0, **extra)
+        with session.scratch(), torch.no_grad():
+            result = task.training_step(session.to_device(batch), 0, **extra)
     except Exception as error:
         raise ExportError(f"a training step could not be tried: {type(error).__name__}: {error}") from error
-    finally:
-        weights.put(task)
     return isinstance(result, Mapping) and "weight" in result
 
 
@@ -56,15 +54,15 @@ def may_skip(function: Callable[..., Any]) -> bool:
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or (getattr(function, "__module__", None) or "").partition(".")[0] == "torch":
         return False
-    gives = set(_returns(code))
+    gives = set(returns(code))
     if None in gives:
         return True
     methods = (getattr(type(owner), name, None) for name in code.co_names) if owner is not None else ()
     found = (getattr(method, "__code__", None) for method in methods)
-    return any({None, "value"} <= set(_returns(other)) for other in found if other is not None)
+    return any({None, "value"} <= set(returns(other)) for other in found if other is not None)
 
 
-def _returns(code: CodeType) -> Iterator[str | None]:
+def returns(code: CodeType) -> Iterator[str | None]:
     """What the return statements of a function may give: None, "value", or both."""
     steps = list(dis.get_instructions(code))
     at = {step.offset: n for n, step in enumerate(steps)}

@@ -237,7 +237,8 @@ def first(data: Data | None, name: str, count: str) -> str:
 def first_of(r: Recipe) -> str:
     """The function that gives the first batches of a loader."""
     limits = ((r.train, r.settings.limit_train_batches), (r.val if r.validates else None, r.settings.limit_val_batches))
-    if not any(data is not None and data.sized and not is_whole(limit) for data, limit in limits):
+    tried = r.tries_validation and r.val is not None and r.val.sized and r.settings.num_sanity_val_steps > 0
+    if not (tried or any(data is not None and data.sized and not is_whole(limit) for data, limit in limits)):
         return ""
     return dedent('''\
         def first_of(loader, count):
@@ -245,9 +246,8 @@ def first_of(r: Recipe) -> str:
             return iter(loader) if count >= len(loader) else itertools.islice(loader, count)''')
 
 
-def remade(r: Recipe) -> list[str]:
-    """The lines of a function that makes the training loader, for more than once, and of the loader."""
-    data = r.train
+def remade(r: Recipe, data: Data, name: str, kind: str) -> list[str]:
+    """The lines of a function that makes a loader, for more than once, and of the loader."""
     lines = [line for line in loader(r, data, "made") if line not in data.before]
     if lines[0].startswith("made = ") and len(lines) == 1:
         lines = [f"return {lines[0].removeprefix('made = ')}"]
@@ -256,9 +256,9 @@ def remade(r: Recipe) -> list[str]:
     return [
         *data.before,
         "",
-        "def training_batches():",
-        '    """The training batches from the beginning on."""',
+        f"def {kind}_batches():",
+        f'    """The {kind} batches from the beginning on."""',
         *indented(lines),
         "",
-        "loader = training_batches()",
+        f"{name} = {kind}_batches()",
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,27 @@ from safetensors import safe_open
 from torch import nn
 
 from workbench._version import __version__
-from workbench.engine.rng import kept
-from workbench.events import Message, RunStarted
+from workbench.engine.checkpoint import read_state
+from workbench.engine.session import Session, opened
+from workbench.events import Message, Resumed, RunStarted
 from workbench.export.capture import CallSite
 from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
 from workbench.export.errors import ExportError
 from workbench.export.given import Hooks
-from workbench.export.given_data import data_of, first_batch, layout_of, maker_of
+from workbench.export.given_data import data_of, first_batch, layout_of
+from workbench.export.given_hooks import own_of, prepared, sources_of, undone
 from workbench.export.given_optimizers import optimizers_of
 from workbench.export.given_step import step_of
+from workbench.export.given_trainer import reads
 from workbench.export.recipe import Recipe
 from workbench.export.refusals import refuse
+from workbench.export.resumed import endings_of, joints_of
 from workbench.export.source import Sliced, slice_call
+from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.lightning import LightningLike, has_loader
+from workbench.task.lightning import LightningLike
 from workbench.task.lightning_hooks import Step as HookStep
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
@@ -46,7 +51,10 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     started = next((e for e in run.events if isinstance(e, RunStarted)), None)
     planned = started.updates if started else None
     settings = limits.effective(run.settings)
-    with kept():
+    _check_task(task)
+    sources = sources_of(task, sliced)
+    own = own_of(task, sources, sliced.code)  # now: in a session the objects have more than they define
+    with _looked_at(task, run.settings) as session:
         recipe = Recipe(
             run=run.id,
             model=str(header.get("task", {}).get("model", type(task.model).__name__)),
@@ -59,9 +67,16 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
             weights=weights,
             ended=_ended(run, settings),
             by_hand=run.status == "stopped",
+            checking=_in_a_check(run),
             planned=planned,
+            by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
             changes=_changes(run),
-            **_of_task(task, sliced, settings, planned),
+            endings=endings_of(run),
+            joints=joints_of(run),
+            prepare=tuple(prepared(sources)),
+            undone=tuple(undone(sources)),
+            own=own,
+            **_of_task(session, sliced, settings, planned),
         )
     refuse(recipe)
     return recipe
@@ -72,8 +87,20 @@ def _ended(run: Run, settings: Settings) -> int | None:
     if run.status != "stopped" and settings.max_time is None:
         return None
     # Where a metric ended it before the clock did, it ends the script too, before this number does.
-    by_metric = any(isinstance(e, Message) and e.text.startswith("the run ended early") for e in run.events)
+    resumed = max((n for n, e in enumerate(run.events) if isinstance(e, Resumed)), default=0)
+    own = run.events[resumed:]
+    by_metric = any(isinstance(e, Message) and e.text.startswith("the run ended early") for e in own)
     return run.step + by_metric
+
+
+def _in_a_check(run: Run) -> bool:
+    """Whether it was stopped while it looked at the validation data behind an epoch: its end was saved so."""
+    there = list_checkpoints(run.folder) if run.status == "stopped" and run.folder is not None else []
+    if not (there and there[-1].end and there[-1].step == run.step):
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        return bool(read_state(there[-1].path)["checking"])
+    return False
 
 
 def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
@@ -143,7 +170,7 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
 # ---- the task ---------------------------------------------------------------------------------------------------
 
 
-def _of_task(task: Task, sliced: Sliced, settings: Settings, updates: int | None) -> dict[str, Any]:
+def _check_task(task: Task) -> None:
     if not isinstance(task, (Supervised, LightningLike)):
         raise ExportError(f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet.")
     if task.train is None:
@@ -151,14 +178,30 @@ def _of_task(task: Task, sliced: Sliced, settings: Settings, updates: int | None
     if isinstance(task, LightningLike) and task.model is not task.module:
         name = type(task.module).__name__
         raise ExportError(f"model={name} is no nn.Module: make it one (class {name}(nn.Module)) to export it.")
+
+
+@contextlib.contextmanager
+def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
+    """A session like the run's, in which the user's objects are as they were in it; nothing is trained."""
+    with contextlib.ExitStack() as stack:
+        try:
+            session = stack.enter_context(opened(task, settings.replace(compile=False)))
+        except Exception as error:
+            raise ExportError(f"the fit cannot be looked at again: {type(error).__name__}: {error}") from error
+        yield session
+
+
+def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int | None) -> dict[str, Any]:
+    task = session.task
+    assert isinstance(task, (Supervised, LightningLike))
+    assert task.train is not None
     owner = task.module if isinstance(task, LightningLike) else task.model
     train = data_of(task.train, "train", owner, sliced, settings)
     batch = first_batch(task.train, settings)
     found: dict[str, Any] = {
         "train": train,
         "val": None if task.val is None else data_of(task.val, "val", owner, sliced, settings),
-        "prepare": tuple(_prepared(task, owner)),
-        "step": step_of(task, batch, settings),
+        "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
         "batch_norm": has_batch_norm([task.model]),
         "buffers": tuple(_with_buffers(task)),
@@ -187,35 +230,12 @@ def _with_buffers(task: Task) -> Iterator[str]:
         yield "metrics"
 
 
-def _prepared(task: Task, owner: Any) -> Iterator[str]:
-    """The calls of `prepare_data` and `setup` that the bench made, in their order."""
-    assert task.train is not None
-    train = maker_of(task.train)
-    sources = [("network", owner)] if isinstance(task, LightningLike) or has_loader(owner) else []
-    if train is not None and train.__self__ is not owner:
-        sources.append(("train_data", train.__self__))
-    for name, source in sources:
-        if has_loader(source, "prepare_data"):
-            yield f"{name}.prepare_data()"
-        if has_loader(source, "setup"):
-            yield f'{name}.setup("fit")'
-
-
 def _hooks(task: LightningLike, sliced: Sliced, settings: Settings) -> Hooks:
     return Hooks(
         homes={name: home.replace("'", '"') for name, home in task.homes.items()},
-        asks_trainer="_trainer" in vars(task.module) and _asks_trainer(type(task.module), sliced.code),
         train_index=task.takes_index,
         val_index=task.val is not None and HookStep(task.module.validation_step).takes_index,
         extras=task._step.extras,
         manual=task.manual,
         splits=settings.truncated_bptt_steps is not None and task._split is not None,
     )
-
-
-def _asks_trainer(cls: type, code: str) -> bool:
-    """Whether the user's code, or a class that is imported, names the trainer or what it knows."""
-    names = {"current_epoch", "global_step", "trainer"}
-    own = [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning", "torch")]
-    functions = [value for base in own for value in vars(base).values() if inspect.isfunction(value)]
-    return any(names & set(f.__code__.co_names) for f in functions) or any(f".{name}" in code for name in names)

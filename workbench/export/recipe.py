@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from workbench.export.given import Data, Hooks, Optimizer, Step
+from workbench.export.given import NUMBERED, TRANSFER, VALIDATION, WITHIN, Data, Hooks, Optimizer, Own, Step
+from workbench.export.resumed import Joints
 from workbench.export.source import Sliced
 from workbench.settings import Settings
 from workbench.values import EarlyStopping
@@ -30,13 +31,22 @@ class Recipe:
     ended: int | None
     """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
     by_hand: bool
+    checking: bool
+    """Whether it was stopped while it looked at the validation data behind an epoch."""
     planned: int | None
     """The updates that its scheduler was made for."""
+    by_length: bool
+    """Whether the user's own scheduler is made for so many updates."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
+    endings: tuple[int, ...]
+    """The updates behind which something was changed that may have been the last ones of their epochs."""
+    joints: Joints
     train: Data
     val: Data | None
     prepare: tuple[str, ...]
     """Calls that objects which make loaders count on."""
+    undone: tuple[str, ...]
+    """What they want to be called in the end."""
     batch: str
     """A training batch: "pair", "tuple", "single", "dict:<key of the target>", or "own" with hooks."""
     mean: bool
@@ -44,6 +54,7 @@ class Recipe:
     loss_is_module: bool
     metric_modules: bool
     hooks: Hooks | None
+    own: Own
     step: Step
     optimizers: tuple[Optimizer, ...]
     batch_norm: bool
@@ -62,6 +73,16 @@ class Recipe:
     def max_epochs(self) -> int | None:
         """The number of epochs that ends it, if a number does."""
         return self.settings.epochs if self.ended is None else None
+
+    @property
+    def stops_itself(self) -> bool:
+        """Whether the object may ask for the end."""
+        return "should_stop" in self.own.asks
+
+    @property
+    def stops_short(self) -> bool:
+        """Whether it was stopped before something that follows an epoch and would change the result."""
+        return self.by_hand and not self.checking and (self.settings.weight_averaging == "swa" or self.owns("on_train_epoch_end"))
 
     @property
     def monitors(self) -> tuple[EarlyStopping, ...]:
@@ -138,6 +159,16 @@ class Recipe:
         return self.settings.on_nonfinite == "skip" or self.scales
 
     @property
+    def may_not_step(self) -> bool:
+        """Whether an update may be one that no step was taken in."""
+        return self.leaves_out or self.owns("optimizer_step")
+
+    @property
+    def hands_results_on(self) -> bool:
+        """Whether the object looks at what its training step has returned."""
+        return self.owns("on_train_batch_end") and self.own.hooks["on_train_batch_end"].reads
+
+    @property
     def spoiled(self) -> tuple[str, ...]:
         """What holds buffers that an update moves before it is left out, and that are put back then."""
         if self.settings.on_nonfinite != "skip" or self.scales:
@@ -146,8 +177,28 @@ class Recipe:
 
     @property
     def numbered(self) -> bool:
+        """Whether a training step, or a hook around it, takes the number of its batch."""
+        return self.indexed or self.owns(*NUMBERED)
+
+    @property
+    def indexed(self) -> bool:
         """Whether a training step takes the number of its batch."""
         return self.hooks is not None and self.hooks.train_index
+
+    @property
+    def gaps(self) -> bool:
+        """Whether there may be windows of which nothing is left: they are no updates."""
+        return self.skips or self.train.empty or self.manual or self.own.ends_epochs
+
+    @property
+    def within(self) -> bool:
+        """Whether the object hears of what happens within an update, or does it its own way."""
+        return self.owns(*WITHIN)
+
+    @property
+    def transfers(self) -> bool:
+        """Whether it has a say in how batches come to the device."""
+        return self.owns(*TRANSFER)
 
     @property
     def alone(self) -> str:
@@ -213,9 +264,19 @@ class Recipe:
         return self.val is not None and self.settings.limit_val_batches != 0
 
     @property
+    def logs_widely(self) -> bool:
+        """Whether what the object logs in a check needs a class of its own."""
+        return self.own.logs_widely
+
+    @property
     def measures(self) -> bool:
         """Whether there are metrics to report beside the loss."""
         return self.validates and self.given("metrics") is not None
+
+    @property
+    def tries_validation(self) -> bool:
+        """Whether the object hears of the check before the first update."""
+        return self.validates and self.settings.num_sanity_val_steps != 0 and self.owns(*VALIDATION, *TRANSFER)
 
     @property
     def plateaus(self) -> bool:
@@ -257,6 +318,10 @@ class Recipe:
         """Whether the user's code says how many threads there are: then the script must say it after."""
         return "set_num_threads" in self.sliced.code
 
+    def owns(self, *names: str) -> bool:
+        """Whether the user's objects define one of these hooks."""
+        return any(name in self.own.hooks for name in names)
+
     def changed(self, name: str) -> bool:
         """Whether a setting was changed while the run went on."""
         return any(name in values for _, values in self.changes)
@@ -265,6 +330,13 @@ class Recipe:
         """The expression that was given for an argument of the bench; None where there was none."""
         expression = self.sliced.arguments.get(name, "None")
         return None if expression == "None" else expression
+
+
+def at(steps: tuple[int, ...], no: bool = False) -> str:
+    """Whether the update is one of these, as a condition; `no`: none of them."""
+    if len(steps) == 1:
+        return f"step {'!=' if no else '=='} {steps[0]}"
+    return f"step {'not ' if no else ''}in {steps}"
 
 
 def is_whole(part: float | str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from workbench.export.carried import LENGTHS
 from workbench.export.errors import ExportError
+from workbench.export.given import WITHIN
 from workbench.export.recipe import Recipe
 
 
@@ -14,6 +16,54 @@ def refuse(r: Recipe) -> None:
 
 
 def _together(r: Recipe) -> dict[str, bool]:
+    return {**_techniques(r), **_hooks(r), **_resumed(r)}
+
+
+def _hooks(r: Recipe) -> dict[str, bool]:
+    """Hooks within an update, which have their place in the plain loop alone."""
+    s, named = r.settings, ", ".join(name for name in WITHIN if r.owns(name))
+    both = f"{named} with"
+    gaps = r.skips or r.train.empty
+    inside = r.within and not r.manual
+    ends = r.owns("on_train_batch_start", "on_train_batch_end")
+    own_clip = r.owns("configure_gradient_clipping")
+    return {
+        f"{both} several optimizers": inside and r.several,
+        f"{both} an optimizer that evaluates the loss again": inside and r.closure,
+        f"{both} truncated_bptt_steps": r.within and r.carries,
+        f"{both} on_nonfinite='skip'": r.within and s.on_nonfinite == "skip",
+        f"{both} batches that are left out of windows": r.within and r.accumulates and gaps,
+        "on_train_batch_start that ends epochs (-1) with accumulate_grad_batches": r.own.ends_epochs and r.accumulates,
+        "optimizer_step with batches that are left out": r.owns("optimizer_step") and gaps,
+        "optimizer_step with on_train_batch_start or on_train_batch_end and accumulate_grad_batches": r.owns("optimizer_step") and ends and r.accumulates,
+        "optimizer_step with precision='16-mixed'": r.owns("optimizer_step") and r.scales,
+        "a gradient_clip_val that was changed while configure_gradient_clipping, or clip_gradients, clipped": r.changed("gradient_clip_val")
+        and (own_clip or "clip_gradients" in r.own.methods or "gradient_clip_val" in r.own.asks),
+    }
+
+
+def _resumed(r: Recipe) -> dict[str, bool]:
+    """What a run that goes on from another one has done twice, or otherwise than it would have."""
+    s, edited = r.settings, r.joints.edited
+    again = [name for name in ("on_fit_start", "on_train_start", "on_train_end", "on_fit_end") if r.owns(name)]
+    lengths = ", ".join(sorted(edited & LENGTHS))
+    scheduled = (r.built_in and (s.lr_schedule != "constant" or isinstance(s.warmup, float))) or r.by_length
+    swa = s.weight_averaging == "swa" and isinstance(s.swa_epoch_start, float)
+    asks = {"max_epochs", "max_steps", "min_epochs", "min_steps", "estimated_stepping_batches"} & r.own.asks
+    where = "where the run goes on from another one"
+    return {
+        f"{lengths} that was set {where}, with a schedule that was made for another length": bool(lengths) and scheduled,
+        f"{lengths} that was set {where}, with swa_epoch_start={s.swa_epoch_start}, a fraction of it": bool(lengths) and swa,
+        f"{lengths} that was set {where}, and that the code asks its trainer for": bool(lengths) and bool(asks),
+        f"{lengths} that was set {where}, with early_stopping": bool(edited & {"min_epochs", "min_steps"}) and bool(r.monitors),
+        f"log_every_n_steps that was set {where}, while a metric of training was followed": "log_every_n_steps" in edited and r.watches_training,
+        f"num_sanity_val_steps that was set {where}, while the code hears of that check": "num_sanity_val_steps" in edited and r.tries_validation,
+        f"{', '.join(again)}, called again {where}": bool(r.joints.all) and bool(again),
+        f"trainer.should_stop {where}": bool(r.joints.all) and r.stops_itself,
+    }
+
+
+def _techniques(r: Recipe) -> dict[str, bool]:
     s = r.settings
     pieces, skips = "truncated_bptt_steps", s.on_nonfinite == "skip"
     gaps = r.skips or r.train.empty

@@ -13,6 +13,9 @@ from textwrap import dedent
 
 from workbench.export import (
     block_averaging,
+    block_checks,
+    block_hooks,
+    block_log,
     block_loss,
     block_manual,
     block_pieces,
@@ -25,7 +28,6 @@ from workbench.export import (
     block_windows,
     body,
     loaders,
-    loop,
     names,
 )
 from workbench.export.errors import ExportError
@@ -84,9 +86,9 @@ def _ours(r: Recipe) -> str:
     functions = [
         loaders.datasets(r), loaders.workers(r), loaders.make_loader(r), loaders.first_of(r), block_windows.sizes(r), block_pieces.pieces(r),
         block_precision.precision(r), "" if r.manual else block_loss.forward(r), block_schedule.schedule(r),
-        block_rate.set_lr(r), block_turns.owned(r), block_turns.toggled(r), block_manual.manual(r),
+        block_rate.set_lr(r), block_turns.owned(r), block_turns.toggled(r), block_manual.manual(r), block_hooks.moved(r), block_hooks.outputs_of(r), block_hooks.clip_gradients(r), block_hooks.stepper(r), block_log.log(r),
         block_averaging.averaging(r), block_validation.kept(r), block_validation.validate(r), block_stopping.stopping(r),
-        loop.mean_of(r), body.main(r), _parse(),
+        block_checks.mean_of(r), body.main(r), _parse(),
     ]  # fmt: skip
     functions = [part for part in functions if part]
     written = functions[0]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from workbench.export import block_averaging, block_manual, block_turns, block_windows
+from workbench.export import (
+    block_averaging,
+    block_hooks,
+    block_manual,
+    block_trainer,
+    block_turns,
+    block_windows,
+)
 from workbench.export.given import Optimizer, Schedule
 from workbench.export.lines import indented, only
 from workbench.export.recipe import Recipe
@@ -16,15 +23,19 @@ def update(r: Recipe) -> list[str]:
         lines = block_turns.in_turn(r, _step(r, "owned[turn]"))
     elif r.closure:
         lines = _by_closure(r)
+    elif r.within:
+        rate = f"rate = {_RATE.format(_first(r))}  # before the model has its say"
+        lines = [rate, *(block_hooks.own_step(r, _evaluated(r)) if r.owns("optimizer_step") else _step(r, "parameters"))]
     else:
         lines = _step(r, "parameters")
-    return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_counted(r), *_behind(r)]
+    behind = [*_behind(r), *block_hooks.batch_ended(r)]
+    return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_counted(r), *behind]
 
 
 def _step(r: Recipe, parameters: str) -> list[str]:
     """Gradient, clipping and step of one optimizer."""
     lines = block_windows.gradient(r)
-    clip = clipped(r, parameters)
+    clip = [*block_hooks.called(r, "on_before_optimizer_step", "optimizer"), *clipped(r, parameters)]
     if r.scales:
         lines += ["scaler.unscale_(optimizer)", *clip, "scaler.step(optimizer)", "scale = scaler.get_scale()", "scaler.update()"]
         lines.append("taken = scaler.get_scale() >= scale  # it shrinks where a gradient overflowed: that step is left out")
@@ -34,7 +45,7 @@ def _step(r: Recipe, parameters: str) -> list[str]:
                   ")", "if taken:", *indented([*clip, "optimizer.step()"]), *_put_back(r)]  # fmt: skip
     else:
         lines += [*clip, "optimizer.step()"]
-    return [*lines, "optimizer.zero_grad()"]
+    return [*lines, *([] if r.within else ["optimizer.zero_grad()"])]
 
 
 def _before(r: Recipe) -> list[str]:
@@ -52,17 +63,19 @@ def _put_back(r: Recipe) -> list[str]:
 
 def evaluation(r: Recipe) -> list[str]:
     """Of an optimizer that evaluates the loss itself: the function that it calls, as often as it likes."""
-    if not r.closure:
+    own = r.owns("optimizer_step")
+    if not (r.closure or own):
         return []
     lines = [
         '"""The gradient of one update; the loss of the update is that of the first evaluation."""',
-        "optimizer.zero_grad()",
+        *([] if own else ["optimizer.zero_grad()"]),
         *block_windows.gradient(r, moved=True),
-        *clipped(r, "parameters"),
+        *([] if own else clipped(r, "parameters")),
         "losses.append(loss.detach())",
         "return loss",
     ]
-    return [f"def evaluate({_evaluated(r)}, losses):", *indented(lines), ""]
+    lines = [f"def evaluate({_evaluated(r)}, losses):", *indented(lines), ""]
+    return [*lines, *block_hooks.stepping(r, clipped(r, "parameters"))] if own else lines
 
 
 def _evaluated(r: Recipe) -> str:
@@ -71,7 +84,7 @@ def _evaluated(r: Recipe) -> str:
 
 def _by_closure(r: Recipe) -> list[str]:
     return [
-        *([] if r.accumulates else [block_windows.TO_DEVICE]),
+        *([] if r.accumulates else [block_hooks.to_device(r)]),
         "evaluations = []",
         f"optimizer.step(functools.partial(evaluate, {_evaluated(r)}, evaluations))",
         "optimizer.zero_grad()",
@@ -81,6 +94,8 @@ def _by_closure(r: Recipe) -> list[str]:
 
 def clipped(r: Recipe, parameters: str) -> list[str]:
     """The clipping of an optimizer's gradients."""
+    if r.owns("configure_gradient_clipping"):
+        return block_hooks.limits(r)
     if not r.clips:
         return []
     return [f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_({parameters}, config.gradient_clip_val)"]
@@ -94,7 +109,7 @@ def _first(r: Recipe) -> str:
 
 
 def _log(r: Recipe) -> list[str]:
-    rate = "rate" if r.manual else _RATE.format(_first(r))
+    rate = "rate" if r.manual or r.within else _RATE.format(_first(r))
     return [
         "if log:",
         f'    row = {{"step": step, "loss": loss.item(), "lr": {rate}}}',
@@ -115,17 +130,15 @@ def _counted(r: Recipe) -> list[str]:
     """What the epoch's mean and the user's object know of the update."""
     lines = []
     if not r.watches_training:
-        whole = r.accumulates or r.several or r.closure or r.manual
+        whole = r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")
         lines.append("total += loss" if whole else "total += loss.detach()")
-    if r.hooks is not None and r.hooks.asks_trainer:
-        lines.append("trainer.global_step = step")
-    return lines
+    return [*lines, *block_trainer.progress(r, "global_step", "step")]
 
 
 def _behind(r: Recipe) -> list[str]:
     """Schedules and averages, which follow the steps that were taken."""
     lines = [*_stepped(r), *block_averaging.after_update(r)]
-    if not (r.leaves_out and lines):
+    if not (r.may_not_step and lines):
         return lines
     count = ["updates += 1"] if counts_taken(r) else []
     return only("taken", [*count, *lines])
@@ -133,7 +146,7 @@ def _behind(r: Recipe) -> list[str]:
 
 def counts_taken(r: Recipe) -> bool:
     """Whether the updates that were taken must be counted apart from all."""
-    return r.leaves_out and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
+    return r.may_not_step and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
 
 
 def _stepped(r: Recipe) -> list[str]:
@@ -146,7 +159,7 @@ def _stepped(r: Recipe) -> list[str]:
 def _built_in(r: Recipe) -> list[str]:
     """The steps of the schedules that the settings ask for."""
     name = "scheduler" if not r.in_turns else "schedulers[turn]"
-    lines = [f"{name}.step()"]
+    lines = [block_hooks.stepped(r, name)]
     if r.settings.lr_schedule == "one_cycle" and (r.in_turns or r.changed("batch_size")):  # the run goes on behind it
         lines = [_LAST_RATE, *only(_IN_CYCLE.format(name), lines)]
     return ["for scheduler in schedulers:", *indented(lines)] if r.several and not r.in_turns else lines
@@ -182,7 +195,8 @@ def scheduling(r: Recipe, number: int, optimizer: Optimizer, interval: str, coun
         if _may_end(r, schedule):
             due.append(_IN_CYCLE.format(name))
             lines.append(_LAST_RATE)
-        lines += only(" and ".join(due), [f"{name}.step()"]) if due else [f"{name}.step()"]
+        step = block_hooks.stepped(r, name)
+        lines += only(" and ".join(due), [step]) if due else [step]
     return lines
 
 
@@ -211,9 +225,12 @@ def schedulers(r: Recipe) -> list[list[str]]:
 
 def changed(r: Recipe) -> list[str]:
     """Replay what was changed while the run went on."""
-    if not r.changes:
-        return []
-    lines = ["for name, value in CHANGES.get(step, ()):"]
+    return replayed(r, "CHANGES.get(step, ())") if r.changes else []
+
+
+def replayed(r: Recipe, pairs: str) -> list[str]:
+    """The lines that bring changes into force."""
+    lines = [f"for name, value in {pairs}:"]
     if r.changed("lr"):
         lines += ['    if name == "lr":', f"        {set_lr(r, 'config.lr', 'value')}"]
     return [*lines, "    setattr(config, name, value)"]

@@ -35,7 +35,7 @@ class Evaluate(BenchWork):
     def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
         method: Literal["validate", "test"] = "validate" if self._stage == "val" else "test"
         spec = data_of(self._task, method)
-        with opened(self._task, self._settings, method) as session:
+        with opened(self._task, self.settings, method) as session:
             self._begin(method, session, emit, None, None)
             metrics = validate(session, _batches(session, spec, self._stage, inbox), self._stage)
             if inbox.has(Stop):
@@ -54,7 +54,7 @@ class Predict(BenchWork):
 
     def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
         spec = self._spec or data_of(self._task, "predict")
-        with opened(self._task, self._settings, "predict") as session:
+        with opened(self._task, self.settings, "predict") as session:
             self._begin("predict", session, emit, None, None)
             self.outputs = predict(session, _batches(session, spec, "predict", inbox))
         return "stopped" if inbox.has(Stop) else "finished"

@@ -13,6 +13,7 @@ import torch
 from workbench import __version__
 from workbench.events import Message
 from workbench.launch.protocol import AnyJob
+from workbench.runs.checkpoints import find
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder, check_id, new_id, prune, runs_folder
 from workbench.settings import Settings
@@ -78,12 +79,16 @@ def run_folder(root: Path, id: str) -> Path:
     return path
 
 
-def checkpoint_of(run: Path, which: str) -> Path:
-    """The file of the weights of the run in this folder; FileNotFoundError names what there is."""
-    path = run / "checkpoints" / f"{check_id(which)}.safetensors"
+def weights_of(run: Path, which: str | int) -> Path:
+    """The file of the weights of the run in this folder: "start", "last", "best", or after so many updates.
+
+    FileNotFoundError names what there is.
+    """
+    if which != "start":
+        return find(run, which).path / "model.safetensors"
+    path = run / "checkpoints" / "start.safetensors"
     if not path.exists():
-        there = ", ".join(sorted(p.stem for p in path.parent.glob("[!.]*.safetensors"))) or "none"
-        raise FileNotFoundError(f"run {run.name!r} has no {which!r} weights; it has: {there}.")
+        raise FileNotFoundError(f"run {run.name!r} has no starting weights: {path} is not there.")
     return path
 
 

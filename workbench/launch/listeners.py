@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from workbench.events import BenchEvent, Event
 from workbench.launch.protocol import AnyJob
+from workbench.task.lightning_refused import refuse_callbacks
+from workbench.task.protocol import TaskError
 
 Listener = Callable[[BenchEvent], None]
 
@@ -15,12 +18,12 @@ class Listeners:
     """Functions of one event."""
 
     def __init__(self, listeners: Iterable[Listener]) -> None:
-        self._listeners: list[Listener] = list(listeners)
+        self._listeners: list[Listener] = [_checked(listener) for listener in _several(listeners)]
         self._failing: list[Listener] = []
 
     def add(self, listener: Listener) -> Callable[[], None]:
         """One more from now on; call what is returned to be rid of it."""
-        self._listeners.append(listener)
+        self._listeners.append(_checked(listener))
 
         def remove() -> None:
             if listener in self._listeners:
@@ -43,3 +46,19 @@ class Listeners:
             except (Exception, SystemExit):  # noqa: BLE001
                 failed.append((listener, traceback.format_exc()))
         return failed
+
+
+def _several(listeners: Any) -> list[Any]:
+    if callable(listeners) or not isinstance(listeners, Iterable):
+        refuse_callbacks(listeners, "listeners=")
+        raise TaskError(f"listeners={listeners!r}: give a list of functions, listeners=[f].")
+    return list(listeners)
+
+
+def _checked(listener: Any) -> Listener:
+    """The listener, if it can be one."""
+    refuse_callbacks(listener, "listeners=")
+    if not callable(listener):
+        raise TaskError(f"listeners=: {listener!r} cannot be called; a listener is a function of one event.")
+    heard: Listener = listener
+    return heard

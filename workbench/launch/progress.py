@@ -1,10 +1,10 @@
-"""Progress of a job in a line of text: done, elapsed, remaining, updates/s, the last loss."""
+"""Progress of a job in a line of text: done, elapsed, remaining, updates/s, the last loss, what the model wants shown."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +15,9 @@ from workbench.events import (
     CurveEnded,
     CurvePoint,
     Event,
+    Logged,
     Message,
+    Resumed,
     RunStarted,
     SearchEnded,
     StepsDone,
@@ -24,6 +26,21 @@ from workbench.events import (
 )
 
 _NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
+
+
+class _Bar(tqdm):  # type: ignore[type-arg]
+    """A bar whose speed is that of what is done now: a resumed run begins far from zero."""
+
+    seconds = 0.0
+    """What the run had taken where it was resumed; `initial` updates were done then."""
+
+    @property
+    def format_dict(self) -> Any:
+        facts = super().format_dict
+        if self.seconds:
+            done, took = facts["n"] - facts["initial"], facts["elapsed"] - self.seconds
+            facts["rate"] = done / took if took > 0 else None
+        return facts
 
 
 class Progress:
@@ -35,7 +52,8 @@ class Progress:
     def __init__(self, kind: str, began: float) -> None:
         self._kind = kind
         self._began = began
-        self._bar: tqdm[Any] | None = None
+        self._bar: _Bar | None = None
+        self._seconds = 0.0
         self._facts: dict[str, str] = {}
 
     def __enter__(self) -> Progress:
@@ -50,15 +68,19 @@ class Progress:
     def show(self, events: Sequence[Event], seen: int) -> int:
         """Draw what came since `seen`; returns how many events there are now."""
         now = len(events)
-        for event in events[seen:now]:
-            self._note(event)
+        new = events[seen:now]
+        # What stands before a joint is the record of another run, which has said it.
+        joint = max((place for place, event in enumerate(new) if isinstance(event, Resumed)), default=0)
+        for place, event in enumerate(new):
+            if place >= joint or not isinstance(event, Message):
+                self._note(event)
         if self._bar is not None and now > seen:
             self._bar.set_postfix(self._facts, refresh=True)
         return now
 
     def _note(self, event: Event) -> None:
         if isinstance(event, RunStarted):
-            self._bar = tqdm(
+            self._bar = _Bar(
                 total=event.updates,
                 desc=_NAMES.get(self._kind, self._kind),
                 unit=" trials" if self._kind == "find_batch_size" else " updates",
@@ -73,17 +95,27 @@ class Progress:
         elif isinstance(event, StepsDone):
             self._bar.n = int(event.steps[-1]) + 1
             # Pauses do not count: its clock is the run's.
+            self._seconds = event.seconds
             self._bar.start_t = time.time() - event.seconds
             self._facts["epoch"] = str(event.epoch)
             self._facts["loss"] = f"{event.array('loss')[-1]:.4g}"
+            self._note_values(event.on_bar)
+        elif isinstance(event, Resumed):
+            self._bar.n = self._bar.initial = event.step
+            self._bar.seconds = self._seconds
         elif isinstance(event, CurvePoint | CurveEnded | Trial | SearchEnded):
             self._note_search(event, self._bar)
         elif isinstance(event, Changed) and event.values.get("batch_size") is not None:
             self._bar.total = None  # an epoch has another number of updates from here on
+        elif isinstance(event, Logged):
+            self._note_values(event.on_bar)
         elif isinstance(event, Validated):
-            self._facts.update({name: f"{value:.4g}" for name, value in event.metrics.items()})
+            self._note_values(event.on_bar or event.metrics)
         elif isinstance(event, Message) and event.level != "info":
             self._bar.write(event.text, file=sys.stdout)
+
+    def _note_values(self, values: Mapping[str, float]) -> None:
+        self._facts.update({name: f"{value:.4g}" for name, value in values.items()})
 
     def _note_search(self, event: CurvePoint | CurveEnded | Trial | SearchEnded, bar: tqdm[Any]) -> None:
         """A search is the job itself, or a milestone of a fit, whose bar it does not move."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from workbench.commands import Change, Mailbox, Pause, Resume, Stop
-from workbench.events import Emit, Event, RunEnded, RunStarted, Status, StatusChanged
+from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.progress import Progress
 from workbench.runs.store import RunFolder
@@ -24,13 +24,24 @@ WORKERS = ("workbench-runner", "workbench-clerk")
 """The names of the threads that do a job's work."""
 
 
+class Outlet(Protocol):
+    """Where a job's events go."""
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def settle(self) -> None:
+        """Wait until the record holds all that was emitted; a few seconds at most."""
+
+
 class Work(Protocol):
     """What a job does when it has its turn."""
 
     updates: int
     """How many updates it has taken."""
+    settings: Settings
+    """What it works with; of a fit that goes on from a run that is not over yet, what can be foreseen of it."""
 
-    def __call__(self, emit: Emit, inbox: Mailbox) -> Status: ...
+    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status: ...
 
 
 class Job(Generic[T]):
@@ -41,11 +52,10 @@ class Job(Generic[T]):
     """
 
     def __init__(
-        self, id: str, kind: str, settings: Settings, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T]
+        self, id: str, kind: str, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T]
     ) -> None:
         self.id = id
         self.kind = kind
-        self.settings = settings
         self.folder = folder
         self.events: list[Event] = []
         self.inbox = Mailbox()
@@ -55,6 +65,11 @@ class Job(Generic[T]):
         self._began: float | None = None
         self._error: BaseException | None = None
         self.ended = threading.Event()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that it works with."""
+        return self._work.settings
 
     @property
     def status(self) -> Status:
@@ -141,7 +156,7 @@ class Job(Generic[T]):
 
     # What follows is for the launcher.
 
-    def run(self, emit: Emit) -> tuple[Status, BaseException | None]:
+    def run(self, emit: Outlet) -> tuple[Status, BaseException | None]:
         """Do the work in this thread; one that was stopped before its turn touches nothing."""
         if self.inbox.has(Stop):
             return "stopped", None

@@ -19,13 +19,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from workbench.events import Event, Message, RunEnded, StatusChanged, StepsDone, Validated
+from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
 from workbench.launch.protocol import WORKERS, AnyJob
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
 """Hands an event of a job to those who listen; what went wrong there for the first time, in words."""
 SWITCH_INTERVAL = 5e-4
 """Seconds between thread switches while a job runs: a busy cell then slows training half as much."""
+
+SETTLE = 3.0
+"""Seconds that a checkpoint waits for the record at most."""
 
 _open: weakref.WeakSet[ThreadLauncher] = weakref.WeakSet()
 
@@ -116,9 +119,11 @@ class _Desk:
     def __init__(self, job: AnyJob, tell: Tell) -> None:
         self._job = job
         self._tell = tell
-        self._post: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._post: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
         self._writing = job.folder is not None
         self._metrics: dict[str, float] = {}
+        self._told = self._before = 0.0
+        """The seconds of the run that were told last, and those that lay behind it when this job began."""
         self._paused = 0.0
         self._paused_at: float | None = None
 
@@ -126,12 +131,12 @@ class _Desk:
         clerk = threading.Thread(target=self._clerk, name=WORKERS[1], daemon=_in_kernel())
         clerk.start()
         began = time.perf_counter()
-        status, error = self._job.run(self._emit)
+        status, error = self._job.run(self)
         self._end_pause()
         end = RunEnded(
             status=status,
             step=self._job.updates,
-            seconds=time.perf_counter() - began - self._paused,
+            seconds=self._before + time.perf_counter() - began - self._paused,
             error=None if error is None else f"{type(error).__name__}: {error}",
             metrics=self._metrics,
         )
@@ -140,10 +145,19 @@ class _Desk:
         clerk.join()
         self._job.end(end, error)
 
-    def _emit(self, event: Event) -> None:
+    def settle(self) -> None:
+        """Wait for the clerk, so that what is saved next lies behind its record; a slow listener is not waited for."""
+        reached = threading.Event()
+        self._post.put(reached)
+        reached.wait(SETTLE)
+
+    def __call__(self, event: Event, /) -> None:
         """Post an event, and keep what the end will say."""
         if isinstance(event, StepsDone):
             self._metrics["loss"] = float(event.array("loss")[-1])
+            self._told = event.seconds
+        elif isinstance(event, Resumed):
+            self._before = self._told
         elif isinstance(event, Validated):
             self._metrics.update(event.metrics)
         elif isinstance(event, StatusChanged):
@@ -158,6 +172,9 @@ class _Desk:
 
     def _clerk(self) -> None:
         while (event := self._post.get()) is not None:
+            if isinstance(event, threading.Event):
+                event.set()
+                continue
             try:
                 self._handle(event)
             except BaseException as error:  # noqa: BLE001  # the events behind it must still be heard

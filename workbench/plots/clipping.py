@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.plots.changes import Changes, change_marks
 from workbench.plots.chart import Array, Axis, Chart, Series
-from workbench.plots.loss import Changes, change_marks
 from workbench.plots.ranges import span, wide
 
 WINDOW = 200

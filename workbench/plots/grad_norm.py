@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from workbench.plots import clipping
+from workbench.plots.changes import Changes, change_marks
 from workbench.plots.chart import Array, Axis, Chart, Heat, Series
-from workbench.plots.loss import Changes, change_marks
 from workbench.plots.ranges import span, wide
 
 _COLUMNS = 400

@@ -1,26 +1,39 @@
-"""A whole run in pictures: its loss above its gradient norms; its learning rate; what clipping did."""
+"""A whole run in pictures: its loss above its gradient norms; its learning rate; what clipping did; what was logged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from workbench.plots.chart import Array, Chart
+from workbench.plots.changes import Changes, only
+from workbench.plots.chart import Array, Chart, Mark
 from workbench.plots.clipping import Clipped, clipping
 from workbench.plots.grad_norm import grad_norm
-from workbench.plots.loss import Changes, loss
+from workbench.plots.logged import Points, logged
+from workbench.plots.loss import loss
 from workbench.plots.schedule import schedule
 
 _LAYER = "grad_norm/"
+_AVERAGED = "_averaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best checkpoint: after how many updates it was written, and the metric that chose it."""
+
+    step: int
+    metric: str
+    value: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Told:
-    """What there is to draw of a run: its `history` and `validation` as `Run` has them.
+    """What there is to draw of a run: its `history`, `validation` and `logged` (over epochs) as `Run` has them.
 
     `clip` is the clip value that the run began with (None: off); it is drawn only where it limits the recorded norm.
+    `by_model`: the columns of `history` that the model logged.
     """
 
     history: Mapping[str, Array]
@@ -28,6 +41,9 @@ class Told:
     changes: Changes = ()
     clip: float | None = None
     clips_norm: bool = True
+    logged: Mapping[str, Array] = field(default_factory=dict)
+    by_model: Collection[str] = ()
+    best: Best | None = None
 
     def whole(self) -> list[Chart]:
         """The loss, and the gradient norms where they were recorded."""
@@ -43,18 +59,20 @@ class Told:
             self.changes,
             averaged=val.get("val_loss_averaged"),
             parts=self._of_each("loss"),
+            marks=self._best_of("val_loss"),
         )
         return [drawn]
 
     def lr(self) -> list[Chart]:
         rates = self._of_each("lr") or {"learning rate": self.history["lr"]}
-        return [schedule(self.history["step"], rates, self._changes("lr", "batch_size"))]
+        return [schedule(self.history["step"], rates, only(self.changes, "lr", "batch_size"))]
 
     def grad_norm(self) -> list[Chart]:
         total = self.history.get("grad_norm")
         if total is None:
             return []
-        layers = {name.removeprefix(_LAYER): v for name, v in self.history.items() if name.startswith(_LAYER)}
+        measured = [name for name in self.history if name.startswith(_LAYER) and name not in self.by_model]
+        layers = {name.removeprefix(_LAYER): self.history[name] for name in measured}
         # Of several optimizers each one's norm is limited, and not the total.
         limit = self.limit if self.clips_norm and not self._of_each("grad_norm") else None
         return grad_norm(self.history["step"], total, layers, limit, self.changes, clipped(self.history, self.limit).share)
@@ -64,7 +82,31 @@ class Told:
         if not any(np.isfinite(part.before).any() for part in parts.values()):
             return []
         limit = self.limit if self.clips_norm else None
-        return clipping(self.history["step"], parts, limit, self._changes("gradient_clip_val"))
+        return clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
+
+    def names(self) -> list[str]:
+        """What `named` can draw."""
+        over = [name for table in (self.logged, self.validation) for name in table if name not in ("step", "epoch")]
+        return [*dict.fromkeys([*(name for name in self.history if name in self.by_model), *over])]
+
+    def named(self, name: str) -> list[Chart]:
+        """A logged value or a metric; by the name it was logged by also what was split into `…_step` and `…_epoch`."""
+        by_update = {k: v for k, v in self.history.items() if k == "step" or k in self.by_model}
+        updates = _points(by_update, name, f"{name}_step")
+        epochs = _points(self.logged, name, f"{name}_epoch")
+        checks = _points(self.validation, name, f"{name}_epoch")
+        if updates is None and epochs is None and checks is None:
+            return []
+        averaged = _points(self.validation, f"{name}{_AVERAGED}", f"{name}_epoch{_AVERAGED}")
+        return [logged(name, updates, epochs, checks, averaged, self.changes, self._best_of(name))]
+
+    def _best_of(self, metric: str) -> tuple[Mark, ...]:
+        """A point at the best checkpoint, where this metric has chosen it."""
+        best = self.best
+        if best is None or not {metric, f"{metric}_epoch"} & {best.metric, best.metric.removesuffix(_AVERAGED)}:
+            return ()
+        why = f"after {best.step} updates, {best.metric} {best.value:.4g}"
+        return (Mark(best.step, "best checkpoint", best.value, why=why),)
 
     @property
     def limit(self) -> Array:
@@ -74,10 +116,11 @@ class Told:
     def _of_each(self, quantity: str) -> dict[str, Array]:
         return {f"optimizer {i}": v for i, v in by_optimizer(self.history, quantity).items()}
 
-    def _changes(self, *names: str) -> Changes:
-        """The changes of these settings alone."""
-        kept = [(at, {k: v for k, v in values.items() if k in names}) for at, values in self.changes]
-        return [(at, values) for at, values in kept if values]
+
+def _points(table: Mapping[str, Array], *names: str) -> Points | None:
+    """The first of these names that the table has, at its updates."""
+    found = next((name for name in names if name in table and name not in ("step", "epoch")), None)
+    return None if found is None else (table["step"], table[found])
 
 
 def by_optimizer(history: Mapping[str, Array], quantity: str) -> dict[int, Array]:
@@ -104,8 +147,8 @@ def clipped_by_optimizer(history: Mapping[str, Array], limit: Array) -> dict[str
 def clip_line(step: Array, clip: float | None, changes: Changes) -> Array:
     """The clip value in force at each update, shape (rows,); NaN where it is off."""
     out = np.full(len(step), np.nan if clip is None else clip)
-    for at, values in changes:
-        if "gradient_clip_val" in values:
+    for at, values in only(changes, "gradient_clip_val"):
+        if not isinstance(values, str):
             value = values["gradient_clip_val"]
             out[step >= at] = value if value else np.nan
     return out

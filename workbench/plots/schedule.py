@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from workbench.plots.changes import Changes, change_marks
 from workbench.plots.chart import Array, Axis, Chart, Series
-from workbench.plots.loss import Changes, change_marks
 from workbench.plots.ranges import span
 
 _LEAST, _MOST = 10.0, 1e4

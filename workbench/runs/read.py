@@ -16,7 +16,10 @@ from typing import Any
 
 from workbench.events import (
     Event,
+    Logged,
+    Resumed,
     RunEnded,
+    Saved,
     Status,
     StatusChanged,
     StepsDone,
@@ -26,6 +29,7 @@ from workbench.events import (
 from workbench.plots.downsample import downsample as downsample
 from workbench.runs.alive import is_alive
 from workbench.runs.series import history as history
+from workbench.runs.series import logged as logged
 from workbench.runs.series import validation as validation
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
@@ -160,7 +164,7 @@ def _updates(event: Event) -> int:
     """The count of updates known to be taken when this event was sent."""
     if isinstance(event, StepsDone):
         return event.step + event.every * (event.rows - 1) + 1 if event.rows else event.step
-    return event.step if isinstance(event, Validated | StatusChanged) else 0
+    return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
 def _parse(data: bytes) -> Record:

@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from workbench.events import (
     Changed,
-    CurveEnded,
-    CurvePoint,
     Event,
+    Logged,
+    Resumed,
     RunEnded,
     RunStarted,
-    SearchEnded,
     Status,
     StepsDone,
-    Trial,
     Validated,
     to_line,
 )
-from workbench.plots import batch_size, lr_curve
 from workbench.plots.chart import Chart
 from workbench.plots.run import Told, clipped, clipped_by_optimizer
-from workbench.runs import read, terse
+from workbench.runs import drawn, read, terse
+from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.series import Series
+from workbench.runs.table import write_csv
 from workbench.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from plotly.graph_objects import Figure as PlotlyFigure
-
-
-What = Literal["loss", "lr", "grad_norm", "clip"]
-"""A part of a fit's picture."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,7 +87,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of each: "loss" of a training update, then the validation metrics."""
+        """The last value of each: "loss" of a training update, what the model logged, then the validation metrics."""
         return dict(self._metrics)
 
     @property
@@ -105,6 +99,27 @@ class Run:
     def validation(self) -> Series:
         """One row per validation check: "step" "epoch" "val_loss" … (see `series.validation`), read-only."""
         return dict(self._validation)
+
+    @property
+    def logged(self) -> Series:
+        """One row per epoch in which the model logged something in training: "step" "epoch" and its names, read-only.
+
+        What it logged for single updates is in `history`.
+        """
+        return dict(self._logged)
+
+    @property
+    def resumes(self) -> tuple[Resumed, ...]:
+        """Where this run goes on from another one's checkpoint, the last one last: `.run`, `.checkpoint`, `.values`.
+
+        What stands before in `events`, `history` and so on is the other run's record, so that it is a whole one.
+        """
+        return tuple(e for e in self.events if isinstance(e, Resumed))
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """What a fit can go on from, oldest first, as its folder has it now: `bench.fit(start=f"{run.id}@{step}")`."""
+        return [] if self.folder is None else list_checkpoints(self.folder)
 
     @property
     def changes(self) -> tuple[Changed, ...]:
@@ -134,15 +149,16 @@ class Run:
         told = self._told
         return tuple(part.share for part in clipped_by_optimizer(told.history, told.limit).values())
 
-    def figure(self, what: What | None = None) -> PlotlyFigure:
+    def figure(self, what: str | None = None) -> PlotlyFigure:
         """The run as an interactive plotly figure: all of it, or `what` is asked for."""
         from workbench.plots import plotly
 
         return plotly.figure(self.charts(what))
 
-    def plot(self, what: What | Axes | None = None, ax: Axes | None = None) -> Figure | Axes:
-        """The run as a matplotlib figure: all of it, or `what` is asked for ("loss", "lr", "grad_norm", "clip").
+    def plot(self, what: str | Axes | None = None, ax: Axes | None = None) -> Figure | Axes:
+        """The run as a matplotlib figure: all of it, or `what` is asked for.
 
+        what: "loss", "lr", "grad_norm", "clip", or the name of a metric or of a value that the model logged.
         With `ax` given, the first chart alone (of all: the loss) is drawn there and `ax` comes back.
         """
         from workbench.plots import matplotlib
@@ -152,37 +168,36 @@ class Run:
         charts = self.charts(what)
         return matplotlib.figure(charts) if ax is None else charts[0].plot(ax)
 
-    def charts(self, what: What | None = None) -> list[Chart]:
+    def charts(self, what: str | None = None) -> list[Chart]:
         """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was.
 
-        `what`: "loss", "lr" (the schedule), "grad_norm" or "clip" (norms before and after, and the share clipped).
+        `what`: "loss", "lr" (the schedule), "grad_norm" or "clip" (norms before and after, and the share clipped), or
+        the name of a validation metric or of a value that the model logged ("train_acc").
         """
-        searched = [] if self.kind == "fit" else _search_charts(self.events)  # a fit may search on its way
+        searched = [] if self.kind == "fit" else drawn.search_charts(self.events)  # a fit may search on its way
         told = self._told
         if what is None:
             return searched or told.whole()
         plots = {} if searched else {"loss": told.loss, "lr": told.lr, "grad_norm": told.grad_norm, "clip": told.clipping}
-        charts = plots[what]() if what in plots else []
+        charts = plots[what]() if what in plots else told.named(what)
         if not charts:
-            known = ", ".join(repr(name) for name, make in plots.items() if make()) or "one, which plot() draws"
+            known = ", ".join(map(repr, [*(name for name, make in plots.items() if make()), *told.names()]))
+            known = known or "one, which plot() draws"
             why = "; no gradient norms were recorded (track_grad_norm)" if what in plots else ""
             raise ValueError(f"run {self.id} has no plot {what!r}{why}. It has: {known}")
         return charts
 
     def to_csv(self, file: str | Path | IO[str]) -> None:
-        """The history as CSV, one row per update, with the validation metrics beside the update they came before.
+        """The history as CSV, one row per update; what came of a check or an epoch stands beside the update it came before.
 
-        A check after the last update has a row of its own. An empty cell: no value.
+        Behind the last update that is a row of its own. An empty cell: no value. A name that was logged for updates,
+        epochs and checks alike has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
         """
         if isinstance(file, str | Path):
             with open(file, "w", newline="", encoding="utf-8") as opened:
                 self.to_csv(opened)
             return
-        table = _joined(self._history, self._validation)
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table)
-        # str of a numpy scalar is the shortest text that reads back as the same number.
-        writer.writerows([_cell(v) for v in row] for row in zip(*table.values(), strict=True))
+        write_csv(file, self._history, self._logged, self._validation)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
@@ -211,12 +226,15 @@ class Run:
         facts = [("", f"{self.kind} {self.status}".strip()), ("updates", str(self.step))]
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
-        facts += [(name, f"{value:.4g}") for name, value in self._metrics.items()]
+        known = self._metrics  # what is there as `…_epoch` too is told once
+        facts += [(name, f"{value:.4g}") for name, value in known.items() if f"{name}_epoch" not in known]
         facts.append(("time", duration(self.seconds)))
         if self.clip_share is not None:
             facts.append(("clipped", f"{self.clip_share:.0%}"))
         if self.skipped:
             facts.append(("skipped", str(self.skipped)))
+        if self.resumes:
+            facts.append(("resumed from", f"{self.resumes[-1].run} at update {self.resumes[-1].step}"))
         facts += [(name, _text(value)) for name, value in self._key_settings().items()]
         if self.changes:
             facts.append(("live changes", str(len(self.changes))))
@@ -241,8 +259,16 @@ class Run:
         recorded = self._recorded
         # What is limited is the 2-norm, so in a record of other norms the clip value is no line.
         norm = recorded.get("gradient_clip_algorithm", "norm") == "norm" and recorded.get("track_grad_norm", 2.0) == 2.0
-        changes = [(e.step, e.values) for e in self.changes]
-        return Told(self._history, self._validation, changes, recorded.get("gradient_clip_val"), norm)
+        return Told(
+            self._history, self._validation, drawn.changes(self.events), recorded.get("gradient_clip_val"), norm,
+            logged=self._logged, by_model=self._by_model, best=drawn.best(self.events),
+        )  # fmt: skip
+
+    @cached_property
+    def _by_model(self) -> list[str]:
+        """The columns of the history that the model logged."""
+        named = dict.fromkeys(name for e in self.events if isinstance(e, StepsDone) for name in e.logged)
+        return [name for name in named if name in self._history]
 
     @cached_property
     def _recorded(self) -> dict[str, Any]:
@@ -254,9 +280,16 @@ class Run:
         last = next((e for e in reversed(self.events) if isinstance(e, StepsDone) and e.rows), None)
         if last is not None and "loss" in last.columns:
             found["loss"] = float(last.array("loss")[-1])
+        for name in self._by_model:
+            known = self._history[name][~np.isnan(self._history[name])]
+            if len(known):
+                found[name] = float(known[-1])
         for event in self.events:
-            if isinstance(event, Validated | RunEnded):
+            if isinstance(event, Validated | Logged):
                 found.update(event.metrics)
+            elif isinstance(event, RunEnded):  # of a record that lacks its middle, the end has the last values too
+                for name, value in event.metrics.items():
+                    found.setdefault(name, value)
         return found
 
     @cached_property
@@ -266,6 +299,10 @@ class Run:
     @cached_property
     def _validation(self) -> Series:
         return _read_only(read.validation(self.events))
+
+    @cached_property
+    def _logged(self) -> Series:
+        return _read_only(read.logged(self.events))
 
 
 _COUNTS = ("updates", "epochs", "live changes")
@@ -282,43 +319,6 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def _search_charts(events: Sequence[Event]) -> list[Chart]:
-    """The charts of a finder's run; none for a fit."""
-    points = [e for e in events if isinstance(e, CurvePoint)]
-    if points:
-        end = next((e for e in events if isinstance(e, CurveEnded)), None)
-        return [
-            lr_curve.lr_curve(
-                np.array([p.lr for p in points]),
-                np.array([p.loss for p in points]),
-                np.array([p.smoothed for p in points]),
-                end.suggestions if end else (),
-                end.suggestion if end else None,
-                end.notes if end else (),
-            )
-        ]
-    trials = [e for e in events if isinstance(e, Trial)]
-    if trials:
-        over = next((e for e in events if isinstance(e, SearchEnded)), None)
-        return batch_size.batch_size(trials, over.best if over else None, over.largest if over else None)
-    return []
-
-
-def _joined(history: Series, validation: Series) -> Series:
-    """An outer join on "step". A check after `step` updates stands beside update `step`: the same weights."""
-    steps = np.union1d(history["step"], validation["step"])
-    out: Series = {"step": steps, "epoch": np.zeros_like(steps)}
-    for source in (validation, history):  # where both have an epoch, the update's holds
-        out["epoch"][np.searchsorted(steps, source["step"])] = source["epoch"]
-    for source in (history, validation):
-        at = np.searchsorted(steps, source["step"])
-        for name, values in source.items():
-            if name not in out:
-                out[name] = np.full(len(steps), np.nan, values.dtype)
-                out[name][at] = values
-    return out
-
-
 def _read_only(series: Series) -> Series:
     for array in series.values():
         array.flags.writeable = False
@@ -327,10 +327,6 @@ def _read_only(series: Series) -> Series:
 
 def _count(value: str, name: str) -> str:
     return f"1 {name[:-1]}" if value == "1" else f"{value} {name}"
-
-
-def _cell(value: Any) -> str:
-    return "" if value != value else str(value)
 
 
 def _text(value: Any) -> str:

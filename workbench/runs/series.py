@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.events import Event, RunStarted, StepsDone, Validated
+from workbench.events import Event, Logged, RunStarted, StepsDone, Validated
 
 Series = dict[str, NDArray[Any]]
 
@@ -19,8 +19,8 @@ def history(events: Iterable[Event]) -> Series:
     "step" and "epoch" int64; all others float32, NaN where there was no value: "loss", "lr" (both always
     there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
     "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
-    "grad_norm_clipped.0", "loss.1" …, and "grad_norm/<layer>" (before clipping). A flush has one epoch number
-    for all of its rows.
+    "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
+    "grad_norm/<layer>" (before clipping). A flush has one epoch number for all of its rows.
     """
     layers: tuple[str, ...] = ()
     flushes: list[StepsDone] = []
@@ -43,6 +43,8 @@ def history(events: Iterable[Event]) -> Series:
 
 def _column(event: StepsDone, name: str) -> NDArray[np.float32]:
     """Column `name`, shape (rows,); NaN where the flush lacks it, or has a table of that name."""
+    if name == "skipped" and name not in event.columns:
+        return np.zeros(event.rows, np.float32)  # a flush tells only of those that were
     values = event.array(name) if name in event.columns else np.empty(0, np.float32)
     return values if len(values) == event.rows else np.full(event.rows, np.nan, np.float32)
 
@@ -65,13 +67,23 @@ def validation(events: Iterable[Event]) -> Series:
     "step" (updates taken so far) and "epoch" int64; each metric float64, NaN where a check lacks it: "val_loss" …,
     and with averaged weights "val_loss_averaged" … beside them.
     """
-    checks = [e for e in events if isinstance(e, Validated)]
-    names = dict.fromkeys(name for e in checks for name in e.metrics)
+    return _table([e for e in events if isinstance(e, Validated)])
+
+
+def logged(events: Iterable[Event]) -> Series:
+    """One row per epoch for which the model logged something in training, each array of shape (epochs,).
+
+    "step" (updates taken so far) and "epoch" int64; each value float64, NaN where an epoch lacks it.
+    """
+    return _table([e for e in events if isinstance(e, Logged)])
+
+
+def _table(rows: Sequence[Validated | Logged]) -> Series:
     out: Series = {
-        "step": np.array([e.step for e in checks], dtype=np.int64),
-        "epoch": np.array([e.epoch for e in checks], dtype=np.int64),
+        "step": np.array([e.step for e in rows], dtype=np.int64),
+        "epoch": np.array([e.epoch for e in rows], dtype=np.int64),
     }
-    for name in names:
+    for name in dict.fromkeys(name for e in rows for name in e.metrics):
         if name not in out:
-            out[name] = np.array([e.metrics.get(name, np.nan) for e in checks], dtype=np.float64)
+            out[name] = np.array([e.metrics.get(name, np.nan) for e in rows], dtype=np.float64)
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 from workbench.values import EarlyStopping
 
 
@@ -27,6 +27,14 @@ def text(value: Any) -> str:
     if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
         return ", ".join(map(str, value))
     return str(terse(value))
+
+
+def recorded(name: str, value: Any) -> str:
+    """The same of setting `name` as it stands in a record, where JSON has lists for tuples."""
+    try:
+        return text(getattr(Settings.make(**{name: value}), name))
+    except SettingsError:
+        return text(value)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -30,6 +30,7 @@ from torch.utils.data import (
 
 from workbench.settings import Settings
 from workbench.task.datasets import Batches, Columns, KeyedBatches, Samples, SeededBatches, StackedTensors
+from workbench.task.position import Positioned
 from workbench.task.protocol import TaskError
 
 Loader = DataLoader[Any]
@@ -247,6 +248,8 @@ class DataSpec:
             **(parts.worker_options if workers else {}),
         }
         if parts.ready:
+            if not isinstance(parts.dataset, IterableDataset):
+                common["sampler"] = Positioned(SequentialSampler(parts.dataset), generator)  # type: ignore[arg-type]
             return DataLoader(parts.dataset, batch_size=None, **common)
         if isinstance(parts.dataset, IterableDataset):
             return DataLoader(parts.dataset, batch_size=size, drop_last=train and settings.drop_last, **common)
@@ -302,7 +305,7 @@ def _map_style(parts: Parts, batches: Any, settings: Settings, common: dict[str,
         batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
         if parts.worker_init_fn is not None:
             common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
-    return DataLoader(dataset, batch_sampler=batches, **common)
+    return DataLoader(dataset, batch_sampler=Positioned(batches, common["generator"]), **common)
 
 
 def _whole_batches(parts: Parts) -> Dataset[Any]:
@@ -356,6 +359,20 @@ def _length(dataset: Any) -> int | None:
         return len(dataset)
     except TypeError:
         return None
+
+
+def positioned(loader: Loader) -> Positioned | None:
+    """What deals out a loader's batches of indices; None where the data alone know what comes next."""
+    for sampler in (loader.batch_sampler, loader.sampler):
+        if isinstance(sampler, Positioned):
+            return sampler
+    return None
+
+
+def users_own(loader: Loader) -> Any:
+    """The data set, or the batches, that the user gave for this loader."""
+    dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
+    return dataset.users if isinstance(dataset, Batches) else dataset
 
 
 def batches_in(loader: Loader) -> int | None:

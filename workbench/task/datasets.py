@@ -41,7 +41,7 @@ class Batches(IterableDataset[Any]):
     """Ready batches from any iterable; a batch that was looked at is given back to a one-shot iterator."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = batches
+        self.users = self._batches = batches
         self.one_shot = iter(batches) is batches
 
     def __iter__(self) -> Iterator[Any]:

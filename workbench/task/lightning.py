@@ -1,25 +1,24 @@
 """A task of an object with `training_step` and `configure_optimizers`: a LightningModule as it is, or one like it.
 
-The object's hooks are resolved here, once, by name; nothing else in the package looks anything up by string.
-Lightning itself is never imported. A hook that is not served yet is refused by name rather than left out.
+Its steps and its optimizers are here, its hooks in `lightning_moments`; all are found once, by name, and nothing else
+in the package looks anything up by string. Lightning itself is never imported; what is not served is refused by name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
-from workbench.task.data import DataSpec
+from workbench.task.data import DataSpec, batches_in
 from workbench.task.lightning_hooks import (
     LR_NAMES,
     Step,
-    attached,
     has_loader,
     homes_of,
     networks_of,
@@ -29,8 +28,11 @@ from workbench.task.lightning_hooks import (
     written,
 )
 from workbench.task.lightning_manual import Manual
+from workbench.task.lightning_members import Members
+from workbench.task.lightning_moments import LightningMoments
 from workbench.task.lightning_optimizers import optimizations_of
-from workbench.task.lightning_trainer import Trainer
+from workbench.task.lightning_setup import Preparation
+from workbench.task.lightning_trainer import unknown
 from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import refuse_built_in
@@ -44,19 +46,23 @@ class LightningLike(Task):
     def __init__(
         self,
         module: Any,
+        preparation: Preparation,
         *,
         train: DataSpec | None,
         val: DataSpec | None,
         test: DataSpec | None,
         predict: DataSpec | None = None,
+        sources: Mapping[str, Any],
     ) -> None:
+        """sources: the objects that make these data, where they are not the module's own."""
         self.module = module
+        self.preparation: Preparation = preparation
         self._name = type(module).__name__
         self.model = module if isinstance(module, nn.Module) else networks_of(module)
-        self.train = train or spec_of("train", module)
-        self.val = val or spec_of("val", module)
-        self.test = test or spec_of("test", module)
-        self.predict = predict or spec_of("predict", module)
+        self.train = train or spec_of("train", module, preparation)
+        self.val = val or spec_of("val", module, preparation)
+        self.test = test or spec_of("test", module, preparation)
+        self.predict = predict or spec_of("predict", module, preparation)
         step = step_of(module, "training_step")
         if step is None:
             raise TaskError(f"{self._name} defines no training_step of its own: write one.")
@@ -69,14 +75,17 @@ class LightningLike(Task):
         if self._scoring["test"] is None:
             self.test = None
         self.manual = getattr(module, "automatic_optimization", True) is False
-        self._manual = Manual(self._name)
+        self._trainer, self._log = preparation.trainer, preparation.log
+        specs = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
+        self._trainer.belongs(self.model, specs)
+        self.moments: LightningMoments = LightningMoments(preparation, sources, module, self.model, manual=self.manual)
+        self._manual = Manual(self._name, self._trainer) if self.manual else None
+        self._members = Members(module, self.moments, self._manual)
         self._made: tuple[Optimization, ...] = ()
-        """Of a manual task: the optimizers of the session that runs."""
+        """The optimizers of the session that runs."""
         self._accumulates = False
         self._last: tuple[weakref.ref[Optimizer], ...] = ()
-        self._logged: dict[str, Tensor | float] = {}
         self._reads_rate: bool | None = None if homes_of(module, LR_NAMES) else False
-        self._trainer = Trainer()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_last": (), "_made": ()}
@@ -91,22 +100,27 @@ class LightningLike(Task):
         # 0: off, in Lightning 1; a manual module splits its batches itself, as Lightning 2 has it.
         if isinstance(pieces, int) and pieces > 0 and not self.manual:
             found["truncated_bptt_steps"] = pieces
-        rate = self._own_rate()
+        rate = self._own_rate(Settings.make(**found))
         if rate > 0:
             found["lr"] = rate
         return found
 
-    def _own_rate(self) -> float:
+    def _own_rate(self, settings: Settings) -> float:
         """The rate that the user's own loop would train with."""
         homes = homes_of(self.module, LR_NAMES)
         rates = [float(place[name]) for place, name in homes if isinstance(place[name], (int, float))]
-        with self._attached():
+        with self._attached(settings, lambda: self._likely_updates(settings)):
             made = _rates(self._optimizations())
             # Where two attributes differ, the one that was read; the code's own rate, where none is.
             standing = next((rate for rate in made if rate in rates), None)
             if standing is None and rates and self._reads(rates[0], made):
                 return rates[0]
             return made[0] if standing is None else standing
+
+    def _likely_updates(self, settings: Settings) -> int | None:
+        """The updates of a fit with these settings, for a schedule that is made only to see the rate beside it."""
+        batches = None if self.train is None else batches_in(self.train.loader(settings))
+        return None if batches is None or settings.epochs is None else max(1, batches) * settings.epochs
 
     @property
     def takes_index(self) -> bool:
@@ -133,47 +147,52 @@ class LightningLike(Task):
         """While a job runs, `lr` and `batch_size` are the job's, and `self.log` is heard; all is put back after."""
         self._accumulates = settings.accumulate_grad_batches != 1
         rate, size = homes_of(self.module, LR_NAMES), homes_of(self.module, ("batch_size",))
-        with written(rate, settings.lr), written(size, settings.batch_size), self._attached():
+        with (
+            written(rate, settings.lr), written(size, settings.batch_size), self._attached(settings),
+            super().running(settings, phase),
+        ):  # fmt: skip
             yield
 
     @contextlib.contextmanager
-    def _attached(self) -> Iterator[None]:
-        """The object logs to this task, finds our trainer and, if manual, its optimizers; its own are put back after."""
-        mine = vars(self.module)
-        hearing = {"log": self._log, "log_dict": self._log_dict}
-        # A list of its own, say, is no method that logs.
-        members: dict[str, Any] = {n: hear for n, hear in hearing.items() if callable(mine.get(n, hear))}
-        if "_trainer" in mine:
-            # A LightningModule reads current_epoch and global_step from its trainer; without one it says 0.
-            members["_trainer"] = self._trainer
-        if self.manual:
-            members |= {n: do for n, do in self._manual.members.items() if not self._has(n)}
-        with attached(self.module, members):
-            try:
-                yield
-            finally:
-                self._trainer.progress = None
-                self._made = ()
-                self._manual.end()
+    def _attached(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
+        """The object logs to this task and finds our trainer and its optimizers; its own are put back after.
 
-    def _has(self, name: str) -> bool:
-        """Whether the object has something of its own under a name of Lightning's."""
-        return name in vars(self.module) or own_method(self.module, name) is not None
+        count: the updates of the whole fit, as far as they are known before there is a session.
+        """
+        manual = contextlib.nullcontext() if self._manual is None else self._manual.apart()
+        before, self._made = self._made, ()
+        try:
+            with (
+                self.preparation.attached(), self._trainer.planning(settings, count), self._log.unheard(), manual,
+                self._members.attached(),
+            ):  # fmt: skip
+                yield
+        finally:
+            self._made = before
+            self.moments.outputs.clear()
 
     def follow(self, progress: Progress) -> None:
-        self._trainer.progress = progress
+        super().follow(progress)
+        self._trainer.made(self._made)
+        self._trainer.refresh()
 
     def drive(self, handle: Handle) -> None:
+        assert self._manual is not None
         self._manual.begin(self._made, handle, accumulates=self._accumulates)
 
-    def _log(self, name: str, value: Any, *_: Any, **__: Any) -> None:
-        self._logged[name] = value.detach() if isinstance(value, Tensor) else float(value)
-
-    def _log_dict(self, values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        for name, value in values.items():
-            self._log(name, value)
-
     # -- steps
+
+    def _call(self, step: Step, name: str, batch: Any, batch_idx: int, **extra: Any) -> Any:
+        """A step of the object's; what it logs in it belongs to this batch."""
+        log = self._log
+        before, log.hook = log.hook, name
+        if log.batch is not batch:
+            log.hold(batch)
+        self._trainer.at(batch_idx)
+        self._trainer.refresh()
+        output = step(batch, batch_idx, **extra)
+        log.hook = before
+        return output
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
         if "hiddens" in extra and "hiddens" not in self._step.extras:
@@ -181,7 +200,13 @@ class LightningLike(Task):
                 f"truncated_bptt_steps: {self._name}.training_step must take the hidden state, "
                 "training_step(self, batch, batch_idx, hiddens), and return {'loss': loss, 'hiddens': hiddens}."
             )
-        output = self._step(batch, batch_idx, **extra)
+        moments = self.moments
+        moments.index = extra.get("optimizer_idx", 0)
+        output = self._call(self._step, "training_step", batch, batch_idx, **extra)
+        if moments.keeps["train"]:
+            moments.outputs[batch_idx] = output
+        if not moments.within:
+            self._log.let_go()
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             if output is None or self.manual:
@@ -201,22 +226,29 @@ class LightningLike(Task):
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         step = self._scoring[stage]
         assert step is not None
-        self._logged = {}
-        output = step(batch, batch_idx)
-        values: dict[str, Tensor | float] = dict(self._logged)
+        name = "validation_step" if stage == "val" else "test_step"
+        output = self._call(step, name, batch, batch_idx)
+        if self.moments.keeps[stage]:
+            self.moments.outputs[batch_idx] = output
+        weight = score_weight(output, batch, name)
+        self._log.weigh(weight)
         loss = output.get("loss", output.get(f"{stage}_loss")) if isinstance(output, Mapping) else output
-        if isinstance(loss, Tensor) and loss.numel() == 1:
-            values.setdefault(f"{stage}_loss", loss)
-        return Scores(values, score_weight(output, batch, "validation_step" if stage == "val" else "test_step"))
+        told = isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")
+        return Scores({f"{stage}_loss": loss} if told else {}, weight)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """What the object's own predict_step returns, else the object called with the whole batch, as Lightning does."""
-        if self._predict is not None:
-            return self._predict(batch, batch_idx)
+        step = self._predict or self._forward()
+        output = self._call(step, "predict_step", batch, batch_idx)
+        if self.moments.keeps["predict"]:
+            self.moments.outputs[batch_idx] = output
+        return output
+
+    def _forward(self) -> Step:
         call = self.module if callable(self.module) else getattr(self.module, "forward", None)
         if call is None:
             raise TaskError(f"{self._name} defines neither predict_step nor forward: write one of them to predict.")
-        return call(batch)
+        return Step(lambda batch: call(batch))
 
     def split(self, batch: Any, length: int, time_dim: int) -> Sequence[Any] | None:
         return None if self._split is None else list(self._split(batch, length))
@@ -224,10 +256,11 @@ class LightningLike(Task):
     # -- optimizers
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization | Sequence[Optimization]:
-        found = self._optimizations()
-        if self._reads_rate is None and settings.lr not in _rates(found):
-            self._reads(settings.lr, _rates(found))
-            found = self._optimizations()  # the object may have kept what it made last
+        with self.preparation.attached(), self._trainer.planning(settings, lambda: updates):
+            found = self._optimizations()
+            if self._reads_rate is None and settings.lr not in _rates(found):
+                self._reads(settings.lr, _rates(found))
+                found = self._optimizations()  # the object may have kept what it made last
         if any(one.schedules for one in found):
             refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
         for one in found:
@@ -236,8 +269,7 @@ class LightningLike(Task):
             for group in one.optimizer.param_groups:
                 if settings.weight_decay is not None and "weight_decay" in group:
                     group["weight_decay"] = settings.weight_decay
-        if self.manual:
-            self._made = found
+        self._made = found
         return found[0] if len(found) == 1 else found
 
     def _optimizations(self) -> tuple[Optimization, ...]:

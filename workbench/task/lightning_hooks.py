@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.utils.data import DataLoader
@@ -14,21 +14,22 @@ from workbench.task.data import DataSpec, Parts, parts_of
 from workbench.task.datasets import Batches
 from workbench.task.protocol import TaskError
 
-# What Lightning would call and this task does not: silence would train something else than was written.
-UNSERVED = (
-    "on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start",
-    "on_train_epoch_end", "on_train_batch_start", "on_train_batch_end", "on_validation_start",
-    "on_validation_end", "on_validation_epoch_start", "on_validation_epoch_end",
-    "on_validation_batch_start", "on_validation_batch_end", "on_before_batch_transfer",
-    "on_after_batch_transfer", "transfer_batch_to_device", "on_before_zero_grad", "on_before_backward",
-    "on_after_backward", "on_before_optimizer_step", "optimizer_step", "optimizer_zero_grad",
-    "lr_scheduler_step", "backward", "configure_gradient_clipping", "configure_model",
-    "configure_callbacks", "configure_sharded_model", "on_sanity_check_start", "on_sanity_check_end",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from workbench.task.lightning_setup import Preparation
+
 LR_NAMES = ("lr", "learning_rate")
 EXTRAS = {"optimizer_idx": 0, "hiddens": None}
 """What a training_step is told beside the batch, where it has an argument of that name; and what, where there is one
 optimizer and no hidden state is carried."""
+_OLD = {"dataloader_idx": 0, "unused": 0, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False}
+"""What Lightning 1 told its hooks beside what Lightning 2 does, and what holds here."""
+_LIBRARIES = ("lightning", "pytorch_lightning")
+
+
+def from_lightning(source: Any) -> bool:
+    """Whether an object, or a class itself, is one of Lightning's own or inherits from one."""
+    kinds = (source,) if isinstance(source, type) else type(source).__mro__
+    return any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in kinds)
 
 
 def own_method(source: Any, name: str) -> Callable[..., Any] | None:
@@ -38,8 +39,8 @@ def own_method(source: Any, name: str) -> Callable[..., Any] | None:
         return found if callable(found) else None
     for base in type(source).__mro__:
         if name in vars(base):
-            library = base.__module__.partition(".")[0] in ("lightning", "pytorch_lightning")
-            if base is object or base is nn.Module or (library and ".demos." not in base.__module__):
+            library = from_lightning(base) and ".demos." not in base.__module__
+            if base is object or base is nn.Module or library:
                 return None
             found = getattr(source, name)
             return found if callable(found) else None
@@ -56,41 +57,35 @@ def has_loader(data: Any, name: str = "train_dataloader") -> bool:
     return not isinstance(data, type) and own_method(data, name) is not None
 
 
-def refuse_unserved(source: Any) -> None:
-    """Refuse, by name, a module or a DataModule that counts on something that is not done here."""
-    found = [hook for hook in UNSERVED if own_method(source, hook) is not None]
-    if found:
-        name = type(source).__name__
-        raise TaskError(f"{name} defines {', '.join(found)}, which the workbench does not call yet.")
+def makes_loaders(data: Any) -> bool:
+    """Whether `data` is an object that makes loaders of any kind."""
+    return any(has_loader(data, f"{name}_dataloader") for name in ("train", "val", "test", "predict"))
 
 
-def prepare(source: Any) -> None:
-    """Run an object's `prepare_data` and `setup("fit")`, which its loaders count on."""
-    for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
-        hook = own_method(source, name)
-        if hook is not None:
-            hook(*arguments)
+def spec_of(name: str, source: Any, preparation: Preparation | None = None) -> DataSpec | None:
+    """The data that an object's `<name>_dataloader()` gives; None where it has no such method.
 
-
-def spec_of(name: str, source: Any) -> DataSpec | None:
-    """The data that an object's `<name>_dataloader()` gives; None where it has no such method."""
+    preparation: sees to it that the object's `setup` has run for this data; without it, it runs each time.
+    """
     make = own_method(source, f"{name}_dataloader")
     if make is None:
         return None
 
-    # `prepare` has done it for training and validation.
-    setup = own_method(source, "setup") if name in ("test", "predict") else None
+    setup = own_method(source, "setup") if name in ("test", "predict") and preparation is None else None
 
     def parts() -> Parts:
         if setup is not None:
             setup(name)
-        loader = make()
+        with contextlib.nullcontext() if preparation is None else preparation.serving(name):
+            loader = make()
         while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], DataLoader):
             loader = loader[0]
         if isinstance(loader, DataLoader):
             return parts_of(loader)
-        if isinstance(loader, (Mapping, Sequence)) or loader is None:
-            raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.")
+        combined = from_lightning(loader) and type(loader).__name__ == "CombinedLoader"
+        if combined or isinstance(loader, (Mapping, Sequence)) or loader is None:
+            several = "" if loader is None else " Several sets become one by torch.utils.data.ConcatDataset or StackDataset."
+            raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.{several}")
         return Parts(Batches(loader), ready=True)
 
     return DataSpec(name, parts)
@@ -105,7 +100,7 @@ class Step:
         self.extras = tuple(name for name in EXTRAS if name in parameters)
         self._usual = {n: EXTRAS[n] for n in self.extras if parameters[n].default is inspect.Parameter.empty}
         plain = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD and n not in EXTRAS]
-        self.takes_index = len(plain) >= 2
+        self.takes_index = len(plain) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
 
     def __call__(self, batch: Any, batch_idx: int, **extra: Any) -> Any:
         chosen = self._usual | {name: extra[name] for name in self.extras if name in extra} if self.extras else {}
@@ -116,6 +111,40 @@ def step_of(module: Any, name: str) -> Step | None:
     """The object's own step of that name; None where it has none."""
     hook = own_method(module, name)
     return None if hook is None else Step(hook)
+
+
+class Hook:
+    """A hook of the object's as a function of what Lightning 2 tells it.
+
+    Arguments that Lightning 1 had between (optimizer_idx, …) are told by their names: `index` is which optimizer it is.
+    """
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+        parameters = inspect.signature(hook).parameters.values()
+        self.names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+        self._old = any(name in _OLD or name == "optimizer_idx" for name in self.names)
+
+    def __call__(self, *given: Any, index: int = 0, **named: Any) -> Any:
+        if not self._old:
+            return self._hook(*given, **named)
+        told, left = [], list(given)
+        for name in self.names:
+            if name == "optimizer_idx":
+                told.append(index)
+            elif name in _OLD:
+                told.append(_OLD[name])
+            elif left:
+                told.append(left.pop(0))
+            else:
+                break  # what comes now is told by its name, or has a default
+        return self._hook(*told, *left, **named)
+
+
+def hooks_of(source: Any, names: Sequence[str]) -> dict[str, Hook]:
+    """Those of these hooks that the user wrote."""
+    found = {name: own_method(source, name) for name in names}
+    return {name: Hook(method) for name, method in found.items() if method is not None}
 
 
 def homes_of(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:

@@ -9,106 +9,20 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from workbench.task.lightning_trainer import Trainer
+from workbench.task.lightning_views import StepsAsAsked, StepsByHandle
+from workbench.task.log import Shared
 from workbench.task.protocol import Handle, Optimization, TaskError
 
 
-class StepsByHandle:
-    """An optimizer as the module sees it: it steps through the handle, and is the optimizer in all else."""
-
-    def __init__(self, optimizer: Optimizer, index: int, handle: Handle) -> None:
-        self.optimizer = optimizer
-        self._index = index
-        self._handle = handle
-
-    @property  # type: ignore[misc]  # modules ask isinstance(opt, Optimizer)
-    def __class__(self) -> type:
-        return type(self.optimizer)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "optimizer":
-            raise AttributeError(name)
-        return getattr(self.optimizer, name)
-
-    def __repr__(self) -> str:
-        return repr(self.optimizer)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step, behind `closure` (which gives the gradients) if there is one; returns what it returned."""
-        result = None
-        if closure is not None:
-            with torch.enable_grad():
-                result = closure()
-        self._handle.step(self._index)
-        return result
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of this optimizer's parameters, unless they are still being added up."""
-        self._handle.zero_grad(self._index)
-
-    def toggle(self) -> None:
-        """From here on only this optimizer's parameters require gradients."""
-        self._handle.toggle(self._index)
-
-    def untoggle(self) -> None:
-        """What `toggle` changed is as it was."""
-        self._handle.untoggle(self._index)
-
-    @contextlib.contextmanager
-    def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
-        """Inside, only this optimizer's parameters require gradients."""
-        self.toggle()
-        try:
-            yield
-        finally:
-            self.untoggle()
-
-
-class StepsAsAsked:
-    """A scheduler as the module sees it, which steps it itself; it is the scheduler in all but that.
-
-    behind: the module accumulates, and asks for a step at each batch; only at a window's last one has the optimizer
-    taken its own, and the scheduler follows. While rates are being searched for, none of its steps is taken.
-    """
-
-    def __init__(self, scheduler: Any, handle: Handle, *, behind: bool) -> None:
-        self.scheduler = scheduler
-        self._handle = handle
-        self._behind = behind
-        self._due = False
-        if behind:
-            scheduler.optimizer.register_step_post_hook(self._stepped)
-
-    def _stepped(self, *_: Any) -> None:
-        self._due = True
-
-    @property  # type: ignore[misc]  # modules ask isinstance(scheduler, ReduceLROnPlateau)
-    def __class__(self) -> type:
-        return type(self.scheduler)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "scheduler":
-            raise AttributeError(name)
-        return getattr(self.scheduler, name)
-
-    def __repr__(self) -> str:
-        return repr(self.scheduler)
-
-    def step(self, *arguments: Any, **options: Any) -> None:
-        """Step, if it is time to."""
-        due, self._due = self._due or not self._behind, False
-        if due and getattr(self._handle, "scheduling", True):
-            self.scheduler.step(*arguments, **options)
-
-
-class Manual:
+class Manual(Shared):
     """The methods that a module gets while a job runs; `begin` gives them their handle."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, trainer: Trainer) -> None:
         self._name = name
+        self._trainer = trainer
         self._handle: Handle | None = None
         self._optimizers: list[StepsByHandle] = []
         self._schedulers: list[Any] = []
@@ -123,9 +37,15 @@ class Manual:
         found = [schedule.scheduler for one in made for schedule in one.schedules]
         self._schedulers = [StepsAsAsked(one, handle, behind=accumulates) for one in found]
 
-    def end(self) -> None:
-        """The session is over: its optimizers are let go."""
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Inside, sessions may begin; behind it their optimizers are let go, and those from before are there again."""
+        before = dict(vars(self))
         self._handle, self._optimizers, self._schedulers = None, [], []
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
     @property
     def members(self) -> dict[str, Callable[..., Any]]:
@@ -136,6 +56,7 @@ class Manual:
             "manual_backward": self.manual_backward,
             "toggle_optimizer": self.toggle_optimizer,
             "untoggle_optimizer": self.untoggle_optimizer,
+            "toggled_optimizer": self.toggled_optimizer,
             "clip_gradients": self.clip_gradients,
         }
 
@@ -163,12 +84,23 @@ class Manual:
         """What `toggle_optimizer` changed is as it was."""
         self._there().untoggle(self._index(optimizer))
 
-    def clip_gradients(self, *_: Any, **__: Any) -> None:
-        """Refused: the setting clips at each step."""
-        raise TaskError(
-            f"{self._name} calls self.clip_gradients: leave it out and set gradient_clip_val (and "
-            "gradient_clip_algorithm) instead, which clip at each opt.step()."
-        )
+    @contextlib.contextmanager
+    def toggled_optimizer(self, optimizer: Any) -> Iterator[None]:
+        """Inside, only this optimizer's parameters require gradients."""
+        self.toggle_optimizer(optimizer)
+        try:
+            yield
+        finally:
+            self.untoggle_optimizer(optimizer)
+
+    def clip_gradients(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip the gradients of an optimizer so, at its next step."""
+        value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
+        handle, index = self._there(), self._index(optimizer)
+        if value > 0:
+            handle.clip(index, value, algorithm)
 
     def _there(self) -> Handle:
         if self._handle is None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from workbench.task.lightning_hooks import own_method
+from workbench.task.log import recorded
 from workbench.task.protocol import Optimization, Schedule, TaskError
 from workbench.task.schedulers import schedule_of
 
@@ -23,10 +25,14 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
         raise TaskError(f"{where} returned {made!r}: an optimizer is needed.")
     given = [(scheduler, entry.get("monitor")) for entry in entries for scheduler in _listed(entry, "lr_scheduler")]
+    custom = manual or own_method(module, "lr_scheduler_step") is not None
     schedules = [
-        schedule_of(one, f"{where} returned", interval="epoch", monitor=monitor, watches=not manual)
+        schedule_of(one, f"{where} returned", interval="epoch", monitor=monitor, watches=not manual, custom=custom)
         for one, monitor in [*given, *((scheduler, None) for scheduler in apart)]
     ]
+    for schedule in schedules:
+        if schedule.monitor is not None:
+            schedule.monitor = recorded(schedule.monitor)
     owned = _by_owner(schedules, optimizers, where)
     turns = [0] * len(entries) if manual else _frequencies(entries, where)
     return tuple(

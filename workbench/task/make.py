@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from workbench.settings import Settings
 from workbench.task import lightning_hooks as hooks
 from workbench.task.data import Collate, DataSpec
 from workbench.task.lightning import LightningLike
+from workbench.task.lightning_data import DataMoments
+from workbench.task.lightning_setup import Preparation
 from workbench.task.protocol import Task, TaskError
 from workbench.task.supervised import (
     MakeOptimizer,
@@ -32,36 +35,83 @@ def task_of(
     scheduler: MakeScheduler | None,
     metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
     collate_fn: Collate | None,
+    settings: Settings | None = None,
 ) -> Task:
-    """The task that a bench works on; `TaskError` says what is missing or does not fit."""
+    """The task that a bench works on; `TaskError` says what is missing or does not fit.
+
+    settings: those that are known already, for objects that ask their trainer for them in `setup`.
+    """
     if isinstance(model, type):
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
     check_optimizer(optimizer)
     check_scheduler(scheduler)
-    for source in (model, train):
-        if hooks.has_loader(source) or hooks.looks_like(source):
-            hooks.refuse_unserved(source)
-            hooks.prepare(source)
     given = {"train": train, "val": val, "test": test, "predict": None}
-    specs = {name: _spec(name, data, train, collate_fn) for name, data in given.items()}
+    sources = _sources(given)
+    lightning = not isinstance(model, Task) and hooks.looks_like(model)
+    preparation = _prepared(model, lightning, sources, settings or Settings())
+    specs = {name: _spec(name, data, sources.get(name), collate_fn, preparation) for name, data in given.items()}
     own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
     if optimizer is not torch.optim.AdamW:  # the default, which says nothing
         own["optimizer"] = optimizer
+    if lightning:
+        _refuse(model, own)
+        return LightningLike(model, preparation, **specs, sources=sources)
+    task: Task
     if isinstance(model, Task):
         _refuse(model, own)
-        return _with_data(model, specs, collate_fn)
-    if hooks.looks_like(model):
-        _refuse(model, own)
-        return LightningLike(model, **specs)
-    if not isinstance(model, nn.Module):
-        raise TaskError(
-            f"model={model!r} is no nn.Module, and has no training_step and configure_optimizers either."
+        task = _with_data(model, specs, collate_fn)
+    else:
+        if not isinstance(model, nn.Module):
+            raise TaskError(
+                f"model={model!r} is no nn.Module, and has no training_step and configure_optimizers either."
+            )
+        if loss is not None and not callable(loss):
+            raise TaskError(f"loss={loss!r} cannot be called: give a function of (output, target).")
+        task = Supervised(
+            model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics or {}, **specs
         )
-    if loss is not None and not callable(loss):
-        raise TaskError(f"loss={loss!r} cannot be called: give a function of (output, target).")
-    return Supervised(
-        model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics or {}, **specs
-    )
+    _listen(task, preparation, sources)
+    return task
+
+
+def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
+    """By the kind of data, the object that makes its loader; the one given as `train` serves the others too."""
+    found = {}
+    for name, data in given.items():
+        if data is None and hooks.has_loader(given["train"]):
+            found[name] = given["train"]
+        elif data is not None and (hooks.has_loader(data) or hooks.has_loader(data, f"{name}_dataloader")):
+            found[name] = data
+    return found
+
+
+def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings: Settings) -> Preparation:
+    """Set up the module, if it is a Lightning-like one, and the objects that make the loaders."""
+    data = {id(source): source for source in sources.values()}
+    if hooks.has_loader(model):  # a plain network may be its own maker
+        data[id(model)] = model
+    if lightning:
+        data.pop(id(model), None)
+    preparation = Preparation(model if lightning else None, list(data.values()))
+    preparation.begin(settings)
+    return preparation
+
+
+def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) -> None:
+    """The task carries the objects that make its loaders, and hears of a job for them."""
+    if not preparation.data:
+        return
+    moments = DataMoments(preparation, sources)
+    if task.moments is None:
+        task.moments = moments
+    elif moments.transfers:
+        raise TaskError(
+            f"{type(task).__name__} has moments of its own, and the data a way of its own to the device: do it in the "
+            "task's moments (transfer)."
+        )
+    task.preparation = preparation
+    specs = {"train": task.train, "val": task.val, "test": task.test, "predict": task.predict}
+    preparation.trainer.belongs(task.model, specs)
 
 
 def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collate | None) -> Task:
@@ -77,15 +127,13 @@ def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collat
     return task
 
 
-def _spec(name: str, data: Any, train: Any, collate_fn: Collate | None) -> DataSpec | None:
-    """The spec of one data set; a DataModule given as `train` serves val and test too."""
-    if data is None:
-        data = train if hooks.has_loader(train) else None
-    if data is None:
-        return None
-    if hooks.has_loader(data) or hooks.has_loader(data, f"{name}_dataloader"):
-        return hooks.spec_of(name, data)
-    return DataSpec.of(name, data, collate_fn)
+def _spec(
+    name: str, data: Any, source: Any, collate_fn: Collate | None, preparation: Preparation
+) -> DataSpec | None:
+    """The spec of one data set; source: the object that makes its loader."""
+    if source is not None:
+        return hooks.spec_of(name, source, preparation)
+    return None if data is None else DataSpec.of(name, data, collate_fn)
 
 
 def _refuse(model: Any, given: dict[str, Any]) -> None:

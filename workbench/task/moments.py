@@ -6,6 +6,7 @@ whose moments lie within an update (`within`) takes the long way of `engine/hook
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -141,6 +142,10 @@ class Moments:
 
     def forget(self) -> None:
         """Drop all that was logged: what was tried is not to be reported."""
+
+    def unheard(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, nothing that is logged counts, and what was logged before stays."""
+        return contextlib.nullcontext()
 
     @property
     def on_bar(self) -> frozenset[str]:

@@ -22,6 +22,7 @@ from workbench.task.moments import Moments
 
 if TYPE_CHECKING:
     from workbench.task.data import DataSpec
+    from workbench.task.lightning_setup import Preparation
 
 
 Phase = Literal["fit", "validate", "test", "predict"]
@@ -144,6 +145,8 @@ class Task(abc.ABC):
     averaging: Averaging = Averaging()
     moments: Moments | None = None
     """What the task wants to hear of, or do its own way, while a job runs; None: nothing."""
+    preparation: Preparation | None = None
+    """The objects that make the loaders, and what they set up before a job (a DataModule's setup); None: there are none."""
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
@@ -183,12 +186,14 @@ class Task(abc.ABC):
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
         """Of a manual task: the handle of the session that begins. (A task that is not manual never hears of it.)"""
 
-    def follow(self, progress: Progress) -> None:  # noqa: B027  # most tasks need not know
+    def follow(self, progress: Progress) -> None:
         """A session of this task has begun; `progress` says how far it is at any time."""
+        if self.preparation is not None:
+            self.preparation.follow(progress)
 
     def running(self, settings: Settings, phase: Phase = "fit") -> contextlib.AbstractContextManager[None]:
-        """What holds on the user's object while a job of this kind runs (nothing, unless a task says so)."""
-        return contextlib.nullcontext()
+        """What holds on the user's objects while a job of this kind runs: what its data counts on is set up."""
+        return contextlib.nullcontext() if self.preparation is None else self.preparation.around(phase, settings)
 
     @property
     def implied(self) -> dict[str, Any]:

@@ -12,18 +12,22 @@ from workbench.task.protocol import Schedule, TaskError
 
 
 def schedule_of(
-    given: Any, where: str, *, interval: Literal["step", "epoch"], monitor: str | None = None, watches: bool = True
-) -> Schedule:
+    given: Any, where: str, *, interval: Literal["step", "epoch"], monitor: str | None = None, watches: bool = True,
+    custom: bool = False,
+) -> Schedule:  # fmt: skip
     """A scheduler, a `Schedule` or Lightning's dict of one, checked.
 
     where: whose it is, for the messages. interval, monitor: what holds where nothing is said.
     watches: False where the user steps it himself, so that nothing else needs to be known.
+    custom: the user has his own way to step a scheduler, which may be any object with a state.
     """
     entry = _entry(given, where)
     scheduler = entry["scheduler"]
     plateau = isinstance(scheduler, ReduceLROnPlateau)
     if not isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
-        raise TaskError(f"{where} a {type(scheduler).__name__}, no torch.optim.lr_scheduler.LRScheduler.")
+        if not custom:
+            raise TaskError(f"{where} a {type(scheduler).__name__}, no torch.optim.lr_scheduler.LRScheduler.")
+        _check_state(scheduler, where)
     if not watches:
         return Schedule(scheduler, "manual")
     if entry.get("reduce_on_plateau") and not plateau:
@@ -46,6 +50,13 @@ def schedule_of(
             "leave the interval out, and set val_check_interval for more checks."
         )
     return Schedule(scheduler, when, _frequency(entry.get("frequency", 1), where), watched if plateau else None)
+
+
+def _check_state(scheduler: Any, where: str) -> None:
+    """What a run can go on from, and a search bring back."""
+    lacking = [name for name in ("state_dict", "load_state_dict") if not callable(getattr(scheduler, name, None))]
+    if lacking:
+        raise TaskError(f"{where} a {type(scheduler).__name__} without {' and '.join(lacking)}: write it to bring its state back.")
 
 
 def _entry(given: Any, where: str) -> dict[str, Any]:

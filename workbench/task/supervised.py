@@ -69,7 +69,8 @@ class Supervised(Task):
         """While a job with `truncated_bptt_steps` runs, the model carries hidden state in every one of its calls."""
         self._carries = settings.truncated_bptt_steps is not None
         try:
-            yield
+            with super().running(settings, phase):
+                yield
         finally:
             self._carries = False
 

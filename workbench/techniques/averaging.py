@@ -10,8 +10,8 @@ arithmetic is that of `get_ema_multi_avg_fn` and `get_swa_multi_avg_fn`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,18 @@ class Average:
         if self.count == 0:
             raise RuntimeError("there is no average yet")
         torch._foreach_copy_([p.detach() for p in parameters], self._averages)
+
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages and how many times was averaged."""
+        return {"kind": self._kind, "count": self.count, "averages": self._averages}
+
+    def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        """Go on from a state of an average of these parameters; one of another kind begins anew."""
+        if state["kind"] == self._kind:
+            self.count = state["count"]
+            pairs = zip(state["averages"], parameters, strict=True) if self.count else ()
+            self._averages = [average.to(parameter.device, copy=True) for average, parameter in pairs]
 
 
 def _checked(found: object, average: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from workbench.settings import Settings
 from workbench.task.protocol import TaskError
 from workbench.techniques.limits import part
@@ -60,6 +63,14 @@ class Cadence:
         """A check has been made after update `step`, at this time of the run."""
         self._checked_step = step
         self._checked_seconds = seconds
+
+    def state_dict(self) -> dict[str, Any]:
+        """When the last check was."""
+        return {"step": self._checked_step, "seconds": self._checked_seconds}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, at whatever interval."""
+        self._checked_step, self._checked_seconds = state["step"], state["seconds"]
 
     def _due_anywhere(self, step: int, seconds: float) -> bool:
         if self._steps is not None:

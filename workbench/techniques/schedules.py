@@ -35,13 +35,18 @@ class Multiplier:
         return 1.0 - done if self.shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
 
+def wanted(settings: Settings) -> bool:
+    """Whether the settings ask for a schedule at all."""
+    return settings.lr_schedule != "constant" or bool(settings.warmup)
+
+
 def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> LRScheduler | None:
     """The schedule that the settings ask for, over a run of so many updates (None: unknown); None: the rate stays.
 
     Parameter groups keep their ratios: each group's own rate is what its schedule starts from or rises to.
     """
     shape = settings.lr_schedule
-    if updates == 0 or (shape == "constant" and not settings.warmup):
+    if updates == 0 or not wanted(settings):
         return None
     warmup = _warmup(settings, updates)
     if shape == "constant":
@@ -51,6 +56,25 @@ def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> L
     if shape == "one_cycle":
         return _one_cycle(optimizer, updates, warmup if settings.warmup else None)
     return _lambda(optimizer, Multiplier(shape, warmup, updates))
+
+
+def is_built_in(schedule: object, settings: Settings) -> bool:
+    """Whether a scheduler of a run with these settings is one that `built_in` has made."""
+    if isinstance(schedule, LambdaLR):
+        return isinstance(schedule.lr_lambdas[0], Multiplier)
+    return isinstance(schedule, OneCycleLR) and settings.lr_schedule == "one_cycle"
+
+
+def move_to(schedule: LRScheduler, update: int) -> None:
+    """The rates of a fresh schedule as they are behind so many updates, for a run that is not begun anew with it."""
+    if isinstance(schedule, OneCycleLR):
+        update = min(update, schedule.total_steps - 1)
+    if not update:
+        return
+    schedule.last_epoch = update - 1
+    schedule._step_count = update + 1  # torch's own count begins at 1; at 1 it would ask for a step of the optimizer
+    schedule.step()
+    schedule._step_count = update + 1
 
 
 def _warmup(settings: Settings, updates: int | None) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from workbench.settings import Settings
 from workbench.task.protocol import TaskError
@@ -51,6 +52,14 @@ class EarlyStop:
             return f"{self.monitor.monitor} is {value}"
         patient = self._follow(value)
         return self._threshold(value) or (None if patient else self._stalled())
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it has come."""
+        return {"best": self.best, "waited": self.waited, "checks": self._checks}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of the same monitor."""
+        self.best, self.waited, self._checks = state["best"], state["waited"], state["checks"]
 
     def _value(self, metrics: Mapping[str, float]) -> float:
         name = self.monitor.monitor

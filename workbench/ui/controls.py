@@ -59,7 +59,7 @@ def make(name: str, value: Any) -> Control:
     if s.types == (bool,):
         made = _choice(name, _BOOLEANS) if s.optional else _checkbox(name)
     elif s.choices and not s.types:
-        made = _choice(name, {str(c): c for c in s.choices} | ({"none": None} if s.optional else {}))
+        made = _choice(name, {str(c): c for c in s.choices} | ({_NONE.get(name, "none"): None} if s.optional else {}))
     elif len(s.types) == 1 and s.types[0] in (int, float) and not s.choices and (not s.optional or zero_is_off(name)):
         made = _number(name, s)
     else:
@@ -85,6 +85,8 @@ def tooltip(name: str) -> str:
 
 
 _BOOLEANS = {"auto": None, "yes": True, "no": False}
+_NONE = {"monitor_mode": "by its name"}
+"""What None is called where it is no "none"."""
 _WIDE = {"description_width": "184px"}  # as long as the longest name, marked
 
 

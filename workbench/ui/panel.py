@@ -19,6 +19,7 @@ from workbench.events import (
     Changed,
     CurveEnded,
     Message,
+    Resumed,
     RunEnded,
     RunStarted,
     SearchEnded,
@@ -252,7 +253,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             case SearchEnded():
                 self.header.use_batch_size.offer(event.best, self._bench.settings.batch_size, event.ended)
             case Message():
-                self.notice.say(event.text, event.level)
+                self.notice.say(event.text, event.level, about=_said_in(self._run_id))
+            case Resumed():
+                self.notice.drop(_said_in(self._run_id))  # what was said until here was said in another run
             case SettingsSet():
                 self._show_settings()
             case RunEnded():
@@ -319,6 +322,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 def _about(name: str) -> str:
     """What a notice about a setting that was refused is filed under."""
     return f"setting {name}"
+
+
+def _said_in(run: str) -> str:
+    """What the messages of a run are filed under."""
+    return f"run {run}" if run else ""
 
 
 # A panel holds its bench, so an id stays one bench's as long as its panel is here.

@@ -8,9 +8,12 @@ from workbench.events import (
     Changed,
     CurveEnded,
     CurvePoint,
+    Logged,
     Message,
+    Resumed,
     RunEnded,
     RunStarted,
+    Saved,
     SearchEnded,
     SettingsSet,
     StatusChanged,
@@ -52,9 +55,17 @@ class Picture:
                 if self._progress.kind == "fit":
                     self._training.validated(event)
                     self._progress.values(self._values())
+            case Logged():
+                self._training.logged(event)
+                self._progress.values(self._values())
+            case Saved():
+                self._progress.saved(event)
             case Changed():
                 self._training.changed(event)
                 self._progress.changed(event)
+            case Resumed():
+                self._training.resumed(event)
+                self._progress.resumed(event)
             case CurvePoint() | CurveEnded() | Trial() | SearchEnded():
                 self._search(event)
             case StatusChanged():
@@ -102,11 +113,8 @@ class Picture:
         """The last values, at the end of the progress line."""
         if self._progress.kind == "find_lr":
             return [["lr", words.rate(self._sweep.lr)], ["loss", words.number(self._sweep.loss)]]
-        values = []
-        if self._training.loss is not None and self._progress.kind == "fit":
-            values.append(["loss", words.number(self._training.loss)])
-        if self._training.val is not None and self._progress.kind == "fit":
-            values.append(["val", words.number(self._training.val)])
-        if self._training.averaged is not None and self._progress.kind == "fit":
-            values.append(["averaged", words.number(self._training.averaged)])
-        return values
+        if self._progress.kind != "fit":
+            return []
+        told = {"loss": self._training.loss, "val": self._training.val, "averaged": self._training.averaged}
+        known = [[name, words.number(value)] for name, value in told.items() if value is not None]
+        return known + [[name[:40], words.number(value)] for name, value in self._training.on_bar.items()]

@@ -5,7 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 
-from workbench.events import Changed, CurveEnded, RunEnded, RunStarted, SearchEnded, Status, StepsDone
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    Saved,
+    SearchEnded,
+    Status,
+    StepsDone,
+)
 from workbench.ui import words
 from workbench.ui.wire import Outbox
 
@@ -24,6 +34,10 @@ class Progress:
         self._skipped = 0
         self._epoch: int | None = None
         self._seconds = 0.0
+        self._from = (0.0, 0)
+        """Where this run was resumed: what the run before it had taken, and how many updates it had done."""
+        self._saved: int | None = None
+        """The updates that the last checkpoint holds."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=30)
         self._values: list[list[str]] = []
         self._ended = ""
@@ -51,6 +65,17 @@ class Progress:
         """With other batches nobody knows how many updates there will be."""
         if self._run is not None and "batch_size" in event.values:
             self._run = dataclasses.replace(self._run, updates=None)
+
+    def resumed(self, event: Resumed) -> None:
+        """What came until here is the record of another run: how fast that was says nothing of this one."""
+        self._done, self._from = event.step, (self._seconds, event.step)
+        self._recent.clear()
+        self._say(f"{words.job(self.kind)} goes on at update {event.step}.")
+        self._put()
+
+    def saved(self, event: Saved) -> None:
+        self._saved = event.step
+        self._put()
 
     def search(self, done: int, values: list[list[str]]) -> None:
         self._done, self._values = done, values
@@ -109,12 +134,12 @@ class Progress:
         })  # fmt: skip
 
     def _words(self, total: int | None) -> list[str]:
-        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', '3 updates skipped'; without a total '312'."""
+        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', '3 updates skipped', 'saved at 300'; without a total '312'."""
         if self._run is None:
             return ["waiting for its turn"] if self._status == "queued" else ["it had not begun"]
         live = self._status in ("running", "paused")
         parts = [f"{self._done}/{total}" if total is not None else f"{self._done}"]
-        rate = self._rate() if live else (self._done / self._seconds if self._seconds > 0 else None)
+        rate = self._rate() if live else self._rate_of_all()
         if self._seconds > 0 and live and rate and total is not None:
             parts.append(f"{words.clock(self._seconds)} < {words.clock((total - self._done) / rate)}")
         elif self._seconds > 0:
@@ -126,13 +151,21 @@ class Progress:
             parts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
         if self._skipped:
             parts.append(f"{self._skipped} update{'s' if self._skipped > 1 else ''} skipped")
+        if self._saved is not None and (live or self._saved < self._done):  # a run that is over has saved all else
+            parts.append(f"saved at {self._saved}")
         return parts
 
     def _rate(self) -> float | None:
-        if len(self._recent) < 2:
-            return self._done / self._seconds if self._seconds > 0 and self._done else None
-        (t0, n0), (t1, n1) = self._recent[0], self._recent[-1]
-        return (n1 - n0) / (t1 - t0) if t1 > t0 and n1 > n0 else None
+        return _speed(self._recent[0], self._recent[-1]) if len(self._recent) >= 2 else self._rate_of_all()
+
+    def _rate_of_all(self) -> float | None:
+        return _speed(self._from, (self._seconds, self._done))
+
+
+def _speed(first: tuple[float, int], last: tuple[float, int]) -> float | None:
+    """Updates in a second, from (seconds, updates) to (seconds, updates)."""
+    (t0, n0), (t1, n1) = first, last
+    return (n1 - n0) / (t1 - t0) if t1 > t0 and n1 > n0 else None
 
 
 def _last_line(text: str) -> str:

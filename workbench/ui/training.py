@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.events import Changed, RunStarted, StepsDone, Validated
+from workbench.events import Changed, Logged, Resumed, RunStarted, StepsDone, Validated
 from workbench.plots.clipping import was_cut
 from workbench.ui import words
 from workbench.ui.channels import Buckets, Samples, Table
-from workbench.ui.wire import Outbox
+from workbench.ui.wire import Outbox, cut
 
 LINE_BUCKETS = 1000
 HEAT_BUCKETS = 256
@@ -24,6 +24,10 @@ AVERAGED = "_averaged"
 """Behind a metric's name: the same, of the averaged weights."""
 MARKS = 100
 """Live changes kept on the picture; the oldest go."""
+MARK = 160
+"""Bytes for the words at one of them."""
+ON_BAR = 8
+"""So many of the values that the model wants on the progress line; the first that come."""
 
 
 class Smoother:
@@ -57,7 +61,7 @@ class Training:
     def _clear(self) -> None:
         self._smooth_loss, self._smooth_norm = Smoother(), Smoother()
         self._recent: deque[tuple[float, bool]] = deque(maxlen=RECENT)
-        self._changes: list[list[Any]] = []
+        self._marks: list[tuple[int, list[str]]] = []
         self._clips: list[list[Any]] = []
         self._starts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._monitor: str | None = None
@@ -65,6 +69,8 @@ class Training:
         self.loss: float | None = None
         self.val: float | None = None
         self.averaged: float | None = None
+        self.on_bar: dict[str, float] = {}
+        """What the model wants shown, by its names."""
 
     def start(self, event: RunStarted) -> None:
         self._clear()
@@ -101,6 +107,7 @@ class Training:
             self._heat.add(event.steps, event.every, [self._heat_rows(layers, bad)])
         self._recent.extend(zip(finite_norm.tolist(), clipped.tolist(), strict=True))
         self.loss = float(loss[-1]) if len(loss) else self.loss
+        self._show(event)
         self._outbox.put("norm", {"caption": self._caption(), "by_norm": self.by_norm})
 
     def _heat_rows(self, layers: Table, bad: NDArray[np.bool_]) -> Table:
@@ -125,6 +132,7 @@ class Training:
         if self._monitor is None and raw:
             self._monitor = "val_loss" if "val_loss" in raw else raw[0]
         value, averaged = event.metrics.get(self._monitor or ""), event.metrics.get(f"{self._monitor}{AVERAGED}")
+        self._show(event)
         if value is None:
             return
         self._val.add([float(event.step), _drawn(value), _drawn(averaged)])
@@ -134,15 +142,35 @@ class Training:
             "averaged": "averaged" if averaged is not None or self.averaged is not None else "",
         })  # fmt: skip
 
+    def logged(self, event: Logged) -> None:
+        """What the model says of an epoch: on the progress line, if it wants that."""
+        self._show(event)
+
     def changed(self, event: Changed) -> None:
         """A live change: a mark on the plots, and a new clip line from there on."""
-        for name, value in event.values.items():
-            self._changes.append([event.step, words.change(name, value)[:40]])
-            if name == "gradient_clip_val":
-                self._clips.append([event.step, value])
-        del self._changes[:-MARKS], self._clips[:-MARKS]
-        self._outbox.put("changes", [*self._changes])
-        self._outbox.put("clips", [*self._clips])
+        self._mark(event.step, [words.change(name, value) for name, value in event.values.items()])
+        if "gradient_clip_val" in event.values:
+            self._clips.append([event.step, event.values["gradient_clip_val"]])
+            del self._clips[:-MARKS]
+            self._outbox.put("clips", [*self._clips])
+
+    def resumed(self, event: Resumed) -> None:
+        """Where this run goes on from another one's record."""
+        self._mark(event.step, ["resumed", *(words.change(name, value) for name, value in event.values.items())])
+
+    def _mark(self, step: int, said: list[str]) -> None:
+        """A line on the plots. What happens at one update has one line, or its names would lie on one another."""
+        if self._marks and self._marks[-1][0] == step:
+            said = [*dict.fromkeys([*self._marks.pop()[1], *said])]
+        self._marks.append((step, said))
+        del self._marks[:-MARKS]
+        self._outbox.put("changes", [[step, cut(", ".join(said), MARK)] for step, said in self._marks])
+
+    def _show(self, event: StepsDone | Validated | Logged) -> None:
+        """The values that the model wants on the progress line; that of the plot is there anyway."""
+        for name, value in event.on_bar.items():
+            if name not in (self._monitor, f"{self._monitor}{AVERAGED}") and (name in self.on_bar or len(self.on_bar) < ON_BAR):
+                self.on_bar[name] = value
 
 
 def _drawn(value: float | None) -> float:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+from workbench.runs import terse
 
 
 def rate(value: float | None) -> str:
@@ -15,12 +18,16 @@ def rate(value: float | None) -> str:
     return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
+_RATES = ("lr", "gradient_clip_val", "weight_decay", "swa_lrs")
 _SETTINGS = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulate_grad_batches": "accumulated"}
 
 
-def change(name: str, value: float | None) -> str:
-    """A setting that has changed on the way: 'lr→3.2e-3', 'clip→off', 'batch size→1024'."""
-    said = "off" if value is None else str(value) if isinstance(value, int) else rate(value)
+def change(name: str, value: Any) -> str:
+    """A setting that has changed on the way: 'lr→3.2e-3', 'clip→off', 'batch size→1024', 'monitor→val_acc'."""
+    if value is None:
+        said = "off"
+    else:
+        said = rate(value) if name in _RATES else terse.recorded(name, value)
     return f"{_SETTINGS.get(name, name)}→{said}"
 
 

@@ -21,6 +21,8 @@ _DEFAULTS = {
     "compile": "off",
     "max_time": "none, or 00:01:30:00",
     "max_steps": "no limit",
+    "checkpoint_every": "epochs 10 min apart",
+    "monitor": "val_loss, if any",
 }
 
 

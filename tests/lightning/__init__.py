@@ -1,0 +1,1 @@
+"""Lightning's own modules and whole families of hooks, run here and by Lightning's Trainer in one process."""

@@ -1,0 +1,238 @@
+"""When a fit writes checkpoints, and which of them stay: every so often, the best by a metric, the end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from workbench.engine import checkpoint
+from workbench.engine.checks import Checks
+from workbench.engine.extras import Extras
+from workbench.engine.plain import NotPlainError, packed
+from workbench.engine.record import flush
+from workbench.engine.resume import Point, state_of
+from workbench.engine.session import Session
+from workbench.events import Emit, Message, Saved
+from workbench.runs.checkpoints import Mode, best_values, list_checkpoints, mode_of, name_of, obsolete
+from workbench.task.protocol import TaskError
+from workbench.values import seconds as in_seconds
+
+AUTOMATIC = 600.0
+"""Seconds between checkpoints at ends of epochs, where nothing else was asked for."""
+_AVERAGED = "_averaged"
+_STILL = ("optimizers", "average")
+"""Of all state what handing over the averaged weights does not move."""
+
+
+class Keeper:
+    """Writes the checkpoints of one fit to `folder`, the directory of its run that holds them.
+
+    What goes wrong in writing is said, and the fit goes on.
+    """
+
+    def __init__(
+        self, session: Session, checks: Checks, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """settle: waits until what was emitted is in the record, which no checkpoint may be ahead of."""
+        settings, every = session.settings, session.settings.checkpoint_every
+        self._session, self._checks, self._folder, self._emit = session, checks, folder, emit
+        self._settle = settle
+        self._updates = every if isinstance(every, int) else None
+        self._time = in_seconds(every) if isinstance(every, str) else None
+        self._top_k = settings.save_top_k
+        self._monitor = settings.monitor or "val_loss"
+        self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
+        self._extras = Extras(session.task, session.moved)
+        self._step, self._seconds = session.step, session.meter.seconds
+        """When the last one was written."""
+        self._marked: tuple[tuple[int, ...], Point] | None = None
+        self._judged: tuple[int, float] | None = None
+        """The update behind which the monitor had a value, and that value."""
+        self._pending = False
+        """Whether that value is among the best, and nothing has been written of it yet."""
+        self._averaged: dict[str, Tensor] | None = None
+        """The averaged weights that the value is of."""
+        self._said: set[object] = set()
+
+    # -- every so often
+
+    def due(self) -> bool:
+        """Whether it is time for one, between two updates."""
+        if self._updates is not None:
+            return self._session.step % self._updates == 0 and self._session.step != self._step
+        return self._time is not None and self._session.meter.seconds - self._seconds >= self._time
+
+    def keep(self) -> None:
+        """Write one: an update is over, and nothing has been read for the next."""
+        self._save(Point.here(self._session))
+
+    def after_epoch(self) -> None:
+        """An epoch is over, and the next has not begun: write one if it is time, or if the check was among the best."""
+        asked = self._updates is not None or self._time is not None
+        waited = self._session.meter.seconds - self._seconds
+        if self._pending or (self.due() if asked else waited >= AUTOMATIC):
+            self._save(Point.here(self._session))
+
+    # -- the best
+
+    def mark(self) -> None:
+        """Remember this place: a check may come when the next batches have been read."""
+        self._marked = self._place(), Point.here(self._session)
+
+    def take_averaged(self) -> None:
+        """The model has the averaged weights, which have just been validated."""
+        if self._top_k and self._monitor.endswith(_AVERAGED):
+            there = checkpoint.tensors_of(self._session.task.model)
+            self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
+
+    def judge(self, metrics: Mapping[str, float]) -> None:
+        """All metrics that are known behind a check: is it among the best?"""
+        value = metrics.get(self._monitor)
+        self._judged, self._pending = None, False
+        if value is None and self._session.checking:
+            self._refuse_unknown(metrics)
+        if value is None or not math.isfinite(value) or not self._top_k:
+            self._averaged = None
+            return
+        self._judged = self._session.step, value
+        self._pending = self._ranks(value)
+        if not self._pending:
+            self._averaged = None
+
+    def keep_best(self) -> None:
+        """Behind a check between two updates: write one if it is among the best, as of the mark."""
+        if self._pending:
+            self._save(self._here())
+
+    def _ranks(self, value: float) -> bool:
+        """Whether so few have been kept, or it is better than one of them."""
+        values = best_values(list_checkpoints(self._folder.parent), self._monitor)
+        if not 0 < self._top_k <= len(values):
+            return True
+        worst = values[self._top_k - 1]
+        return value < worst if self._mode == "min" else value > worst
+
+    def _refuse_unknown(self, metrics: Mapping[str, float]) -> None:
+        """Behind an epoch there is all that will ever be reported, but for averages that have not begun."""
+        average = self._session.average
+        to_come = average is not None and not average.count and self._monitor.endswith(_AVERAGED)
+        if self._session.settings.monitor is not None and self._top_k and not to_come:
+            there = ", ".join(metrics) or "none"
+            raise TaskError(
+                f"monitor={self._monitor!r}: there is no such metric to choose the best checkpoint by. Those of this run are: "
+                f"{there}. Give monitor= one of them, or save_top_k=0."
+            )
+
+    # -- the end
+
+    @contextlib.contextmanager
+    def the_end(self) -> Iterator[None]:
+        """The fit is over; inside, the model gets the weights that it keeps. State is that of before."""
+        flush(self._session, self._emit, wait=True)
+        average = self._session.average
+        handed_over = average is not None and average.count > 0
+        state, why = self._state(self._here(), averaged=handed_over)
+        if handed_over:  # what comes now moves the weights, and statistics with them
+            state = None if state is None else {key: own if key in _STILL else _copied(own) for key, own in state.items()}
+        self._averaged = None
+        yield
+        # The value of the last check is one of these weights where it was a check of such.
+        of_these = self._monitor.endswith(_AVERAGED) == handed_over
+        weights = checkpoint.tensors_of(self._session.task.model)
+        self._write(weights, state, why, self._value() if of_these else None, end=True)
+
+    # -- writing
+
+    def _here(self) -> Point:
+        """The mark, if it is of this very place: by now the next batches may have been read."""
+        if self._marked is not None and self._marked[0] == self._place():
+            return self._marked[1]
+        return Point.here(self._session)
+
+    def _place(self) -> tuple[int, ...]:
+        session = self._session
+        return session.step, session.epoch, session.batch_idx, session.pieces, session.checking
+
+    def _save(self, point: Point) -> None:
+        session = self._session
+        flush(session, self._emit, wait=True)  # what the record and the epoch's loss lack
+        weights, self._averaged = self._averaged, None
+        averaged = weights is not None and self._value() is not None
+        state, why = self._state(point, averaged=averaged)
+        value = self._value() if averaged or not self._monitor.endswith(_AVERAGED) else None
+        raw = checkpoint.tensors_of(session.task.model)
+        self._write(weights if averaged and weights is not None else raw, state, why, value)
+
+    def _value(self) -> float | None:
+        """The monitor's value for the weights as they are."""
+        return self._judged[1] if self._judged is not None and self._judged[0] == self._session.step else None
+
+    def _state(self, point: Point, *, averaged: bool) -> tuple[dict[str, Any] | None, str | None]:
+        """All state, and why there is none. averaged: the weights beside it are not those of the training."""
+        held, lost = self._extras.state()
+        for what in lost:
+            self._say(what, f"{what} cannot be kept in a checkpoint: a fit that goes on from one begins with what is there then.")
+        inexact = self._session.data.exact() if self._session.mid_epoch and not self._session.checking else None
+        if inexact is not None:
+            self._say("data", f"a fit that goes on from the middle of an epoch is not exact: {inexact}.")
+        try:
+            state = state_of(self._session, self._checks, point, held)
+        except NotPlainError as error:
+            self._say("state", f"checkpoints have weights alone, and no fit can go on from them: {error}.")
+            return None, str(error)
+        if averaged:
+            state["raw"] = packed(checkpoint.tensors_of(self._session.task.model), "the model")
+        return state, None
+
+    def _write(
+        self, weights: Mapping[str, Tensor], state: dict[str, Any] | None, why: str | None, value: float | None,
+        *, end: bool = False,
+    ) -> None:  # fmt: skip
+        session, name = self._session, name_of(self._session.step, end)
+        there = best_values(list_checkpoints(self._folder.parent), self._monitor)
+        sign = 1.0 if self._mode == "min" else -1.0
+        best = value is not None and all(sign * value <= sign * other for other in there)
+        monitor = None if value is None else self._monitor
+        info = {
+            "step": session.step, "epoch": session.epoch, "end": end, "monitor": monitor,
+            "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "time": time.time(),
+        }  # fmt: skip
+        self._step, self._seconds, self._pending = session.step, session.meter.seconds, False
+        self._settle()
+        try:
+            checkpoint.write(self._folder, name, weights, state, info)
+        except OSError as error:
+            self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit goes on.")
+            return
+        self._emit(Saved(session.step, session.epoch, name, best, monitor, value))
+        self._clear_away()
+
+    def _clear_away(self) -> None:
+        for one in obsolete(list_checkpoints(self._folder.parent), self._top_k, self._mode):
+            try:
+                checkpoint.remove(one.path)
+            except OSError as error:
+                self._say("old", f"an old checkpoint could not be removed ({error}).")
+
+    def _say(self, kind: object, text: str) -> None:
+        """A warning, once of a kind."""
+        if kind not in self._said:
+            self._said.add(kind)
+            self._emit(Message(text, "warning", self._session.step))
+
+
+def _copied(state: Any) -> Any:
+    """The state with tensors of its own."""
+    if isinstance(state, Tensor):
+        return state.clone()
+    if isinstance(state, dict):
+        return type(state)((key, _copied(value)) for key, value in state.items())
+    if type(state) in (list, tuple):
+        return type(state)(_copied(value) for value in state)
+    return state

@@ -1,0 +1,154 @@
+"""State as containers and tensors that `torch.load(weights_only=True)` reads back, which runs no code of the file's.
+
+`packed` turns NumPy values and less common containers into marked dicts, and refuses by name what has no such form;
+`unpacked` turns them back.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_MARK = "__workbench__"
+_KEYS = (type(None), bool, int, float, str)
+_AS_THEY_ARE = (*_KEYS, complex, torch.Size, torch.dtype, torch.device)
+_SEQUENCES: tuple[type, ...] = (list, tuple)
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+
+
+class NotPlainError(TypeError):
+    """Something that cannot be kept in a checkpoint; the message says where it is."""
+
+
+def packed(value: Any, whose: str, *, functions: bool = True) -> Any:
+    """The value as plain containers and tensors in host memory. whose: for the message.
+
+    functions: refuse functions too; False: entries of a dict that are functions are left out (of a scheduler's state,
+    say: the scheduler that takes the state has its own).
+    """
+    return _Packing(whose, functions).pack(value, "")
+
+
+def unpacked(value: Any) -> Any:
+    """What `packed` was given, its tensors in host memory."""
+    if isinstance(value, dict):
+        if _MARK in value:
+            return _UNPACK[value[_MARK]](value)
+        items = ((unpacked(key), unpacked(own)) for key, own in value.items())
+        return OrderedDict(items) if type(value) is OrderedDict else dict(items)
+    if type(value) in _SEQUENCES:
+        return type(value)(unpacked(own) for own in value)
+    return value
+
+
+class _Packing:
+    """One walk through a value."""
+
+    def __init__(self, whose: str, functions: bool) -> None:
+        self._whose, self._functions = whose, functions
+        self._within: set[int] = set()
+
+    def pack(self, value: Any, path: str) -> Any:
+        if type(value) in _AS_THEY_ARE:
+            return value
+        if isinstance(value, Tensor):
+            return self._tensor(value, path)
+        if type(value) is bytes:
+            return {_MARK: "bytes", "text": value.decode("latin-1")}
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._array(value, path)
+        if id(value) in self._within:
+            raise NotPlainError(f"{self._whose} holds something that contains itself under {path!r}")
+        self._within.add(id(value))
+        try:
+            return self._container(value, path)
+        finally:
+            self._within.discard(id(value))
+
+    def _container(self, value: Any, path: str) -> Any:
+        kind = type(value)
+        if kind in _SEQUENCES:
+            return kind(self._all(value, path))
+        if kind in (dict, OrderedDict):
+            if _MARK in value:
+                raise NotPlainError(f"{self._whose} has {_MARK!r} as a key, which means something else in a checkpoint")
+            return kind(self._items(value, path))
+        if kind is Counter:
+            return {_MARK: "Counter", "items": self._items(value, path)}
+        if kind is defaultdict and value.default_factory in _FACTORIES.values():
+            factory = next(name for name, made in _FACTORIES.items() if made is value.default_factory)
+            return {_MARK: "defaultdict", "items": self._items(value, path), "factory": factory}
+        if kind is deque:
+            return {_MARK: "deque", "items": self._all(value, path), "maxlen": value.maxlen}
+        if kind in (set, frozenset) and all(map(_is_key, value)):
+            return set(value) if kind is set else {_MARK: "frozenset", "items": list(value)}
+        raise self._refused(value, path)
+
+    def _all(self, values: Any, path: str) -> list[Any]:
+        return [self.pack(own, f"{path}[{number}]") for number, own in enumerate(values)]
+
+    def _items(self, value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
+        found = []
+        for key, own in value.items():
+            if not _is_key(key):
+                raise NotPlainError(f"{self._whose} has a key of type {type(key).__name__}" + _under(path))
+            if self._functions or not isinstance(own, _FUNCTIONS):
+                found.append((key, self.pack(own, f"{path}.{key}" if path else str(key))))
+        return found
+
+    def _tensor(self, value: Tensor, path: str) -> Tensor:
+        if type(value) not in (Tensor, nn.Parameter, nn.Buffer) or value.is_quantized or value.is_meta:
+            raise self._refused(value, path)
+        own = value.detach().cpu().resolve_conj().resolve_neg()
+        if type(own) is not Tensor:  # of a Buffer or Parameter that lies in host memory
+            own = own.as_subclass(Tensor)
+        if own.layout is torch.strided and own.untyped_storage().nbytes() > own.numel() * own.element_size():
+            own = own.clone()  # a view: all that it is a view of would be written
+        return own
+
+    def _array(self, value: Any, path: str) -> dict[str, Any]:
+        array = np.asarray(value)
+        if array.dtype.hasobject or array.dtype.names or type(value) not in (np.ndarray, array.dtype.type):
+            raise self._refused(value, path)
+        flat = torch.from_numpy(np.frombuffer(array.tobytes(), np.uint8).copy())
+        scalar = isinstance(value, np.generic)
+        return {_MARK: "numpy", "data": flat, "type": array.dtype.str, "shape": array.shape, "scalar": scalar}
+
+    def _refused(self, value: Any, path: str) -> NotPlainError:
+        name = type(value).__name__
+        article = "an" if name[0].lower() in "aeiou" else "a"
+        return NotPlainError(f"{self._whose} holds {article} {name}" + _under(path))
+
+
+def _is_key(key: Any) -> bool:
+    return type(key) in _KEYS or (type(key) is tuple and all(map(_is_key, key)))
+
+
+def _under(path: str) -> str:
+    return f" under {path!r}" if path else ""
+
+
+def _array(packed: Mapping[str, Any]) -> Any:
+    flat = np.frombuffer(packed["data"].numpy().tobytes(), np.dtype(packed["type"])).copy()
+    return flat[0] if packed["scalar"] else flat.reshape(packed["shape"])
+
+
+def _pairs(packed: Mapping[str, Any]) -> dict[Any, Any]:
+    return {unpacked(key): unpacked(own) for key, own in packed["items"]}
+
+
+_FACTORIES: dict[str, Any] = {"None": None, "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str}
+_UNPACK: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "bytes": lambda value: value["text"].encode("latin-1"),
+    "numpy": _array,
+    "Counter": lambda value: Counter(_pairs(value)),
+    "defaultdict": lambda value: defaultdict(_FACTORIES[value["factory"]], _pairs(value)),
+    "deque": lambda value: deque(unpacked(value["items"]), value["maxlen"]),
+    "frozenset": lambda value: frozenset(value["items"]),
+}

@@ -1,0 +1,139 @@
+"""All state of a fit that goes on elsewhere: `state_of` a session, and `restore` into one that was freshly opened.
+
+It is taken between two updates or behind an epoch. What it holds of the task's objects is packed (engine/plain.py); the
+weights themselves are kept beside it, unless those are the averaged ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from workbench.engine import extras, rates
+from workbench.engine.checkpoint import extra_state_of, fill, misfit, tensors_of
+from workbench.engine.checks import Checks
+from workbench.engine.plain import packed
+from workbench.engine.rng import RandomState
+from workbench.engine.session import Session
+from workbench.events import Message
+from workbench.task.batch import to_device
+from workbench.task.protocol import TaskError
+
+_COUNTERS = (
+    "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
+    "clip_next",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place to go on from: what the next batches will be, and what random numbers will be drawn."""
+
+    random: RandomState
+    data: dict[str, Any]
+
+    @classmethod
+    def here(cls, session: Session) -> Point:
+        """As of now: between two updates, nothing having been read for the next, or behind an epoch's last update."""
+        return cls(RandomState.capture(), session.data.position(0 if session.checking else session.batch_idx))
+
+
+def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, Any]) -> dict[str, Any]:
+    """All state but the weights, packed. held: what the modules hold beside (`Extras.state`).
+
+    NotPlainError: something cannot be kept in a file.
+    """
+    model, *others = session.task.modules
+    average = session.average
+    parts: list[tuple[str, dict[str, Any]]] = [
+        ("the fit", {name: getattr(session, name) for name in _COUNTERS}),
+        ("the fit", {"settings": _settings(session), "plan": rates.plan(session), "seconds": session.meter.seconds}),
+        ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
+        ("the average", {"average": None if average is None else average.state_dict()}),
+        ("get_extra_state()", {"extra_state": extra_state_of(model)}),
+        ("the loss", {"others": [{"tensors": tensors_of(o), "extra_state": extra_state_of(o)} for o in others]}),
+        ("the hidden state", {"hiddens": session.hiddens}),
+        ("what was logged", {"noted": session.noted, "epoch_loss": session.epoch_loss.state_dict()}),
+        ("the checks", {"checks": checks.state()}),
+        ("the training data", {"data": point.data, "random": point.random.state_dict()}),
+        (f"what {type(model).__name__} saves of its own", {"moments": session.moments.state()}),
+    ]
+    state: dict[str, Any] = {"held": held, "optimizers": [rates.state_of(session, opt) for opt in session.optimizers]}
+    for whose, part in parts:
+        state |= packed(part, whose)
+    return state
+
+
+def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
+    """Make a freshly opened session the one that `state` is of, but for the settings, which are its own.
+
+    The state is used up. TaskError: it is of another model or other optimizers, and nothing has been changed.
+    """
+    weights = state.get("raw", state["weights"])
+    _refuse_another(session, state, weights)
+    for name in _COUNTERS:
+        setattr(session, name, state[name])
+    doubts = session.data.place(state["data"])
+    session.moments.load_state(state["moments"])
+    _put_weights(session, state, weights)
+    rates.restore(session, state["optimizers"], state["settings"], state["plan"])
+    for name, gradient in state["gradients"].items():
+        parameter = dict(session.task.model.named_parameters())[name]
+        parameter.grad = gradient.to(parameter.device)
+    session.precision.load_state_dict(state["scaler"])
+    if session.average is not None and state["average"] is not None:
+        session.average.load_state_dict(state["average"], session.averaged_parameters)
+    session.hiddens, session.noted = to_device(state["hiddens"], session.device), dict(state["noted"])
+    checks.load_state(state["checks"])
+    session.epoch_loss.load_state_dict(state["epoch_loss"])
+    session.meter.go_on_from(state["seconds"])
+    session.resumed = True
+    session.notes += [Message(f"it may not go on exactly as it would have: {doubt}.", "warning", session.step) for doubt in doubts]
+    RandomState.from_state(state["random"]).restore()
+
+
+def _settings(session: Session) -> dict[str, Any]:
+    """The settings as they stand, live changes worked in."""
+    values = {
+        "lr": session.optimizers[0].base_lr,
+        "gradient_clip_val": session.clip_val,
+        "batch_size": session.data.settings.batch_size,
+    }
+    return session.settings.replace(**values).model_dump()
+
+
+def _gradients(session: Session) -> dict[str, Tensor]:
+    """Gradients that count on, where the task drops them itself."""
+    if not (session.task.manual or session.moments.zeroes):
+        return {}
+    named = zip(session.names, session.parameters, strict=True)
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+
+def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    model, *others = session.task.modules
+    wrong = misfit(model, weights, grown=True)
+    if len(others) != len(state["others"]):
+        wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {len(others)}"
+    for part, kept in zip(others, state["others"], strict=False):
+        wrong = wrong or misfit(part, kept["tensors"], grown=True)
+    wrong = wrong or rates.misfit(session, state["optimizers"])
+    if wrong is not None:
+        raise TaskError(
+            f"the checkpoint is of another model or other optimizers: {wrong}. Make the bench as it was for that run; to take "
+            "weights that fit as a new start: bench.load(run), then bench.fit()."
+        )
+
+
+def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    model, *others = session.task.modules
+    fill(model, weights, state["extra_state"])
+    for part, kept in zip(others, state["others"], strict=True):
+        fill(part, kept["tensors"], kept["extra_state"])
+    session.moved, missing = extras.put(session.task, state["held"], session.device)
+    for name in missing:
+        text = f"the checkpoint has state of the module {name!r}, which is not there any more."
+        session.notes.append(Message(text, "warning", session.step))

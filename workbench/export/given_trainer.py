@@ -1,0 +1,112 @@
+"""What the user's code asks of Lightning's Trainer, by name."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
+from typing import Any
+
+from workbench.export.errors import ExportError
+
+CARRIED = {
+    "current_epoch", "global_step", "should_stop",
+    "is_global_zero", "global_rank", "local_rank", "node_rank", "world_size", "num_devices", "num_nodes",
+    "max_epochs", "min_epochs", "max_steps", "min_steps", "estimated_stepping_batches",
+    "num_training_batches", "num_val_batches", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
+    "precision", "log_every_n_steps", "check_val_every_n_epoch", "val_check_interval", "limit_train_batches",
+    "limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches", "fast_dev_run",
+    "training", "validating", "sanity_checking", "evaluating", "testing", "predicting",
+    "logger", "loggers", "callbacks", "checkpoint_callback", "checkpoint_callbacks", "early_stopping_callback",
+    "early_stopping_callbacks", "progress_bar_callback", "interrupted", "received_sigterm", "print",
+    "lightning_module", "datamodule", "model", "optimizers", "default_root_dir", "log_dir",
+}  # fmt: skip
+"""What the script's stand-in has."""
+
+MISSING = {
+    "callback_metrics", "logged_metrics", "progress_bar_metrics", "is_last_batch", "state", "lr_scheduler_configs",
+    "train_dataloader", "val_dataloaders", "test_dataloaders", "predict_dataloaders", "device_ids", "enable_validation",
+    "num_sanity_val_steps", "num_sanity_val_batches", "scaler",
+}  # fmt: skip
+"""What the workbench's own has beside that."""
+
+_BEHIND = {
+    "current_epoch": ("current_epoch",),
+    "global_step": ("global_step",),
+    "global_rank": ("global_rank",),
+    "local_rank": ("local_rank",),
+    "logger": ("logger",),
+    "loggers": ("loggers",),
+    "print": ("is_global_zero", "progress_bar_callback"),
+}
+"""What a LightningModule's own attributes ask of the trainer."""
+_READS = {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}
+_LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF"}
+
+
+def asked(owners: Iterable[Any], code: str) -> frozenset[str]:
+    """What these objects' own methods and the code of the script ask a trainer for; what no script has is refused."""
+    codes = [compile(code, "the script", "exec", dont_inherit=True), *(c for owner in owners for c in methods(owner))]
+    found = frozenset(name for one in codes for name in _asked(one))
+    missing = sorted(found & MISSING)
+    if missing:
+        raise ExportError(f"the code asks for self.trainer.{', self.trainer.'.join(missing)}, which no script has yet.")
+    return found & CARRIED
+
+
+def attributes(code: CodeType) -> Iterator[str]:
+    """The names of all attributes that some code reads."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from attributes(inner)
+
+
+def reads(function: Callable[..., Any], place: int) -> bool:
+    """Whether a function makes use of the argument at this place, as far as can be seen."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    parameters = list(inspect.signature(function).parameters.values())[: place + 1]
+    if code is None or len(parameters) <= place or any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return True
+    name = parameters[place].name
+    return name in code.co_cellvars or any(s.argval == name and s.opname.startswith("LOAD_") for s in dis.get_instructions(code))
+
+
+def words(code: CodeType) -> Iterator[str]:
+    """The texts in some code, and the names of arguments in its calls."""
+    for value in code.co_consts:
+        yield from (word for word in (value if isinstance(value, tuple) else (value,)) if isinstance(word, str))
+        if isinstance(value, CodeType):
+            yield from words(value)
+
+
+def methods(owner: Any) -> Iterator[CodeType]:
+    """The code of an object's methods, but for those of Lightning's and torch's own classes."""
+    for base in type(owner).__mro__:
+        package, _, rest = base.__module__.partition(".")
+        if package in ("lightning", "pytorch_lightning", "torch", "builtins") and ".demos." not in f".{rest}.":
+            continue
+        for value in vars(base).values():
+            function = inspect.unwrap(value.fget) if isinstance(value, property) and value.fget else value
+            function = getattr(function, "__func__", function)
+            code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+            if isinstance(code, CodeType):
+                yield code
+
+
+def _asked(code: CodeType) -> Iterator[str]:
+    steps = list(dis.get_instructions(code))
+    for step, behind in zip(steps, [*steps[1:], None], strict=True):
+        if step.opname in _READS and step.argval in _BEHIND:
+            yield from _BEHIND[step.argval]
+        if step.opname not in _LOADS or step.argval not in ("trainer", "_trainer"):
+            continue
+        if behind is not None and behind.opname in _READS:
+            yield behind.argval
+        else:  # it is called something else there, or handed on: any of these words may mean it
+            yield from code.co_names
+            yield from (text for text in code.co_consts if isinstance(text, str))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _asked(inner)

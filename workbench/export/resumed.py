@@ -1,0 +1,83 @@
+"""What was changed on the way: live, or where a run goes on from another one, whose record it then holds as its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from workbench.events import Changed, CurveEnded, Event, Logged, Resumed, SearchEnded, StepsDone, Validated
+from workbench.export.carried import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED
+from workbench.export.errors import ExportError
+from workbench.runs.run import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Joints:
+    """The updates before which a run goes on from another one."""
+
+    all: tuple[int, ...] = ()
+    """There no metric has ended it, whatever it said."""
+    cut: tuple[int, ...] = ()
+    """There a length had cut an epoch short."""
+    last: tuple[int, ...] = ()
+    """There a run had come to its end, which has a check."""
+    edited: frozenset[str] = frozenset()
+    """The settings that were edited, but for the live ones."""
+
+
+def joints_of(run: Run) -> Joints:
+    """Where the run goes on from others; an edit that no script can replay is refused by name."""
+    places: dict[str, list[int]] = {"all": [], "cut": [], "last": []}
+    every: set[str] = set()
+    for place, event in enumerate(run.events):
+        if not isinstance(event, Resumed):
+            continue
+        edited = _edited(run, event)
+        every |= edited
+        places["all"].append(event.step)
+        if not _other_epoch(run, place):
+            continue
+        if event.checkpoint.endswith("-end") and edited & {"max_steps", "max_time"}:
+            places["cut"].append(event.step)
+        if any(isinstance(e, Validated) and e.step == event.step for e in run.events[:place]):
+            places["last"].append(event.step)
+    found = {name: tuple(dict.fromkeys(steps)) for name, steps in places.items()}
+    return Joints(**found, edited=frozenset(every))
+
+
+def _edited(run: Run, event: Resumed) -> set[str]:
+    """What was edited there, but for what its record tells of as a live change too."""
+    live = {name for change in run.changes if change.step == event.step for name in change.values}
+    for name, value in event.values.items():
+        if name not in LENGTHS | NOT_NEEDED | NO_MATTER and not (name in REPLAYED and name in live):
+            raise ExportError(
+                f"{name}={value!r} was set where run {run.id} goes on from {event.run}, at update {event.step}, "
+                f"and a script has one {name} for the whole run."
+            )
+    return set(event.values) - live
+
+
+def _other_epoch(run: Run, place: int) -> bool:
+    """Whether the updates behind this place of the record are of another epoch."""
+    before = next((e for e in reversed(run.events[:place]) if isinstance(e, StepsDone)), None)
+    behind = next((e for e in run.events[place:] if isinstance(e, StepsDone)), None)
+    return before is not None and behind is not None and behind.epoch > before.epoch
+
+
+def endings_of(run: Run) -> tuple[int, ...]:
+    """The updates that were the last of their epochs and that a live change came behind, before what follows an epoch."""
+    return tuple(dict.fromkeys(e.step for n, e in enumerate(run.events) if isinstance(e, Changed) and _ends_epoch(run, n)))
+
+
+def _ends_epoch(run: Run, place: int) -> bool:
+    if not _other_epoch(run, place):
+        return False
+    since = list(itertools.takewhile(_is_between, reversed(run.events[:place])))
+    until = list(itertools.takewhile(_is_between, run.events[place:]))
+    if any(isinstance(e, Resumed) for e in since):
+        return any(isinstance(e, Validated) for e in until)
+    return not any(isinstance(e, Validated | Logged | CurveEnded | SearchEnded) for e in since)
+
+
+def _is_between(event: Event) -> bool:
+    return not isinstance(event, StepsDone)

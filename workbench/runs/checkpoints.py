@@ -1,0 +1,166 @@
+"""The checkpoints of a run as its folder shows them: which there are, the last, the best, and those that may go.
+
+`<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`; engine/checkpoint.py writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from workbench.values import SettingsError
+
+Mode = Literal["min", "max"]
+
+FORMAT = 1
+NAME = re.compile(r"\d{8,}(-end)?")
+"""The name of a checkpoint's directory."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint, as of the moment when `step` updates were taken and `epoch` epochs were over.
+
+    `end`: of the end of a fit. `value`: what `monitor` was for its weights, if that is known; `mode`: "min" or "max",
+    which of its values are better. `resumable`: whether a fit can go on from it, or else `why` not: it has weights alone.
+    """
+
+    name: str
+    step: int
+    epoch: int
+    end: bool
+    monitor: str | None
+    value: float | None
+    resumable: bool
+    why: str | None
+    path: Path
+    mode: Mode = "min"
+
+
+def name_of(step: int, end: bool) -> str:
+    """The name of the checkpoint behind `step` updates."""
+    return f"{step:08d}-end" if end else f"{step:08d}"
+
+
+def replaced(path: Path) -> Path:
+    """Where the older one of two checkpoints of this name lies while the newer one takes its place."""
+    return path.with_name(f".{path.name}.old")
+
+
+def list_checkpoints(run: Path) -> list[Checkpoint]:
+    """Those in the folder of a run, oldest first; a directory without readable info is none."""
+    folder = run / "checkpoints"
+    try:
+        there = {path.name for path in folder.iterdir()}
+    except OSError:
+        return []
+    names = {name.removeprefix(".").removesuffix(".old") if name.startswith(".") else name for name in there}
+    # Where its writer was killed at the wrong moment the older one still lies aside.
+    found = (
+        _read(folder / name) or _read(replaced(folder / name)) for name in sorted(names) if NAME.fullmatch(name)
+    )
+    return sorted((one for one in found if one is not None), key=_age)
+
+
+def find(run: Path, which: str | int) -> Checkpoint:
+    """The checkpoint that is meant: "last", "best", a number of updates, or a name. FileNotFoundError: what there is."""
+    there = list_checkpoints(run)
+    if which == "last" and there:
+        return there[-1]
+    if which == "best" and (ranked := _ranked(there)):
+        return ranked[0]
+    named = [one for one in there if which in (one.step, one.name)]
+    if named:
+        return named[-1]
+    what = f"no checkpoint {which!r}"
+    if which == "best":
+        what = "no best checkpoint: none with a value of a monitor"
+    has = ", ".join(f"{one.name} (update {one.step})" for one in there) or "none"
+    raise FileNotFoundError(f"run {run.name!r} has {what}; it has: {has}.")
+
+
+def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
+    """Those that may go: all but the best `top_k` (-1: none may go) and the last."""
+    if top_k < 0:
+        return []
+    ordered = sorted(there, key=_age)
+    stay = [*_ranked(ordered, mode)[:top_k], *ordered[-1:]]
+    return [one for one in ordered if one not in stay]
+
+
+def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
+    """The values of this monitor among them, the best first."""
+    same = [one for one in there if one.monitor == monitor]
+    return [one.value for one in _ranked(same) if one.value is not None]
+
+
+def _ranked(there: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
+    """Those with a value of the monitor that was watched last, the best first; of equal ones the later first."""
+    known = [one for one in there if one.value is not None]
+    if not known:
+        return []
+    sign = -1.0 if (mode or known[-1].mode) == "max" else 1.0
+    same = [one for one in known if one.monitor == known[-1].monitor]
+    return sorted(same, key=lambda one: (sign * (one.value or 0.0), -one.step, not one.end))
+
+
+def _age(one: Checkpoint) -> tuple[int, bool]:
+    return one.step, one.end
+
+
+def _read(path: Path) -> Checkpoint | None:
+    try:
+        info: dict[str, Any] = json.loads((path / "info.json").read_text(encoding="utf-8"))
+        value = None if info["value"] is None else float(info["value"])
+        return Checkpoint(
+            name=path.name.removeprefix(".").removesuffix(".old"),
+            step=int(info["step"]),
+            epoch=int(info["epoch"]),
+            end=bool(info["end"]),
+            monitor=info["monitor"],
+            value=value if value is not None and math.isfinite(value) else None,
+            resumable=bool(info["resumable"]) and info["format"] == FORMAT,
+            why=info["why"] if info["format"] == FORMAT else f"it was written in format {info['format']}",
+            path=path,
+            mode="max" if info["mode"] == "max" else "min",
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+_LOWER = frozenset(
+    "loss losses error errors err perplexity ppl mse mae rmse mape smape msle rmsle wer cer mer wil fid kid lpips nll "
+    "bce ce crossentropy entropy brier ece kl kld divergence distance dist residual regret cost bpb bpc bpd bits hinge "
+    "deviance eer minde dcf fpr fnr nelbo energy".split()
+)
+_HIGHER = frozenset(
+    "acc accuracy f1 f2 fbeta auc auroc auprc aupr roc precision recall sensitivity specificity iou miou jaccard dice bleu "
+    "sacrebleu rouge rougel meteor chrf comet cider r2 map ap mrr ndcg hits psnr ssim mcc kappa correlation corr pearson spearman "
+    "kendall reward return win elbo tpr tnr em exact success purity nmi ari".split()
+)
+_WEAK = frozenset(["score", "scores", "similarity"])
+"""Higher is better, where nothing else in the name says more ("brier_score")."""
+
+
+def mode_of(monitor: str, given: Mode | None) -> Mode:
+    """Whether lower or higher values of a metric are better: as given, or as its name says."""
+    if given is not None:
+        return given
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", monitor.removesuffix("_averaged"))
+    words = [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
+    for word in reversed(words):
+        for form in (word, *reversed(re.findall("[a-z]+", word))):  # f1 and r2 are whole, map50 and top5acc are not
+            if form in _LOWER:
+                return "min"
+            if form in _HIGHER:
+                return "max"
+    if _WEAK.intersection(words):
+        return "max"
+    raise SettingsError(
+        f"monitor={monitor!r}: its name does not say whether lower or higher is better; give monitor_mode='min' or 'max'."
+    )

@@ -1,0 +1,102 @@
+"""What a run that goes on from another one takes over of it: its record until there, its start, its checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.events import Event, Logged, RunEnded, RunStarted, Saved, StatusChanged, StepsDone, Validated
+from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+
+_OF_A_JOB = RunStarted | RunEnded | StatusChanged
+"""What tells of one job alone."""
+
+
+def record_until(events: Sequence[Event], point: Checkpoint, checked: int) -> list[Event]:
+    """The events that came before the state in a checkpoint, the rows of a flush that reaches beyond it cut off.
+
+    checked: the update behind which it knows its last check to be.
+    """
+    place = _place(events, point)
+    return [kept for i, event in enumerate(events) for kept in _kept(event, point, i <= place, checked)]
+
+
+def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterator[Event]:
+    if isinstance(event, StepsDone):
+        rows = len(range(event.step, point.step, event.every)[: event.rows])
+        if rows:
+            yield event if rows == event.rows else first_rows(event, rows)
+    elif not isinstance(event, _OF_A_JOB) and (
+        before
+        # The line that told of its writing may be missing, and these are what it can have come behind.
+        or (isinstance(event, Validated) and event.step <= checked)
+        or (isinstance(event, Logged) and event.step <= point.step and event.epoch < point.epoch)
+    ):
+        yield event
+
+
+def _place(events: Sequence[Event], point: Checkpoint) -> int:
+    """The index of the last event that the checkpoint came behind."""
+    for index in reversed(range(len(events))):
+        event = events[index]
+        if isinstance(event, Saved) and event.name == point.name:
+            return index
+    beyond = (i for i, event in enumerate(events) if _begins(event) > point.step)
+    return next(beyond, len(events)) - 1
+
+
+def _begins(event: Event) -> int:
+    """The count of updates that are taken when the first of this event is over."""
+    step = int(getattr(event, "step", 0))
+    return step + 1 if isinstance(event, StepsDone) else step
+
+
+def first_rows(event: StepsDone, rows: int) -> StepsDone:
+    """The first rows of a flush."""
+    columns = {name: data[: len(data) // event.rows * rows] for name, data in event.columns.items()}
+    return replace(event, rows=rows, columns=columns)
+
+
+def missing(past: Sequence[Event], step: int) -> int | None:
+    """The update from which on a record lacks those before `step`; None: it has them."""
+    last = next((event for event in reversed(past) if isinstance(event, StepsDone)), None)
+    due = 0 if last is None else last.step + last.every * last.rows
+    return due if due < step else None
+
+
+def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
+    """Its starting weights and the checkpoints until this one, by links where the file system has them.
+
+    `mine`: the folder of checkpoints of the run that goes on. OSError where it cannot be done.
+    """
+    start = run / "checkpoints" / "start.safetensors"
+    if start.exists():
+        _take(start, mine / start.name)
+    for one in list_checkpoints(run):
+        if (one.step, one.end) <= (point.step, point.end):
+            aside = mine / f".{one.name}"
+            try:
+                aside.mkdir()
+                for file in sorted(one.path.iterdir()):
+                    _take(file, aside / file.name)
+                aside.rename(mine / one.name)
+            except FileNotFoundError:  # its run goes on, and it was not among the best any more
+                continue
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+
+
+def _take(file: Path, mine: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.link(file, mine)
+        return
+    aside = mine.with_name(f".{mine.name}")
+    try:
+        shutil.copy2(file, aside)
+        aside.replace(mine)
+    finally:
+        aside.unlink(missing_ok=True)

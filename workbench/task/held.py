@@ -1,0 +1,227 @@
+"""What moves while data are read: generators and other states inside data sets and samplers, and the process's own.
+
+All of it is kept as plain containers and tensors, so that a checkpoint can hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import random
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+State = dict[str, Any]
+
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_OF_ALL = (torch.default_generator, random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
+_CLOSED = (Tensor, np.ndarray, str, bytes, int, float, complex, type, types.ModuleType)
+_DEPTH, _WIDE, _MOST = 7, 64, 5000
+
+
+class Held:
+    """The generators in some objects, a few levels deep, and the parts that give and take a state of their own.
+
+    Each is known by where it is ("dataset.transform.rng"), which is the same in another process.
+    """
+
+    def __init__(self, *, beside: object = None, **roots: Any) -> None:
+        """`beside`: a generator that is looked after elsewhere. Samplers are not followed into their data."""
+        self.generators: dict[str, Any] = {}
+        self._stateful: dict[str, Any] = {}
+        self._samplers: dict[str, Any] = {}
+        for path, part in _walk(roots):
+            if isinstance(part, _GENERATORS):
+                # The process's own are kept by `process_state`, the system's cannot be.
+                if not isinstance(part, random.SystemRandom) and not any(part is other for other in (beside, *_OF_ALL)):
+                    self.generators[path] = part
+            elif isinstance(part, (Dataset, Sampler)) or path in roots:
+                if callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None)):
+                    self._stateful[path] = part
+                elif isinstance(part, Sampler) and not _is_of(type(part), "torch", "workbench"):
+                    self._samplers[path] = part
+
+    @property
+    def stateful(self) -> bool:
+        """Whether something in it gives a state of its own."""
+        return bool(self._stateful)
+
+    def state(self) -> State:
+        """All of it as it is now."""
+        return {
+            "generators": {path: _state_of(generator) for path, generator in self.generators.items()},
+            "states": {path: plain(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
+            "counts": self._counts(),
+        }
+
+    def put(self, state: Mapping[str, Any], states: bool = True) -> list[str]:
+        """Bring all of it back (`states`: also what is no generator); what could not be, in words."""
+        doubts = []
+        for path, value in state["generators"].items():
+            try:
+                _put(self.generators[path], value)
+            except (KeyError, TypeError, ValueError, RuntimeError):
+                doubts.append(f"there is no generator like {path} any more, whose random numbers were to go on")
+        for path, value in state["states"].items() if states else ():
+            if path in self._stateful:
+                self._stateful[path].load_state_dict(given_back(value))
+            else:
+                doubts.append(f"{path} takes no state any more (load_state_dict)")
+        now = self._counts()
+        for path, value in state["counts"].items():
+            if path in now and now[path] != value:
+                owner = path.rpartition(".")[0]
+                doubts.append(
+                    f"{path} was {value} and is {now[path]}, which nobody may put back: give {owner} state_dict() and "
+                    "load_state_dict()"
+                )
+        return doubts
+
+    def _counts(self) -> dict[str, int]:
+        """The numbers of the user's own samplers, which may count their passes."""
+        return {
+            f"{path}.{name}": value
+            for path, sampler in self._samplers.items()
+            for name, value in vars(sampler).items()
+            if type(value) is int
+        }
+
+
+def process_state() -> State:
+    """The random states of this process that samplers and data sets may draw from."""
+    return {
+        "python": random.getstate(),
+        "numpy": plain(np.random.get_state(legacy=False)),
+        "torch": torch.get_rng_state(),
+    }
+
+
+@contextlib.contextmanager
+def as_then(state: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, the process draws as it would have drawn then; what is drawn is not missed outside."""
+    before = process_state()
+    put_process(state)
+    try:
+        yield
+    finally:
+        put_process(before)
+
+
+def put_process(state: Mapping[str, Any]) -> None:
+    """The process draws as it would have drawn then, from here on."""
+    _put_python(random, state["python"])
+    np.random.set_state(given_back(state["numpy"]))
+    torch.set_rng_state(state["torch"])
+
+
+def plain(value: Any) -> Any:
+    """The same with numpy's arrays as tensors of bytes: dicts, lists and tuples are looked into."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return {"array": value.dtype.str, "shape": tuple(value.shape), "data": torch.from_numpy(flat.copy())}
+    if type(value) is dict:
+        return {key: plain(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(part) for part in value)
+    return value
+
+
+def given_back(value: Any) -> Any:
+    """What `plain` made plain, as it was."""
+    if type(value) is dict:
+        if value.keys() == {"array", "shape", "data"}:
+            return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
+        return {key: given_back(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(given_back(part) for part in value)
+    return value
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return plain(copy.deepcopy(generator.bit_generator.state))
+    if isinstance(generator, np.random.RandomState):
+        return plain(generator.get_state(legacy=False))
+    return generator.getstate()
+
+
+def _put(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = given_back(state)
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(given_back(state))
+    else:
+        _put_python(generator, state)
+
+
+def _put_python(generator: Any, state: Any) -> None:
+    version, numbers, gauss = state
+    generator.setstate((version, tuple(numbers), gauss))
+
+
+def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Everything in some objects that is not data, with where it is, the nearest first."""
+    seen: set[int] = set()
+    waiting = deque((path, root, 0) for path, root in roots.items())
+    while waiting and len(seen) < _MOST:
+        path, value, depth = waiting.popleft()
+        if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):  # rng.normal
+            path, value = f"{path}.__self__", value.__self__
+        if id(value) in seen or value is None or isinstance(value, _CLOSED):
+            continue
+        seen.add(id(value))
+        yield path, value
+        if depth == _DEPTH or isinstance(value, _GENERATORS):
+            continue
+        for name, part in _inside(value):
+            if isinstance(value, Sampler) and (isinstance(part, Dataset) or name == ".data_source"):
+                continue
+            waiting.append((path + name, part, depth + 1))
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object, a container or a function holds."""
+    if isinstance(value, (dict, list, tuple)):
+        # A long one holds data.
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from ((f"[{key!r}]", part) for key, part in items if len(value) <= _WIDE)
+    elif isinstance(value, functools.partial):
+        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    elif isinstance(value, types.FunctionType):
+        yield from _used_by(value)
+    else:
+        yield from ((f".{name}", part) for name, part in list(getattr(value, "__dict__", {}).items()))
+        for kind in type(value).__mro__:
+            if not _is_of(kind, "builtins", "torch", "numpy", "workbench"):
+                for method, function in list(vars(kind).items()):
+                    if isinstance(function, types.FunctionType) and method != "__init__":
+                        yield from ((f".{method}{name}", part) for name, part in _used_by(function))
+
+
+def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function closes over, and the generators among the globals that it names."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell
+            yield f":{name}", cell.cell_contents
+    for name in function.__code__.co_names:
+        found = function.__globals__.get(name)
+        if isinstance(found, _GENERATORS):
+            yield f":{name}", found
+
+
+def _is_of(kind: type, *packages: str) -> bool:
+    return kind.__module__.partition(".")[0] in packages

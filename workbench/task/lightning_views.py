@@ -1,0 +1,144 @@
+"""Optimizers and schedulers as a module sees them: their step goes through the engine, all else is their own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from workbench.task.protocol import Handle, TaskError
+
+
+class View:
+    """Something that is another object in all but what it defines itself; isinstance takes it for that one."""
+
+    def __init__(self, viewed: Any) -> None:
+        self._viewed = viewed
+
+    @property  # type: ignore[misc]  # modules ask isinstance(opt, Optimizer)
+    def __class__(self) -> type:
+        return type(self._viewed)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_viewed":
+            raise AttributeError(name)
+        return getattr(self._viewed, name)
+
+    def __repr__(self) -> str:
+        return repr(self._viewed)
+
+
+class StepsByHandle(View):
+    """An optimizer of a module that optimises manually."""
+
+    def __init__(self, optimizer: Optimizer, index: int, handle: Handle) -> None:
+        super().__init__(optimizer)
+        self.optimizer = optimizer
+        self._index = index
+        self._handle = handle
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step, behind `closure` (which gives the gradients) if there is one; returns what it returned."""
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        self._handle.step(self._index)
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of this optimizer's parameters, unless they are still being added up."""
+        self._handle.zero_grad(self._index)
+
+    def toggle(self) -> None:
+        """From here on only this optimizer's parameters require gradients."""
+        self._handle.toggle(self._index)
+
+    def untoggle(self) -> None:
+        """What `toggle` changed is as it was."""
+        self._handle.untoggle(self._index)
+
+    @contextlib.contextmanager
+    def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
+        """Inside, only this optimizer's parameters require gradients."""
+        self.toggle()
+        try:
+            yield
+        finally:
+            self.untoggle()
+
+
+class StepsByTaking(View):
+    """The optimizer that an `optimizer_step` of the module's own gets: the engine takes the step, as often as it is asked.
+
+    closure: evaluates the batch; it runs within the step, or before it where the module calls it by hand.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, closure: Callable[[], Any], take: Callable[[Callable[[], Any]], Any], where: str
+    ) -> None:
+        super().__init__(optimizer)
+        self.optimizer = optimizer
+        self._closure, self._take, self._where = closure, take, where
+        self._evaluated = False
+        self._loss: Any = None
+
+    def evaluate(self) -> Any:
+        """The closure that the module is given."""
+        with torch.enable_grad():
+            self._loss = self._closure()
+        self._evaluated = True
+        return self._loss
+
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """Take a step, behind `closure` if there is one; returns what it returned."""
+        if options:
+            raise TaskError(f"{self._where}: optimizer.step({', '.join(options)}=…) is not served, closure= alone is.")
+        returned: Any = None
+
+        def evaluate() -> Any:
+            nonlocal returned
+            if closure is not None:
+                with torch.enable_grad():
+                    returned = closure()
+            return self._loss  # whatever a closure around ours returns
+
+        self._take(evaluate)
+        return returned
+
+    def check(self) -> None:
+        """Behind the hook: the batch must have been evaluated."""
+        if not self._evaluated:
+            raise TaskError(
+                f"{self._where} never called its optimizer_closure, which runs training_step and backward: hand it on, "
+                "optimizer.step(closure=optimizer_closure), or call it where no step is to be taken."
+            )
+
+
+class StepsAsAsked(View):
+    """A scheduler of a module that optimises manually, and steps it itself.
+
+    behind: the module accumulates, and asks for a step at each batch; only at a window's last one has the optimizer
+    taken its own, and the scheduler follows. While rates are being searched for, none of its steps is taken.
+    """
+
+    def __init__(self, scheduler: Any, handle: Handle, *, behind: bool) -> None:
+        super().__init__(scheduler)
+        self.scheduler = scheduler
+        self._handle = handle
+        self._behind = behind
+        self._due = False
+        if behind:
+            scheduler.optimizer.register_step_post_hook(self._stepped)
+
+    def _stepped(self, *_: Any) -> None:
+        self._due = True
+
+    def step(self, *arguments: Any, **options: Any) -> None:
+        """Step, if it is time to."""
+        due, self._due = self._due or not self._behind, False
+        if due and getattr(self._handle, "scheduling", True):
+            self.scheduler.step(*arguments, **options)

@@ -1,0 +1,409 @@
+"""What a module logs (`self.log`): values of single updates, and values of whole epochs and evaluations, reduced.
+
+Names, defaults and reductions are Lightning's. Values stay where they are: nothing waits for a device before the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import numbers
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from workbench.task.batch import sample_count
+from workbench.task.protocol import TaskError
+
+Value = Tensor | float
+CHUNK = 512
+"""So many values of one name are kept as they are; then they become one sum."""
+_MARK = "_logged"
+_RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|grad_norm/.*)")
+
+
+def recorded(name: str) -> str:
+    """The name under which a logged value is recorded: the record has columns of its own, "loss" say."""
+    return f"{name}{_MARK}" if _RESERVED.fullmatch(name) else name
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a hook's values go."""
+
+    evaluation: bool
+    by_step: bool
+    """Whether values of single batches may be logged there."""
+    on_step: bool
+    """What holds where nothing is said: values of single updates, or (False) of epochs."""
+
+
+_IN_UPDATES = (
+    "training_step", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "optimizer_zero_grad",
+    "on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step",
+    "configure_gradient_clipping",
+)  # fmt: skip
+PLACES: Mapping[str, Place] = {
+    **dict.fromkeys(_IN_UPDATES, Place(False, True, True)),
+    **dict.fromkeys(("on_train_start", "on_train_epoch_start", "on_train_epoch_end"), Place(False, False, False)),
+    **{
+        hook: Place(True, True, False)
+        for stage in ("validation", "test")
+        for hook in (f"{stage}_step", f"on_{stage}_batch_start", f"on_{stage}_batch_end")
+    },
+    **{
+        hook: Place(True, False, False)
+        for stage in ("validation", "test")
+        for hook in (f"on_{stage}_start", f"on_{stage}_epoch_start", f"on_{stage}_epoch_end")
+    },
+}
+"""The hooks in which something may be logged."""
+_ENDS = {"on_train_epoch_end": False, **{f"on_{s}_{end}": True for s in ("validation", "test") for end in ("epoch_end", "end")}}
+"""The hooks in which all values are there, and whether it is those of an evaluation."""
+
+
+class Shared:
+    """Something of which a job has one: a copy of a module that refers to it refers to the same."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+class Log(Shared):
+    """Listens to `self.log` and `self.log_dict` of one module. `hook`: which of its hooks runs."""
+
+    def __init__(self) -> None:
+        self.hook: str | None = None
+        self.on_bar: frozenset[str] = frozenset()
+        """The names that the progress line shows."""
+        self.latest: dict[str, Value] = {}
+        """The latest value of everything that was logged for single updates."""
+        self._fresh: dict[str, Value] = {}
+        self._kept: dict[bool, dict[tuple[str, str], _Kept]] = {False: {}, True: {}}
+        """What was logged in training (False) and in the evaluation at hand, by hook and name."""
+        self.batch: Any = None
+        """The batch that values belong to; None: they belong to none."""
+        self._open: list[tuple[_Kept, int]] = []
+        """The values whose weight is not known yet: that of the batch at hand."""
+        self._long: list[_Kept] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.let_go()
+        return vars(self)
+
+    # -- what the module calls
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: str | Callable[[Any], Any] = "mean",
+        enable_graph: bool = False,
+        sync_dist: bool = False,
+        sync_dist_group: Any = None,
+        add_dataloader_idx: bool = True,
+        batch_size: int | None = None,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
+        **_: Any,
+    ) -> None:
+        """Log a number, a tensor that holds one, or an object with `compute()` and `reset()` (a metric).
+
+        Of Lightning's arguments those that speak of several processes or of loggers change nothing here.
+        """
+        hook = self.hook
+        place = PLACES.get(hook or "")
+        if hook is None or place is None:
+            raise TaskError(f"self.log({name!r}) in {hook or 'no hook of a running job'}: nothing can be logged there.")
+        asked = (prog_bar, on_step, on_epoch, reduce_fx)
+        there = self._kept[place.evaluation]
+        kept = there.get((hook, name))
+        if kept is None or kept.asked is None:
+            kept = there[hook, name] = self._new(hook, name, place, asked, kept)
+        elif kept.asked != asked:
+            raise TaskError(
+                f"self.log({name!r}) is called twice in {hook} with other arguments (prog_bar, on_step, on_epoch or "
+                "reduce_fx): log it once, or under another name."
+            )
+        self._take(kept, self._checked(name, value), batch_size)
+
+    def log_dict(self, dictionary: Any, *arguments: Any, **options: Any) -> None:
+        """Log each value by its key, with the same options for all."""
+        take = dictionary.items
+        # A collection of metrics gives copies of their states unless it is told otherwise; these would cost time alone.
+        plain = isinstance(dictionary, Mapping) or "copy_state" not in inspect.signature(take).parameters
+        for name, value in take() if plain else take(keep_base=False, copy_state=False):
+            self.log(name, value, *arguments, **options)
+
+    # -- what the task says
+
+    def hold(self, batch: Any) -> None:
+        """From here on values belong to this batch, and weigh as it does."""
+        self.let_go()
+        self.batch = batch
+
+    def let_go(self) -> None:
+        """The batch is over."""
+        if self._open:
+            self.weigh(float(sample_count(self.batch)))
+        self.batch = None
+        for kept in self._long:
+            kept.fold()
+        self._long.clear()
+
+    def weigh(self, weight: float) -> None:
+        """What was logged for this batch so far weighs so much, where nothing else was said."""
+        for kept, number in self._open:
+            kept.weights[number] = weight
+        self._open.clear()
+
+    def has(self, name: str) -> bool:
+        """Whether a value of this name will come out of the evaluation at hand."""
+        return any(name == kept.name and kept.on_epoch for kept in self._kept[True].values())
+
+    # -- what comes out
+
+    def steps(self) -> dict[str, Value]:
+        """What was logged for single updates since this was last asked."""
+        if not self._fresh:
+            return {}
+        found, self._fresh = self._fresh, {}
+        return found
+
+    def reduced(self, *, evaluation: bool) -> dict[str, Value]:
+        """What was logged for the epoch, or for the evaluation at hand; a fork's value has its plain name too."""
+        self.let_go()
+        found: dict[str, Value] = {}
+        for kept in self._kept[evaluation].values():
+            if kept.on_epoch and (value := kept.result()) is not None:
+                found |= dict.fromkeys(kept.epoch_names, value)
+        return found
+
+    def known(self) -> dict[str, Value]:
+        """The latest values, by the names that the module gave them; at an end also what that has come to."""
+        found = dict(self.latest)
+        if self.hook in _ENDS:
+            found |= self.reduced(evaluation=_ENDS[self.hook])
+        for name in [name for name in found if name.endswith(_MARK) and recorded(name.removesuffix(_MARK)) == name]:
+            found[name.removesuffix(_MARK)] = found[name]
+        return found
+
+    def end(self, *, evaluation: bool) -> dict[str, Value]:
+        """`reduced`, and it is forgotten."""
+        found = self.reduced(evaluation=evaluation)
+        # A fork's plain name stands for whatever came last: now for the epoch.
+        self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
+        self._reset(evaluation)
+        return found
+
+    def forget(self) -> None:
+        """Drop all that was logged."""
+        self.batch, self._fresh, self.latest = None, {}, {}
+        self._open.clear()
+        self._long.clear()
+        for evaluation in (False, True):
+            self._reset(evaluation)
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Inside, everything may be logged, and nothing of it stays."""
+        self.let_go()
+        before = dict(vars(self))
+        vars(self).update(vars(Log()))
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+    def state(self) -> dict[str, Any]:
+        """What was logged in training and is not told yet, in plain containers."""
+        self.let_go()
+        kept = [{"hook": hook, **one.state()} for (hook, _), one in self._kept[False].items()]
+        return {"kept": kept, "latest": dict(self.latest)} if kept or self.latest else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self.latest = dict(state.get("latest", {}))
+        self._kept[False] = {(one["hook"], one["name"]): _Kept.of(one) for one in state.get("kept", ())}
+
+    # -- inside
+
+    def _new(self, hook: str, name: str, place: Place, asked: Any, known: _Kept | None) -> _Kept:
+        """What is logged under a name for the first time (known: but for what a checkpoint knows of it)."""
+        prog_bar, on_step, on_epoch, reduce_fx = asked
+        on_step = place.on_step if on_step is None else bool(on_step)
+        # Where nothing at all is said it is one of the two.
+        on_epoch = not place.on_step if on_epoch is None else bool(on_epoch)
+        if not on_step and not on_epoch:
+            raise TaskError(f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of them.")
+        if not place.by_step and (on_step or not on_epoch):
+            raise TaskError(f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step out.")
+        if not isinstance(name, str):
+            raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
+        kept = _Kept(name, on_step and not place.evaluation, on_epoch, _how(name, reduce_fx), fork=on_step and on_epoch)
+        if known is not None:
+            kept.go_on_from(known)
+        kept.asked = asked
+        if prog_bar:
+            shown = [kept.step_name] if kept.on_step else []
+            self.on_bar |= {*shown, *(kept.epoch_names[:1] if on_epoch else [])}
+        return kept
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """A number, a scalar of its own, or an object that computes one."""
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                raise TaskError(
+                    f"self.log({name!r}): the value has shape {tuple(value.shape)}, and one number is needed: "
+                    "log its mean(), say."
+                )
+            return value.detach().clone().reshape(())  # a statistic may go on being counted up in place
+        if isinstance(value, numbers.Real):
+            return float(value)
+        if callable(getattr(value, "compute", None)) and callable(getattr(value, "reset", None)):
+            return value
+        remedy = "self.log_dict logs the values of a dict" if isinstance(value, Mapping) else "log a number or a tensor"
+        raise TaskError(f"self.log({name!r}): a {type(value).__name__} cannot be logged; {remedy}.")
+
+    def _take(self, kept: _Kept, value: Any, batch_size: int | None) -> None:
+        if not isinstance(value, (Tensor, float)):
+            kept.metric = value
+            value = _of_step(kept.name, value) if kept.on_step else None
+        elif kept.on_epoch:
+            given = None if batch_size is None else float(batch_size)
+            if given is None and (self.batch is None or kept.how != "mean"):
+                given = 1.0
+            elif given is None:
+                self._open.append((kept, len(kept.weights)))
+                given = 1.0
+            kept.values.append(value)
+            kept.weights.append(given)
+            if len(kept.values) == CHUNK:
+                self._long.append(kept)
+        if kept.on_step and value is not None:
+            self._fresh[kept.step_name] = self.latest[kept.step_name] = value
+            if kept.on_epoch:
+                self.latest[kept.epoch_names[-1]] = value
+
+    def _reset(self, evaluation: bool) -> None:
+        for kept in self._kept[evaluation].values():
+            if kept.metric is not None:
+                kept.metric.reset()
+        self._kept[evaluation] = {}
+
+
+class _Kept:
+    """What was logged under one name in one hook: the values with their weights, or a metric that has seen them."""
+
+    def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool) -> None:
+        self.name = name
+        self.on_step, self.on_epoch, self.fork = on_step, on_epoch, fork
+        self.how: str | Callable[[Tensor], Any] = how
+        self.step_name = recorded(f"{name}_step" if fork else name)
+        self.epoch_names = [recorded(f"{name}_epoch"), recorded(name)] if fork else [recorded(name)]
+        self.asked: Any = None
+        """How it was asked for; None: a checkpoint alone knows of it."""
+        self.metric: Any = None
+        self.values: list[Value] = []
+        self.weights: list[float] = []
+        self.folded: tuple[Tensor, float] | None = None
+        """The sum (or the least, or the greatest) of the values before these, and their weight."""
+
+    def fold(self) -> None:
+        """Make one value of all so far."""
+        if self.values and isinstance(self.how, str):
+            self.folded = self._whole()
+            self.values, self.weights = [], []
+
+    def result(self) -> Value | None:
+        """The reduced value; None where there is none."""
+        if self.metric is not None:
+            return _number(self.name, self.metric.compute())
+        if not self.values and self.folded is None:
+            return None
+        if not isinstance(self.how, str):
+            return _number(self.name, self.how(_column(self.values)))
+        total, weight = self._whole()
+        return total / weight if self.how == "mean" else total
+
+    def _whole(self) -> tuple[Tensor, float]:
+        if not self.values:
+            assert self.folded is not None
+            return self.folded
+        column, weight = _column(self.values), sum(self.weights)
+        if self.how == "mean":
+            part = (column * torch.tensor(self.weights, dtype=column.dtype, device=column.device)).sum()
+        else:
+            part = getattr(column, str(self.how))()
+        if self.folded is None:
+            return part, weight
+        before = self.folded[0].to(part.device)
+        if self.how in ("min", "max"):
+            return getattr(torch, f"{self.how}imum")(before, part), weight
+        return before + part, self.folded[1] + weight
+
+    def state(self) -> dict[str, Any]:
+        how = self.how if isinstance(self.how, str) else None
+        found = {"name": self.name, "on_step": self.on_step, "on_epoch": self.on_epoch, "how": how, "fork": self.fork}
+        folded = None if self.folded is None else list(self.folded)
+        return {**found, "values": list(self.values), "weights": list(self.weights), "folded": folded}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> _Kept:
+        kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
+        kept.values, kept.weights = list(state["values"]), list(state["weights"])
+        kept.on_epoch &= state["how"] is not None  # a function of the module's own is there again when it logs again
+        kept.folded = None if state["folded"] is None else (state["folded"][0], state["folded"][1])
+        return kept
+
+    def go_on_from(self, other: _Kept) -> None:
+        self.values, self.weights, self.folded = other.values, other.weights, other.folded
+
+
+def _how(name: str, reduce_fx: Any) -> Any:
+    """A reduction by its name; one that has none here is called with all values at the end."""
+    known = {torch.mean: "mean", torch.sum: "sum", torch.min: "min", torch.max: "max", sum: "sum", min: "min", max: "max"}
+    if isinstance(reduce_fx, str):
+        spoken = {"avg": "mean"}.get(reduce_fx.lower(), reduce_fx.lower())
+        if spoken in ("mean", "sum", "min", "max"):
+            return spoken
+    elif callable(reduce_fx):
+        return next((said for function, said in known.items() if function is reduce_fx), reduce_fx)
+    raise TaskError(f"self.log({name!r}, reduce_fx={reduce_fx!r}): 'mean', 'sum', 'min', 'max' or a function of all values.")
+
+
+def _column(values: list[Value]) -> Tensor:
+    """Scalars as one tensor in double precision, on the device where one of them lies on it."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if not tensors:
+        return torch.tensor(values, dtype=torch.float64)
+    first = tensors[-1]
+    wide = torch.float32 if first.device.type == "mps" else torch.float64
+    if len(tensors) == len(values) and all(t.dtype == first.dtype and t.device == first.device for t in tensors):
+        return torch.stack(tensors).to(wide)
+    return torch.stack([torch.as_tensor(value).to(first.device, wide) for value in values])
+
+
+def _of_step(name: str, metric: Any) -> Value | None:
+    """A metric's value for the batch at hand: what its forward gave; one that has no forward says all that it has seen."""
+    value = getattr(metric, "_forward_cache", metric)
+    if value is metric:
+        value = metric.compute()
+    return None if value is None else _number(name, value)
+
+
+def _number(name: str, value: Any) -> Value:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.detach().clone().reshape(())
+    if isinstance(value, numbers.Real):
+        return float(value)
+    got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise TaskError(f"self.log({name!r}): its compute() or reduce_fx gave {got}, and one number is needed.")
