@@ -164,7 +164,6 @@ class Workbench:
         run, but for those that you `set` since or give here; lengths count from the beginning of the whole run.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
-        self._settings.replace(**settings)  # a typo is said before a run is looked for
         origin = Origin(self.root, Wanted.of(start), self._settings, settings, self._fits())
         chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
         work = jobs.Fit(self._task, chosen, self._start, origin)

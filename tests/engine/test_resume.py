@@ -286,6 +286,22 @@ def test_a_finished_fit_goes_on_to_a_greater_length(name, tmp_path):
     assert_goes_on_as(whole, resumed(make, settings, end, tmp_path / "on"), end.step)
 
 
+@pytest.mark.parametrize("name", [
+    "augmentation", "ema", "swa", "accumulation", "own scheduler", "pieces", "plateau", "manual", "logging", "workers",
+])  # fmt: skip
+@pytest.mark.parametrize("steps", [5, 7, 10])
+def test_a_fit_that_a_number_of_updates_has_ended_goes_on_where_it_was(name, steps, tmp_path):
+    """Also in the middle of an epoch, which counts as over for the one and goes on for the other."""
+    make, given = CASES[name]
+    often = {"val_check_interval": 1} if name == "plateau" else {}  # else the last check of the shorter one is one more
+    settings = settings_of(**{**given, "max_epochs": 4, "max_steps": 19, "lr_schedule": "constant", **often})
+    whole = Fit(make(), settings)
+    short = Fit(make(), settings.replace(max_steps=steps), tmp_path / "short")
+    end = short.checkpoints[-1]
+    assert (short.status, end.step, end.end) == ("finished", steps, True)
+    assert_goes_on_as(whole, resumed(make, settings, end, tmp_path / "on"), steps)
+
+
 def test_live_changes_hold_on(tmp_path):
     def make():
         return supervised(noisy_net(), optimizer=adamw)

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tests.export.export_running import Runner, check, lint, make_bench
+from workbench.engine import loop
+from workbench.engine.session import Session
+from workbench.export.errors import ExportError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -448,6 +451,63 @@ def told(folder: Path) -> list[str]:
     lines = file.read_text().splitlines()
     file.unlink()
     return lines
+
+
+def test_a_stop_by_hand(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAID", str(tmp_path / "said by the script"))
+    bench = make_bench(tmp_path, f"Every(), {DATA}, max_epochs=3, val_check_interval=3", EVERY, PRELUDE)
+    update, jobs = loop.update, []
+
+    def watched(session: Session, window: object) -> object:
+        while not jobs:
+            pass
+        loss = update(session, window)  # type: ignore[arg-type]
+        if session.step == 12:
+            jobs[0].stop()
+        return loss
+
+    monkeypatch.setattr(loop, "update", watched)
+    jobs.append(bench.fit())
+    assert jobs[0].result().status == "stopped"
+    outcome = runner.run(bench.export(tmp_path / "train.py"))
+    check(bench, jobs[0].result(), outcome)
+    assert told(runner.folder) == told(tmp_path)
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    r"on_train_batch_start that ends epochs \(-1\) with accumulate_grad_batches": (f"Short(), {DATA}, accumulate_grad_batches=2", SHORT),
+    r"on_train_batch_end with batches that are left out of windows": (
+        f"Gappy(), {DATA}, accumulate_grad_batches=2", SHORT.replace("def on_train_batch_start", "def another"),
+    ),
+    r"on_before_backward, on_after_backward, .* with on_nonfinite='skip'": (
+        f"Less(), {DATA}, on_nonfinite='skip'", EVERY + "\n\nclass Less(Every):\n    on_train_batch_start = on_train_batch_end = None\n",
+    ),
+    r"asks for self\.trainer\.callback_metrics, which no script has": (
+        f"Reads(), {DATA}", "class Reads(Own):\n    def on_train_epoch_end(self):\n        self.trainer.callback_metrics\n",
+    ),
+    r"asks for self\.trainer\.is_last_batch": (
+        f"Reads(), {DATA}", "class Reads(Own):\n    def on_train_batch_end(self, outputs, batch, batch_idx):\n"
+        "        trainer = self.trainer\n        self.last = trainer.is_last_batch\n",
+    ),
+    r"calls self\.all_gather, which no script has": (
+        f"Reads(), {DATA}", "class Reads(Own):\n    def on_train_epoch_end(self):\n        self.all_gather(1)\n",
+    ),
+    r"early_stopping or a scheduler that follows train_right, which is logged in training": (
+        f"Reads(), {DATA}, early_stopping={{'monitor': 'train_right'}}",
+        "class Reads(Own):\n    def training_step(self, batch, batch_idx):\n        self.log('train_right', 1.0, on_epoch=True)\n"
+        "        return super().training_step(batch, batch_idx)\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("match", REFUSED)
+def test_what_no_script_does(match: str, tmp_path: Path) -> None:
+    arguments, before = REFUSED[match]
+    bench = make_bench(tmp_path, f"{arguments}, max_epochs=1", before.replace(TOLD, "\n"), PRELUDE)
+    bench.fit().result()
+    with pytest.raises(ExportError, match=match):
+        bench.export(tmp_path / "train.py")
+    assert not (tmp_path / "train.py").exists()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -120,6 +120,58 @@ class Watching(Boring):
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.9)
         return {"optimizer": optimizer, "lr_scheduler": plateau, "monitor": "val_loss"}
 """
+HOOKS = """
+class Hooks(Boring):
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        for group in optimizer.param_groups:
+            group["lr"] = self.hparams.lr * min(1.0, (self.trainer.global_step + 1) / 4)
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+
+    def optimizer_zero_grad(self, epoch, batch_idx, optimizer):
+        super().optimizer_zero_grad(epoch, batch_idx, optimizer)
+
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        if self.current_epoch:
+            super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def lr_scheduler_step(self, scheduler, metric):
+        super().lr_scheduler_step(scheduler, metric)
+
+    def backward(self, loss, *arguments, **options):
+        super().backward(loss * 1.5, *arguments, **options)
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        batch = super().on_after_batch_transfer(batch, dataloader_idx)
+        return batch + 0.1 if self.trainer.training else batch
+
+    def configure_model(self):
+        self.head = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.head(self.layer(x))
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        if self.trainer.is_global_zero and self.logger is None:
+            self.last = outputs["loss"] * outputs["extra"]
+
+    def on_train_epoch_end(self):
+        self.print("last", f"{self.last.item():.4f}", self.trainer.max_epochs, self.trainer.estimated_stepping_batches)
+        self.trainer.should_stop = self.current_epoch == 2
+
+    def on_validation_epoch_end(self):
+        self.log("val_layer", self.layer.weight.square().sum(), prog_bar=True)
+"""
+WHOLE = """
+class Whole(Samples):
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        return super().transfer_batch_to_device(batch, device, dataloader_idx) * 2
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        return batch + self.trainer.current_epoch
+
+    def teardown(self, stage):
+        self.samples = None
+"""
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +197,12 @@ CASES: dict[str, tuple[str, str]] = {
         "Watching(), max_epochs=4, weight_averaging='ema', ema_decay=0.5, early_stopping='val_loss_averaged', min_epochs=4",
         WATCHING,
     ),
+    "hooks of its own": ("Hooks(), max_epochs=9, gradient_clip_val=0.5, min_epochs=2", HOOKS),
+    "hooks of its own, windows, a data module's": (
+        "Hooks(), train=Whole(), max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.1", DATA + HOOKS.replace(
+            "def on_train_batch_end", "def not_called") .replace("self.last.item()", "1.0") + WHOLE,
+    ),
+    "manual optimisation, a data module's hooks": ("Manual(), train=Whole(), max_epochs=3, lr=0.02", DATA + MANUAL + WHOLE),
     "no validation, a schedule in a dict": (
         "Plain(), train=torch.randn(30, 32), max_steps=9, batch_size=6, gradient_clip_val=0.1",
         "class Plain(Boring):\n    validation_step = val_dataloader = None\n\n    def configure_optimizers(self):\n"

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 
 import lightning
 import numpy as np
@@ -15,8 +16,11 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
+from workbench.engine import checkpoint
 from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
+from workbench.runs.read import read_events
 from workbench.runs.run import Run
+from workbench.runs.store import RunFolder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -566,6 +570,67 @@ def test_a_run_that_a_metric_ended(tmp_path):
         b.fit(start="continue")
     job = b.fit(start="continue", early_stopping=())
     assert job.result().step == 63
+
+
+# -- what is kept of it
+
+
+def test_no_checkpoint_is_ahead_of_the_record(tmp_path, monkeypatch):
+    """Or a process that is killed there leaves a run whose past has a hole."""
+    append, write, seen = RunFolder.append, checkpoint.write, []
+
+    def slow(self, event):
+        time.sleep(0.02)
+        append(self, event)
+
+    def looking(folder, name, tensors, state, info):
+        steps = [step for e in read_events(folder.parent) if isinstance(e, StepsDone) for step in e.steps]
+        seen.append((steps, info["step"]))
+        write(folder, name, tensors, state, info)
+
+    monkeypatch.setattr(RunFolder, "append", slow)
+    monkeypatch.setattr(checkpoint, "write", looking)
+    make(tmp_path, max_epochs=2, checkpoint_every=3, val_check_interval=4).fit().result()
+    assert {3, 4, 6, 7, 9, 11, 12, 14} <= {step for _, step in seen}
+    assert all(steps == list(range(step)) for steps, step in seen)
+
+
+def test_a_disk_that_is_full_when_it_goes_on(tmp_path, monkeypatch):
+    b = make(tmp_path, max_epochs=1)
+    b.fit().result()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.link", full)
+    monkeypatch.setattr("shutil.copy2", full)
+    job = b.fit(start="continue", max_epochs=2)
+    assert job.result().step == 14
+    assert "what the run starts from could not be saved ([Errno 28] No space left on device); the run goes on." in messages(job)
+
+
+class Odd(torch.optim.lr_scheduler.LRScheduler):
+    """Its state holds what no file can."""
+
+    def __init__(self, optimizer, updates):
+        self.odd = object()
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+def test_weights_alone(tmp_path):
+    b = make(tmp_path, scheduler=Odd, max_epochs=1)
+    run = b.fit().result()
+    trained = weights(b.model)
+    with pytest.raises(wb.SettingsError, match=r"weights alone \(the state of Odd.*bench.load\('0001-fit', 'last'\), then"):
+        b.fit(start=run.id, max_epochs=2)
+    job = b.fit(start="continue")
+    assert job.result().step == 7
+    assert "fresh optimizers: the end of 0001-fit has weights alone (the state of Odd" in messages(job)[0]
+    b.load(run, "last")
+    assert same_weights(b.model, trained)
 
 
 # -- where it cannot go on

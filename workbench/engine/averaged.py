@@ -11,7 +11,8 @@ from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
 from workbench.engine.optimizing import Optimizing
-from workbench.engine.session import Modes, Session
+from workbench.engine.session import Session
+from workbench.engine.snapshot import Modes
 from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
     has_batch_norm,
@@ -98,7 +99,7 @@ def _refresh(session: Session) -> None:
     if not has_batch_norm([session.task.model]):
         return
     modes = Modes.of(session.task)
-    with rng.kept(), torch.no_grad():
+    with rng.kept(), torch.no_grad(), session.moments.unheard():
         try:
             session.train_mode()
             with refreshing_batch_norm([session.task.model]):

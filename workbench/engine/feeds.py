@@ -217,6 +217,21 @@ class Feeds:
                 reading.close()
 
 
+class Unread(Feeds):
+    """Of a job that trains nothing: no loader is made here."""
+
+    def __init__(self, task: Task, settings: Settings) -> None:
+        self._task, self.settings = task, settings
+        self._val = self._going = None
+        self.batches = self.val_batches = None
+
+    def updates(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
 def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
     loader = spec.loader(settings, train=True)
     if batches_in(loader) == 0:

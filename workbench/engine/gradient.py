@@ -62,7 +62,7 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Work:
     passing = _Pass(session, opt, window)
     for number in there:
         going_on = passing.start(number)
-        if number == there[-1] or (not going_on and number != there[0]):
+        if number == there[-1] if going_on else number != there[0]:
             yield
         if not going_on:
             break

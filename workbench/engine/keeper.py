@@ -26,8 +26,6 @@ from workbench.values import seconds as in_seconds
 AUTOMATIC = 600.0
 """Seconds between checkpoints at ends of epochs, where nothing else was asked for."""
 _AVERAGED = "_averaged"
-_STILL = ("optimizers", "average")
-"""Of all state what handing over the averaged weights does not move."""
 
 
 class Keeper:
@@ -58,6 +56,8 @@ class Keeper:
         """Whether that value is among the best, and nothing has been written of it yet."""
         self._averaged: dict[str, Tensor] | None = None
         """The averaged weights that the value is of."""
+        self._left: tuple[int, dict[str, Any] | None, str | None] | None = None
+        """Where a length has cut an epoch short: the update, and all state there or why there is none."""
         self._said: set[object] = set()
 
     # -- every so often
@@ -131,15 +131,27 @@ class Keeper:
 
     # -- the end
 
+    def cut(self) -> None:
+        """The fit ends here, in the middle of an epoch that counts as over: a longer one would go on with the rest of it."""
+        session = self._session
+        if session.batch_idx != session.data.batches or session.pieces:
+            flush(session, self._emit, wait=True)
+            state, why = self._state(Point.here(session))
+            self._left = session.step, _copied(state), why
+
     @contextlib.contextmanager
     def the_end(self) -> Iterator[None]:
         """The fit is over; inside, the model gets the weights that it keeps. State is that of before."""
         flush(self._session, self._emit, wait=True)
         average = self._session.average
         handed_over = average is not None and average.count > 0
-        state, why = self._state(self._here(), averaged=handed_over)
-        if handed_over:  # what comes now moves the weights, and statistics with them
-            state = None if state is None else {key: own if key in _STILL else _copied(own) for key, own in state.items()}
+        if self._left is not None and self._left[0] == self._session.step:
+            _, state, why = self._left
+        else:
+            state, why = self._state(self._here())
+            state = _copied(state) if handed_over else state  # what comes now moves weights, and statistics with them
+        if handed_over and state is not None:
+            state |= _copied(self._raw())
         self._averaged = None
         yield
         # The value of the last check is one of these weights where it was a check of such.
@@ -163,18 +175,24 @@ class Keeper:
         session = self._session
         flush(session, self._emit, wait=True)  # what the record and the epoch's loss lack
         weights, self._averaged = self._averaged, None
-        averaged = weights is not None and self._value() is not None
-        state, why = self._state(point, averaged=averaged)
-        value = self._value() if averaged or not self._monitor.endswith(_AVERAGED) else None
-        raw = checkpoint.tensors_of(session.task.model)
-        self._write(weights if averaged and weights is not None else raw, state, why, value)
+        value = None if weights is None and self._monitor.endswith(_AVERAGED) else self._value()
+        state, why = self._state(point)
+        if weights is None or value is None:
+            weights = checkpoint.tensors_of(session.task.model)
+        elif state is not None:
+            state |= self._raw()
+        self._write(weights, state, why, value)
 
     def _value(self) -> float | None:
         """The monitor's value for the weights as they are."""
         return self._judged[1] if self._judged is not None and self._judged[0] == self._session.step else None
 
-    def _state(self, point: Point, *, averaged: bool) -> tuple[dict[str, Any] | None, str | None]:
-        """All state, and why there is none. averaged: the weights beside it are not those of the training."""
+    def _raw(self) -> dict[str, Any]:
+        """The weights of the training, for a state beside which there are averaged ones."""
+        return {"raw": packed(checkpoint.tensors_of(self._session.task.model), "the model")}
+
+    def _state(self, point: Point) -> tuple[dict[str, Any] | None, str | None]:
+        """All state but the weights, or why there is none."""
         held, lost = self._extras.state()
         for what in lost:
             self._say(what, f"{what} cannot be kept in a checkpoint: a fit that goes on from one begins with what is there then.")
@@ -182,13 +200,10 @@ class Keeper:
         if inexact is not None:
             self._say("data", f"a fit that goes on from the middle of an epoch is not exact: {inexact}.")
         try:
-            state = state_of(self._session, self._checks, point, held)
+            return state_of(self._session, self._checks, point, held), None
         except NotPlainError as error:
             self._say("state", f"checkpoints have weights alone, and no fit can go on from them: {error}.")
             return None, str(error)
-        if averaged:
-            state["raw"] = packed(checkpoint.tensors_of(self._session.task.model), "the model")
-        return state, None
 
     def _write(
         self, weights: Mapping[str, Tensor], state: dict[str, Any] | None, why: str | None, value: float | None,
@@ -199,8 +214,9 @@ class Keeper:
         sign = 1.0 if self._mode == "min" else -1.0
         best = value is not None and all(sign * value <= sign * other for other in there)
         monitor = None if value is None else self._monitor
+        epoch = session.epoch if state is None else state["epoch"]
         info = {
-            "step": session.step, "epoch": session.epoch, "end": end, "monitor": monitor,
+            "step": session.step, "epoch": epoch, "end": end, "monitor": monitor,
             "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "time": time.time(),
         }  # fmt: skip
         self._step, self._seconds, self._pending = session.step, session.meter.seconds, False
@@ -210,7 +226,7 @@ class Keeper:
         except OSError as error:
             self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit goes on.")
             return
-        self._emit(Saved(session.step, session.epoch, name, best, monitor, value))
+        self._emit(Saved(session.step, epoch, name, best, monitor, value))
         self._clear_away()
 
     def _clear_away(self) -> None:
@@ -227,12 +243,16 @@ class Keeper:
             self._emit(Message(text, "warning", self._session.step))
 
 
-def _copied(state: Any) -> Any:
-    """The state with tensors of its own."""
-    if isinstance(state, Tensor):
-        return state.clone()
-    if isinstance(state, dict):
-        return type(state)((key, _copied(value)) for key, value in state.items())
-    if type(state) in (list, tuple):
-        return type(state)(_copied(value) for value in state)
-    return state
+def _copied(state: dict[str, Any] | None) -> Any:
+    """The state with tensors of its own; but those of optimizers, which nothing moves when the updates are over."""
+    return None if state is None else {key: own if key == "optimizers" else _own(own) for key, own in state.items()}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return type(value)((key, _own(own)) for key, own in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_own(own) for own in value)
+    return value

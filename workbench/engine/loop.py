@@ -45,6 +45,9 @@ class Keeping(HearsChecks, Protocol):
     def keep_best(self) -> None:
         """Behind a check between two updates: write one if it is among the best, as of the mark."""
 
+    def cut(self) -> None:
+        """A length is reached here, behind an update in an epoch, and nothing has been read for the next."""
+
     def after_epoch(self) -> None:
         """An epoch is over, and the next has not begun."""
 
@@ -120,7 +123,7 @@ class _Fit:
         if stopped:
             return True
         if self.checks.ended:
-            session.moments.epoch_ended()
+            self._end_epoch()
             return False
         if not session.checking:
             averaged.end_epoch(session)
@@ -149,8 +152,8 @@ class _Fit:
             shown = tuple(name for name in logged if name in session.moments.on_bar)
             self.emit(Logged(session.step, session.epoch, logged, shown))
             session.metrics.update(logged)
+        self.checks.judge(session.epoch + 1, logged)
         session.epoch += 1
-        self.checks.judge(session.epoch, logged)
         session.batch_idx, session.mid_epoch, session.checking = 0, False, False
         if self.keeper is not None:
             self.keeper.after_epoch()
@@ -178,14 +181,18 @@ class _Fit:
                 return True
             if due and keeper is not None:
                 keeper.keep_best()
-            if checks.ended:
+            if self.over(session.epoch):
                 break
             _take(session, window)
             if session.notes:
                 say(session, self.emit)
             if session.meter.due():
                 flush(session, self.emit)
-            if session.cut_short or self.over(session.epoch):
+            if session.cut_short:
+                break
+            if self.over(session.epoch):
+                if keeper is not None:
+                    keeper.cut()
                 break
         self._refuse_nothing()
         return False
@@ -193,7 +200,7 @@ class _Fit:
     def _refuse_nothing(self) -> None:
         """An epoch without a batch, or without an end."""
         session = self.session
-        if not session.batch_idx and not session.cut_short:
+        if not session.batch_idx and not session.cut_short and not self.over(session.epoch):
             raise TaskError(
                 f"the training data gave no batch in epoch {session.epoch}: "
                 + ("it can be read only once; give a Dataset or a DataLoader." if _read(session) else "it is empty.")

@@ -7,22 +7,20 @@ leaves no trace.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.compiled import compiled
 from workbench.engine.epoch_loss import EpochLoss
-from workbench.engine.feeds import Feeds
+from workbench.engine.feeds import Feeds, Unread
 from workbench.engine.meter import Meter
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.runtime import Runtime
-from workbench.engine.weights import Weights
+from workbench.engine.snapshot import Modes, Snapshot
 from workbench.events import Message
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
@@ -42,7 +40,7 @@ class Session:
     `step` counts the updates taken, `epoch` the epochs finished, `batch_idx` the batches of this epoch.
     """
 
-    def __init__(self, task: Task, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, task: Task, settings: Settings, runtime: Runtime, phase: Phase = "fit") -> None:
         settings = limits.effective(settings)
         self.task = task
         self.settings = settings
@@ -57,9 +55,10 @@ class Session:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
         self.names = tuple(name for name, _ in named)
         self.parameters = [p for _, p in named]
-        self.data = Feeds(task, settings)
+        trains = phase == "fit"
+        self.data = Feeds(task, settings) if trains else Unread(task, settings)
         self.updates = self.data.updates()
-        self.optimizers = _optimizers(task, settings, self.updates, self.parameters)
+        self.optimizers = _optimizers(task, settings, self.updates, self.parameters) if trains else []
         self.several = len(self.optimizers) > 1
         self._all_of_them = tuple(self.optimizers)
         self._frequencies = [opt.frequency for opt in self.optimizers]
@@ -70,7 +69,7 @@ class Session:
         self.metrics: dict[str, float] = {}
         """The latest value of every metric that the run has reported."""
         self.moments = Moments() if task.moments is None else task.moments
-        self.moments.clipper = self.clip
+        self._clipper, self.moments.clipper = self.moments.clipper, self.clip
         self.within = self.moments.within
         """Whether the task wants something within an update (engine/hooked.py)."""
         self.fitting = self.mid_epoch = self.checking = self.resumed = False
@@ -97,7 +96,7 @@ class Session:
         self.next_hiddens: dict[int, Any] = {}
         self.tbptt = settings.truncated_bptt_steps
         task.follow(self)
-        if self.optimizers[0].base_lr != settings.lr:
+        if trains and self.optimizers[0].base_lr != settings.lr:
             self.set_lr(settings.lr)
         norm = settings.track_grad_norm
         self.norm_order = None if norm is None else float(norm)
@@ -105,7 +104,7 @@ class Session:
         self.clip_next: dict[int, tuple[float, str]] = {}
         """How a manual task wants the gradients of an optimizer clipped at its next step."""
         self.recording = self.measuring = self.scheduling = True
-        self.average = _average(task, settings)
+        self.average = _average(task, settings) if trains else None
         self.averaged_parameters = list(task.model.parameters())
         self.handle: object | None = None
         """What a task with manual optimisation steps through (engine/manual.py)."""
@@ -220,14 +219,14 @@ class Session:
         self.scheduling = self.recording = False
         self.hiddens, self.next_hiddens = {}, {}
         try:
-            self._begin()
-            yield
+            with self.moments.unheard():
+                self._begin()
+                yield
         finally:
             self.scheduling = self.recording = True
             self.clip_val, self.stage, self.noted, self.pieces = clip_val, stage, noted, pieces
             self.cut_short = False
             before.restore()
-            self.moments.forget()
 
     def _begin(self) -> None:
         """What is tried may count on what a fit would have told the task by then."""
@@ -240,7 +239,7 @@ class Session:
 
     def close(self) -> None:
         """Let go of gradients and loader processes."""
-        self.moments.clipper = None
+        self.moments.clipper = self._clipper  # of the session that this one was opened within
         for parameter in self.parameters:
             parameter.grad = None
         self.data.close()
@@ -310,7 +309,7 @@ def opened(task: Task, settings: Settings, phase: Phase = "fit") -> Iterator[Ses
             parameter.grad = None
         session: Session | None = None
         try:
-            session = Session(task, settings, Runtime(settings))
+            session = Session(task, settings, Runtime(settings), phase)
             with compiled(task, settings.compile), _watched(settings.detect_anomaly):
                 yield session
         finally:
@@ -339,71 +338,3 @@ def _deterministic(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=warn_only)
         torch.backends.cudnn.benchmark = before[1]
-
-
-@dataclass(frozen=True)
-class Modes:
-    """Which modules are in training mode."""
-
-    modules: tuple[tuple[nn.Module, bool], ...]
-
-    @classmethod
-    def of(cls, task: Task) -> Modes:
-        return cls(tuple((part, part.training) for whole in task.modules for part in whole.modules()))
-
-    def restore(self) -> None:
-        for module, training in self.modules:
-            module.training = training
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A session at one moment; `restore` brings all of it back, whatever happened in between."""
-
-    session: Session
-    weights: Weights
-    optimizers: tuple[tuple[dict[str, Any], tuple[dict[str, Any], ...], float, int], ...]
-    counters: tuple[int, int, int, dict[int, Any]]
-    scaler: dict[str, Any]
-    modes: Modes
-    random: rng.RandomState
-
-    @classmethod
-    def take(cls, session: Session) -> Snapshot:
-        return cls(
-            session,
-            Weights.of(session.task, tensors=True),
-            tuple(
-                (
-                    copy.deepcopy(opt.optimizer.state_dict()),
-                    tuple(copy.deepcopy(s.scheduler.state_dict()) for s in opt.schedules),
-                    opt.base_lr,
-                    opt.taken,
-                )
-                for opt in session.optimizers
-            ),
-            (session.step, session.epoch, session.batch_idx, session.hiddens),
-            copy.deepcopy(session.precision.state_dict()),
-            Modes.of(session.task),
-            rng.RandomState.capture(),
-        )
-
-    def restore(self) -> None:
-        session = self.session
-        try:
-            self.weights.put(session.task)
-            for opt, (state, schedules, base_lr, taken) in zip(
-                session.optimizers, self.optimizers, strict=True
-            ):
-                opt.optimizer.load_state_dict(state)
-                for schedule, its in zip(opt.schedules, schedules, strict=True):
-                    schedule.scheduler.load_state_dict(its)
-                opt.base_lr, opt.taken = base_lr, taken
-            session.precision.load_state_dict(self.scaler)
-        finally:
-            for parameter in session.parameters:
-                parameter.grad = None
-            session.step, session.epoch, session.batch_idx, session.hiddens = self.counters
-            session.next_hiddens = {}
-            self.modes.restore()
-            self.random.restore()

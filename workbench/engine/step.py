@@ -14,6 +14,7 @@ from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import layer_norms, total_norm
+from workbench.task.moments import Values
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
 
@@ -37,26 +38,27 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
         loss, taken = _turns(session, window)
     trouble.look_back(session)
     gradient.pass_on(session, window)
+    records = loss is not None and session.records
     if loss is not None:
-        _record(session, lrs, loss)
+        session.precision.update()
         session.step += 1
         _follow_up(session, taken)
     if session.within:
         hooked.finish(session)
-    return loss
-
-
-def _record(session: Session, lrs: Sequence[float], loss: Tensor) -> None:
-    """The update's row in the meter, with what the task logged for it."""
-    session.precision.update()
     logged = session.moments.logged()
     if logged:
         session.noted.update(logged)
-    if session.records:
-        _sum_up(session)
-        if logged:
-            session.meter.note(logged)
-        session.meter.record(session.step, lrs, loss, session.skipped)
+    if loss is not None and records:
+        _record(session, lrs, loss, logged)
+    return loss
+
+
+def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values) -> None:
+    """The row in the meter of the update that was just taken, with what the task logged for it."""
+    _sum_up(session)
+    if logged:
+        session.meter.note(logged)
+    session.meter.record(session.step - 1, lrs, loss, session.skipped)
 
 
 def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[Optimizing]]:

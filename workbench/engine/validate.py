@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from workbench.engine import rng
-from workbench.engine.session import Modes, Session
+from workbench.engine.session import Session
+from workbench.engine.snapshot import Modes
 from workbench.task.moments import Values
 
 

@@ -6,6 +6,7 @@ from textwrap import dedent
 
 from workbench.export import block_trainer
 from workbench.export.given import quoted
+from workbench.export.lines import call as written
 from workbench.export.lines import indented
 from workbench.export.recipe import Recipe
 
@@ -59,10 +60,8 @@ def to_device(r: Recipe, device: str = "accelerator.device") -> str:
 
 def batch_started(r: Recipe) -> list[str]:
     """A batch lies on the device; the object may leave out the rest of the epoch."""
-    lines = called(r, "on_train_batch_start", "batch", "number")
-    if lines and r.own.ends_epochs:
-        return [f"if {lines[0]} == -1:", "    break"]
-    return lines
+    told = called(r, "on_train_batch_start", "batch", "number")
+    return [f"if {told[0]} == -1:", "    break"] if told and r.own.ends_epochs else told
 
 
 def batch_ended(r: Recipe) -> list[str]:
@@ -112,7 +111,7 @@ def own_step(r: Recipe, evaluated: str) -> list[str]:
         *([] if r.accumulates else [to_device(r), *batch_started(r)]),
         "evaluations, stepping.taken = [], False",
         call(r, "optimizer_step", *arguments),
-        "loss, taken = evaluations[0], stepping.taken",
+        "loss = evaluations[0]",
     ]
 
 
@@ -192,7 +191,8 @@ def limits(r: Recipe) -> list[str]:
     algorithm = quoted(r.settings.gradient_clip_algorithm) if r.clips else "None"
     value = "config.gradient_clip_val" if r.clips else "None"
     given = f"gradient_clip_val={value}", f"gradient_clip_algorithm={algorithm}"
-    return called(r, "configure_gradient_clipping", "optimizer", *given)
+    owner = r.own.hooks["configure_gradient_clipping"].owner
+    return written("", f"{owner}.configure_gradient_clipping", ["optimizer", *given], 16)
 
 
 def zeroed(r: Recipe) -> list[str]:

@@ -14,7 +14,7 @@ from torch import nn
 from workbench._version import __version__
 from workbench.engine.checkpoint import read_state
 from workbench.engine.session import Session, opened
-from workbench.events import Message, Resumed, RunStarted
+from workbench.events import Logged, Message, Resumed, RunStarted, StepsDone, Validated
 from workbench.export.capture import CallSite
 from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
 from workbench.export.errors import ExportError
@@ -71,6 +71,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
             planned=planned,
             by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
             changes=_changes(run),
+            logged_in_training=_logged_in_training(run),
             endings=endings_of(run),
             joints=joints_of(run),
             prepare=tuple(prepared(sources)),
@@ -156,6 +157,13 @@ def _check_settings(settings: Settings) -> None:
         raise ExportError(f"the script cannot carry {named} yet; fit with the default to export.")
     if settings.seed >= 2**32:
         raise ExportError(f"the script cannot carry seed={settings.seed}: take one below 2**32.")
+
+
+def _logged_in_training(run: Run) -> frozenset[str]:
+    """What the record has from training alone, beside its own columns."""
+    logged = {name for e in run.events if isinstance(e, Logged) for name in e.metrics}
+    logged |= {name for e in run.events if isinstance(e, StepsDone) for name in e.columns}
+    return frozenset(logged - {name for e in run.events if isinstance(e, Validated) for name in e.metrics})
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:

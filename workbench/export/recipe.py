@@ -38,6 +38,8 @@ class Recipe:
     by_length: bool
     """Whether the user's own scheduler is made for so many updates."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
+    logged_in_training: frozenset[str]
+    """The metrics that the user's object logs in training alone."""
     endings: tuple[int, ...]
     """The updates behind which something was changed that may have been the last ones of their epochs."""
     joints: Joints
@@ -82,7 +84,7 @@ class Recipe:
     @property
     def stops_short(self) -> bool:
         """Whether it was stopped before something that follows an epoch and would change the result."""
-        return self.by_hand and not self.checking and (self.settings.weight_averaging == "swa" or self.owns("on_train_epoch_end"))
+        return self.by_hand and not self.checking and (self.settings.weight_averaging == "swa" or bool(self.own.hooks))
 
     @property
     def monitors(self) -> tuple[EarlyStopping, ...]:
@@ -206,6 +208,8 @@ class Recipe:
         reasons = {
             "the optimizers are stepped by the model": self.manual,
             "several optimizers take turns": self.several and not self.manual,
+            "the model may leave out the rest of an epoch": self.own.ends_epochs,
+            "the model may ask for the end": self.stops_itself,
             "the optimizer evaluates the loss again": self.closure,
             "batches are split in time": self.carries,
             "an update may be left out": self.settings.on_nonfinite == "skip",
@@ -294,11 +298,15 @@ class Recipe:
         return self.validates or bool(self.monitors) or self.plateaus
 
     @property
+    def watched(self) -> set[str]:
+        """The metrics that something follows."""
+        found = {monitor.monitor for monitor in self.monitors}
+        return found | {s.monitor for optimizer in self.optimizers for s in optimizer.schedules if s.monitor is not None}
+
+    @property
     def watches_training(self) -> bool:
         """Whether the training loss is a metric that something follows."""
-        watched = {monitor.monitor for monitor in self.monitors}
-        watched |= {s.monitor or "" for optimizer in self.optimizers for s in optimizer.schedules}
-        return "train_loss" in watched
+        return "train_loss" in self.watched
 
     # -- data
 

@@ -25,9 +25,11 @@ def _hooks(r: Recipe) -> dict[str, bool]:
     both = f"{named} with"
     gaps = r.skips or r.train.empty
     inside = r.within and not r.manual
+    followed = ", ".join(sorted(r.watched & r.logged_in_training - {"train_loss"}))
     ends = r.owns("on_train_batch_start", "on_train_batch_end")
     own_clip = r.owns("configure_gradient_clipping")
     return {
+        f"early_stopping or a scheduler that follows {followed}, which is logged in training,": bool(followed),
         f"{both} several optimizers": inside and r.several,
         f"{both} an optimizer that evaluates the loss again": inside and r.closure,
         f"{both} truncated_bptt_steps": r.within and r.carries,

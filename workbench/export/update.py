@@ -141,7 +141,7 @@ def _behind(r: Recipe) -> list[str]:
     if not (r.may_not_step and lines):
         return lines
     count = ["updates += 1"] if counts_taken(r) else []
-    return only("taken", [*count, *lines])
+    return only("stepping.taken" if r.owns("optimizer_step") else "taken", [*count, *lines])
 
 
 def counts_taken(r: Recipe) -> bool:
