@@ -195,13 +195,33 @@ def test_a_closure_and_a_plain_object(tmp_path):
     assert "optimizers" not in vars(thing)
 
 
-def test_clipping_by_hand_is_refused(tmp_path):
+def test_clipping_by_hand_holds_for_the_step_behind_it_and_is_recorded(tmp_path):
     class Clips(Manual):
         def training_step(self, batch, batch_idx):
-            self.clip_gradients(self.optimizers(), gradient_clip_val=0.5)
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(self(batch).square().mean())
+            if batch_idx % 2 == 0:
+                self.clip_gradients(optimizer, gradient_clip_val=0.05, gradient_clip_algorithm="norm")
+            optimizer.step()
 
-    with pytest.raises(TaskError, match=r"Clips calls self.clip_gradients: leave it out and set gradient_clip_val"):
-        bench(seeded(Clips), tmp_path)
+    module, twin = seeded(Clips), seeded(Clips)
+    run = bench(module, tmp_path).fit().result()
+    (optimizer,), _ = twin.configure_optimizers()
+    batches = list(twin.train_dataloader())
+    assert run.step % len(batches) == 0
+    assert len(batches) % 2 == 0
+    after = []
+    for number, batch in enumerate(batches * (run.step // len(batches))):
+        optimizer.zero_grad()
+        twin(batch).square().mean().backward()
+        if number % 2 == 0:
+            after.append(float(torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.05).clamp(max=0.05)))
+        optimizer.step()
+    assert same_weights(module, twin)
+    clipped = run.history["grad_norm_clipped"]
+    assert np.isnan(clipped[1::2]).all()
+    np.testing.assert_allclose(clipped[::2], after, rtol=1e-4)
 
 
 def test_find_lr_leaves_a_manual_module_as_it_is(tmp_path):

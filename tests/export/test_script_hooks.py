@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.export.export_running import Runner, check, lint, make_bench
 from workbench.engine import loop
 from workbench.engine.session import Session
 from workbench.export.errors import ExportError
+from workbench.techniques.precision import Precision
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -471,6 +473,33 @@ def test_a_stop_by_hand(runner: Runner, tmp_path: Path, monkeypatch: pytest.Monk
     assert jobs[0].result().status == "stopped"
     outcome = runner.run(bench.export(tmp_path / "train.py"))
     check(bench, jobs[0].result(), outcome)
+    assert told(runner.folder) == told(tmp_path)
+
+
+@pytest.mark.parametrize("windows", [1, 3])
+def test_float16(windows: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Precision(torch.float16, torch.device("cpu"), torch.amp.GradScaler("cpu", init_scale=2.0**24))
+    monkeypatch.setattr(Precision, "of", lambda *_: made)
+    monkeypatch.setenv("SAID", str(tmp_path / "said by the script"))
+    bench = make_bench(tmp_path, f"Every(), {DATA}, max_epochs=3, gradient_clip_val=0.5", EVERY, PRELUDE)
+    run = bench.fit(precision="16-mixed", accumulate_grad_batches=windows).result()
+    script = bench.export(tmp_path / "out" / "train.py")
+    lint(script)
+    script.write_text(script.read_text().replace(".device.type)", ".device.type, init_scale=2.0**24)"))
+    check(bench, run, runner.run(script))
+    assert told(runner.folder) == told(tmp_path)
+    assert 0 < run.skipped < run.step
+
+
+def test_names_of_the_user_stay(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ("Log", "Stepping", "TrainingStep", "clip_gradients", "moved", "outputs_of", "parameters_of", "trainer", "stepping", "training")
+    before = "".join(f"{name} = {number}\n" for number, name in enumerate(ours, 1))
+    before += STEPS.replace('self.say("optimizer_step",', f'self.say("optimizer_step", {", ".join(ours)},') + MOVED.partition("def on_fit_end")[0]
+    before += "\n\nclass All(Steps, Moved):\n    def on_train_batch_end(self, outputs, batch, batch_idx):\n        self.say(outputs['loss'].item())\n"
+    monkeypatch.setenv("SAID", str(tmp_path / "said by the script"))
+    bench = make_bench(tmp_path, f"All(), {DATA}, max_epochs=2, gradient_clip_val=0.4", before, PRELUDE)
+    run = bench.fit().result()
+    check(bench, run, runner.run(bench.export(tmp_path / "train.py")))
     assert told(runner.folder) == told(tmp_path)
 
 

@@ -591,7 +591,7 @@ def test_no_checkpoint_is_ahead_of_the_record(tmp_path, monkeypatch):
     monkeypatch.setattr(RunFolder, "append", slow)
     monkeypatch.setattr(checkpoint, "write", looking)
     make(tmp_path, max_epochs=2, checkpoint_every=3, val_check_interval=4).fit().result()
-    assert {3, 4, 6, 7, 9, 11, 12, 14} <= {step for _, step in seen}
+    assert {3, 6, 9, 12, 14} < {step for _, step in seen}  # and some of the best
     assert all(steps == list(range(step)) for steps, step in seen)
 
 

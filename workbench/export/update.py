@@ -37,8 +37,11 @@ def _step(r: Recipe, parameters: str) -> list[str]:
     lines = block_windows.gradient(r)
     clip = [*block_hooks.called(r, "on_before_optimizer_step", "optimizer"), *clipped(r, parameters)]
     if r.scales:
-        lines += ["scaler.unscale_(optimizer)", *clip, "scaler.step(optimizer)", "scale = scaler.get_scale()", "scaler.update()"]
-        lines.append("taken = scaler.get_scale() >= scale  # it shrinks where a gradient overflowed: that step is left out")
+        follows = bool(_stepped(r) or block_averaging.after_update(r))
+        lines += ["scaler.unscale_(optimizer)", *clip, "scaler.step(optimizer)", *(["scale = scaler.get_scale()"] if follows else [])]
+        lines.append("scaler.update()")
+        told = "taken = scaler.get_scale() >= scale  # it shrinks where a gradient overflowed: that step is left out"
+        lines += [told] if follows else []
     elif r.leaves_out:
         lines = [*_before(r), *lines]
         lines += ["taken = math.isfinite(loss.item()) and all(", f"    p.grad.isfinite().all() for p in {parameters} if p.grad is not None",
