@@ -151,6 +151,15 @@ class Logging(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "mean"}}
 
 
+class Freezing(Learner):
+    """From its second epoch on a layer rests, and statistics stay."""
+
+    def on_train_epoch_start(self):
+        if self.trainer.current_epoch == 1:
+            self.net[0].requires_grad_(False)
+            self.net[1].eval()
+
+
 def step_lr(optimizer, updates):
     return torch.optim.lr_scheduler.SequentialLR(
         optimizer, [torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4),
@@ -204,8 +213,9 @@ CASES = {
     "counters": (lambda: supervised(Counting()), {}),
     "a loss with a state": (lambda: supervised(plain_net(), val=val(), loss=Scaled()), {}),
     "every third row": (lambda: supervised(noisy_net()), {"log_every_n_steps": 3, "max_steps": 15, "max_epochs": None}),
-    "checks by time": (lambda: supervised(noisy_net(), val=val()), {"val_check_interval": 2, "check_val_every_n_epoch": 1}),
+    "checks in between": (lambda: supervised(noisy_net(), val=val()), {"val_check_interval": 2, "check_val_every_n_epoch": 1}),
     "logging": (lambda: learning(Logging(), val=val()), {"accumulate_grad_batches": 2, "max_epochs": 4}),
+    "freezing": (lambda: learning(Freezing(noisy_net())), {}),
     "bf16": (lambda: supervised(noisy_net(), optimizer=adamw), {"precision": "bf16-mixed"}),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[..., wb.Run]:
             loss = update(session, window)  # type: ignore[arg-type]
             if session.step == step:
                 while not jobs:
-                    pass
+                    time.sleep(0.01)
                 jobs[0].stop()
             return loss
 
@@ -145,7 +146,7 @@ def test_a_change_behind_the_last_update_of_an_epoch(
 
     def watched(session: Session, window: object) -> object:
         while not jobs:
-            pass
+            time.sleep(0.01)
         loss = update(session, window)  # type: ignore[arg-type]
         if session.step in (3, 7, 14):
             jobs[0].change(lr=0.037 / session.step)
@@ -175,6 +176,24 @@ def test_what_was_edited_and_no_script_replays(match: str, tmp_path: Path) -> No
     with pytest.raises(ExportError, match=match):
         bench.export(tmp_path / "train.py")
     assert not (tmp_path / "train.py").exists()
+
+
+def test_a_model_with_hooks(runner: Runner, tmp_path: Path, stopped: Callable[..., wb.Run]) -> None:
+    code = (
+        "class Own(Net):\n    def training_step(self, batch, batch_idx):\n"
+        "        return F.cross_entropy(self(batch[0]), batch[1]) * (1 + self.global_step % 3 + self.trainer.current_epoch)\n\n"
+        "    def validation_step(self, batch, batch_idx):\n        self.log('val_right', self(batch[0]).mean())\n\n"
+        "    def configure_optimizers(self):\n        self.seen = 0\n        return torch.optim.SGD(self.parameters(), lr=0.1)\n\n"
+        "    def on_train_batch_start(self, batch, batch_idx):\n        self.seen += 1\n        return -1 if self.seen in (6, 23) else None\n\n"
+        "    def on_after_backward(self):\n        self.head.weight.grad *= 1 + 0.1 * (self.seen % 4)\n\n"
+        "    def on_validation_epoch_end(self):\n        self.log('val_seen', float(self.seen))\n\n"
+        "    def on_train_epoch_end(self):\n        self.seen += 1\n"
+    )
+    bench = make_bench(tmp_path, "Own(), train=(x, y), val=(x, y), batch_size=16, max_epochs=4, gradient_clip_val=0.7", code)
+    stopped(bench, 9)
+    run = bench.fit(start="continue").result()
+    assert 15 < run.step < 27
+    repeat(bench, run, runner, tmp_path)
 
 
 def test_hooks_that_were_called_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.export.export_running import Runner, check, lint, make_bench
-from workbench.engine import loop
+from workbench.engine import checks, loop
 from workbench.engine.session import Session
 from workbench.techniques.precision import Precision
 
@@ -275,6 +275,37 @@ def test_a_stop_between_averages(stop: int, runner: Runner, tmp_path: Path, monk
     script = bench.export(tmp_path / "out" / "train.py")
     check(bench, run, runner.run(script))
     lint(script)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
+    within: bool, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the check that follows, the weights of that epoch are averaged already; before it they are not."""
+    bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=0, max_epochs=9")
+    update, validate, jobs = loop.update, checks.validate, []
+
+    def stop(session: Session, wanted: bool) -> None:
+        while not jobs:
+            time.sleep(0.01)
+        if wanted and session.step == 10:
+            jobs[0].stop()
+
+    def updated(session: Session, window: object) -> object:
+        loss = update(session, window)  # type: ignore[arg-type]
+        stop(session, not within)
+        return loss
+
+    def validated(session: Session, batches: object) -> object:
+        stop(session, within)
+        return validate(session, batches)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "update", updated)
+    monkeypatch.setattr(checks, "validate", validated)
+    jobs.append(bench.fit())
+    run = jobs[0].result()
+    assert (run.status, run.step) == ("stopped", 10)
+    check(bench, run, runner.run(bench.export(tmp_path / "train.py")))
 
 
 @pytest.mark.parametrize("windows", [1, 2])

@@ -32,32 +32,36 @@ class Extras:
     def __init__(self, task: Task, moved: Moved) -> None:
         self._task = task
         self._moved = moved
-        self._known = set(map(id, _registered(task)))
-        self._before = {(path, name): self._print(value, own=name in part._buffers) for path, part in _named(task) for name, value in _all(part)}
+        self._known: set[int] = set()
+        self._before = {(path, name): now for path, _, name, _, now in self._now()}
         self._told: Moved = set()
 
     def state(self) -> tuple[dict[str, Any], list[str]]:
         """By module: its attributes that are new or different, packed; and, once each, those that cannot be kept."""
-        self._known = set(map(id, _registered(self._task)))
         found: dict[str, Any] = {}
         lost: list[str] = []
+        for path, part, name, value, now in self._now():
+            place = path, name
+            if place not in self._moved and self._before.get(place) == now:
+                continue
+            if not isinstance(now, _Reference):
+                found.setdefault(path, {})[name] = _kept(value)
+            elif now.counts and place not in self._told:
+                self._told.add(place)
+                lost.append(f"{type(part).__name__}.{name} ({now.what})")
+        return found, lost
+
+    def _now(self) -> Iterator[tuple[str, nn.Module, str, Any, Any]]:
+        """Every attribute of every module, and what tells its value from another."""
+        self._known = set(map(id, _registered(self._task)))
         for path, part in _named(self._task):
             for name, value in _all(part):
-                place, now = (path, name), self._print(value, own=name in part._buffers)
-                if place not in self._moved and self._before.get(place) == now:
-                    continue
-                if isinstance(now, _Reference):
-                    if now.counts and place not in self._told:
-                        self._told.add(place)
-                        lost.append(f"{type(part).__name__}.{name} ({now.what})")
-                    continue
-                found.setdefault(path, {})[name] = _kept(value)
-        return found, lost
+                yield path, part, name, value, self._print(value, own=name in part._buffers)
 
     def _print(self, value: Any, *, own: bool) -> Any:
         """What tells one value from another without keeping it. own: it is a buffer, and no reference to one."""
         if isinstance(value, _RANDOM):
-            return repr(_random_state(value)) if not isinstance(value, torch.Generator) else checksum([value.get_state()])
+            return _print(packed(_random_state(value), "it"))
         if any(id(tensor) in self._known for tensor in _tensors(value)) and not own:
             return _Reference(value, "", counts=False)  # to the weights, as an LSTM's list of them: nothing of its own
         try:

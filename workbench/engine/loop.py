@@ -97,15 +97,23 @@ class _Fit:
         session.fitting = True
         if not session.resumed:  # what was tried; a checkpoint brings what was logged in its epoch
             session.moments.forget()
-        session.moments.fit_started()
+        elif session.moments.wants_end and minimums_met(session.settings, session.step, session.epoch):
+            session.moments.goes_on()
+        with self._as_drawn():
+            session.moments.fit_started()
         return obey(session, self.emit, self.inbox) or (
             not session.resumed and self.checks.sanity(self.emit, self.inbox)
         )
 
+    def _as_drawn(self) -> contextlib.AbstractContextManager[None]:
+        """A fit that goes on has drawn what its beginning draws already: inside, nothing is drawn that counts."""
+        return rng.kept() if self.session.resumed else contextlib.nullcontext()
+
     def train(self, milestones: AtEpoch) -> bool:
         """Epochs until the fit is over."""
         session, stopped = self.session, False
-        session.moments.train_started()
+        with self._as_drawn():
+            session.moments.train_started()
         while not stopped and not self.checks.ended and (session.mid_epoch or not self.over(session.epoch)):
             if session.epoch in milestones and not session.mid_epoch:
                 stopped = milestones[session.epoch](session, self.emit, self.inbox)
@@ -181,7 +189,7 @@ class _Fit:
                 return True
             if due and keeper is not None:
                 keeper.keep_best()
-            if self.over(session.epoch):
+            if (due or session.step == session.epoch_step) and self.over(session.epoch):
                 break
             _take(session, window)
             if session.notes:

@@ -17,15 +17,19 @@ def called(r: Recipe, name: str, *given: str, network: str = "network") -> list[
 
 
 def call(r: Recipe, name: str, *given: str, network: str = "network") -> str:
-    """A hook's call with what Lightning 2 tells it, and with what Lightning 1 told it between."""
-    hook = r.own.hooks[name]
+    """A hook's call."""
+    owner = r.own.hooks[name].owner
+    return f"{network if owner == 'network' else owner}.{name}({', '.join(_arguments(r, name, *given))})"
+
+
+def _arguments(r: Recipe, name: str, *given: str) -> list[str]:
+    """What Lightning 2 tells a hook, and what Lightning 1 told it between, where it is written so."""
     told, left = [], list(given)
-    for extra in hook.told:
+    for extra in r.own.hooks[name].told:
         if extra is None and not left:
             break
         told.append(left.pop(0) if extra is None else extra)
-    owner = network if hook.owner == "network" else hook.owner
-    return f"{owner}.{name}({', '.join([*told, *left])})"
+    return [*told, *left]
 
 
 # ---- batches on their way ---------------------------------------------------------------------------------------
@@ -105,21 +109,21 @@ def left_out(r: Recipe, lines: list[str]) -> list[str]:
 
 def own_step(r: Recipe, evaluated: str) -> list[str]:
     """An update whose step the object takes itself: it is given a function that evaluates the batch."""
-    told = "epoch, window[-1][0]" if r.accumulates else "epoch, number"
-    arguments = ["epoch", told.partition(", ")[2], "stepping", f"functools.partial(evaluate, {evaluated}, evaluations)"]
+    number = "window[-1][0]" if r.accumulates else "number"
+    arguments = ["epoch", number, "stepping", f"functools.partial(evaluate, {evaluated}, evaluations)"]
     return [
         *([] if r.accumulates else [to_device(r), *batch_started(r)]),
         "evaluations, stepping.taken = [], False",
-        call(r, "optimizer_step", *arguments),
+        *written("", "network.optimizer_step", _arguments(r, "optimizer_step", *arguments), 12),
         "loss = evaluations[0]",
     ]
 
 
 def stepping(r: Recipe, clip: list[str]) -> list[str]:
     """What an object that steps itself gets as its optimizer, made."""
-    ready = [*called(r, "on_before_optimizer_step", "optimizer"), *clip]
-    if not ready:
+    if not _readies(r):
         return ["stepping = Stepping(optimizer)", ""]
+    ready = [*called(r, "on_before_optimizer_step", "optimizer"), *clip]
     doc = '"""What comes between the gradients and the step."""'
     return ["def ready():", *indented([doc, *ready]), "", "stepping = Stepping(optimizer, ready)", ""]
 
@@ -130,7 +134,7 @@ def stepper(r: Recipe) -> str:
         return ""
     text = dedent('''\
         class Stepping:
-            """An optimizer as `optimizer_step` sees it: its step says that it was taken."""
+            """An optimizer as `optimizer_step` sees it: it remembers whether it has stepped."""
 
             def __init__(self, optimizer, ready):
                 self.optimizer, self.ready, self.taken = optimizer, ready, False
@@ -148,10 +152,15 @@ def stepper(r: Recipe) -> str:
                 self.optimizer.step()
                 self.taken = True
                 return result''')
-    if r.clips or r.owns("on_before_optimizer_step", "configure_gradient_clipping"):
-        return text.replace("its step says that it was taken", "its step clips before it is taken" if r.clips else "its step says that it comes")
-    text = text.replace("optimizer, ready):", "optimizer):").replace("self.optimizer, self.ready, self.taken = optimizer, ready, False", "self.optimizer, self.taken = optimizer, False")
-    return text.replace("        self.ready()\n", "")
+    if _readies(r):
+        return text
+    text = text.replace("optimizer, ready):", "optimizer):").replace("        self.ready()\n", "")
+    return text.replace("self.ready, ", "").replace("= optimizer, ready, False", "= optimizer, False")
+
+
+def _readies(r: Recipe) -> bool:
+    """Whether anything comes between the gradients and such a step."""
+    return r.clips or r.owns("on_before_optimizer_step", "configure_gradient_clipping")
 
 
 def members(r: Recipe, schedulers: list[str]) -> list[str]:
@@ -190,9 +199,9 @@ def limits(r: Recipe) -> list[str]:
     """Clipping by the object itself."""
     algorithm = quoted(r.settings.gradient_clip_algorithm) if r.clips else "None"
     value = "config.gradient_clip_val" if r.clips else "None"
-    given = f"gradient_clip_val={value}", f"gradient_clip_algorithm={algorithm}"
-    owner = r.own.hooks["configure_gradient_clipping"].owner
-    return written("", f"{owner}.configure_gradient_clipping", ["optimizer", *given], 16)
+    told = _arguments(r, "configure_gradient_clipping", "optimizer")
+    told += [f"gradient_clip_val={value}", f"gradient_clip_algorithm={algorithm}"]
+    return written("", "network.configure_gradient_clipping", told, 16)
 
 
 def zeroed(r: Recipe) -> list[str]:

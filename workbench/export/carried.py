@@ -9,12 +9,12 @@ CARRIED = {
     "limit_val_batches", "overfit_batches", "check_val_every_n_epoch", "val_check_interval", "early_stopping",
     "weight_averaging", "ema_decay", "averaging_every_n_steps", "averaging_start", "averaging_start_epoch",
     "swa_epoch_start", "swa_lrs", "annealing_epochs", "annealing_strategy", "truncated_bptt_steps", "tbptt_time_dim",
-    "find_lr_at", "find_batch_size_at", "on_nonfinite", "detect_anomaly", "accelerator", "seed", "deterministic",
+    "find_lr_at", "find_batch_size_at", "num_sanity_val_steps", "on_nonfinite", "detect_anomaly", "accelerator", "seed", "deterministic",
 }  # fmt: skip
 """The settings that a script carries."""
 
 NOT_NEEDED = {
-    "track_grad_norm", "log_every_n_steps", "keep_runs", "num_sanity_val_steps", "limit_test_batches",
+    "track_grad_norm", "log_every_n_steps", "keep_runs", "limit_test_batches",
     "limit_predict_batches", "checkpoint_every", "save_top_k", "monitor", "monitor_mode",
 }  # fmt: skip
 """They say what is kept of a run, or where, or what is tried beside it; the script computes the same without them."""
@@ -28,5 +28,5 @@ REPLAYED = {"lr", "gradient_clip_val", "batch_size"}
 LENGTHS = {"max_epochs", "max_steps", "max_time", "min_epochs", "min_steps"}
 """A run that goes on from another one may have others than that: they matter where a schedule was made for them."""
 
-NO_MATTER = {"pin_memory", "persistent_workers", "detect_anomaly"}
-"""What may be another from some update on without another result."""
+NO_MATTER = {"pin_memory", "persistent_workers", "detect_anomaly", "num_sanity_val_steps"}
+"""What may be another from some update on without another result; of the last an object may hear in its hooks."""

@@ -105,7 +105,6 @@ VALIDATION = (
 
 FIT = (
     "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_epoch_end", "on_train_end", "on_fit_end",
-    "teardown",
 )  # fmt: skip
 """Hooks of the whole run, and of its epochs."""
 

@@ -91,7 +91,7 @@ def _transfers(task: Task, moments: DataMoments, sources: Mapping[str, Any]) -> 
 def _with_module(own: Own, moments: LightningMoments, module: Any) -> Own:
     """The same, with what the object that trains itself has."""
     found = {name: moments._own[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in moments._own}
-    hooks = {name: Hook("network", _told(hook), _reads_result(hook)) for name, hook in found.items()}
+    hooks = {name: Hook("network", _told(hook), reads(hook._hook, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))
     like = () if hasattr(type(module), "current_epoch") else tuple(n for n in _PROPERTIES if n in named and not hasattr(module, n))
     wanted = [name for name in _METHODS if name in named and own_method(module, name) is None]
@@ -132,11 +132,6 @@ def _told(hook: lightning_hooks.Hook) -> tuple[str | None, ...]:
         return ()
     known = {name: repr(value) for name, value in lightning_hooks._OLD.items()}
     return tuple(("0" if name == "optimizer_idx" else known.get(name)) for name in hook.names)
-
-
-def _reads_result(hook: lightning_hooks.Hook) -> bool:
-    """Whether a hook that is told first what a step returned makes use of it."""
-    return reads(hook._hook, 0)
 
 
 # ---- the trainer ------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ _BEHIND = {
 }
 """What a LightningModule's own attributes ask of the trainer."""
 _READS = {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}
+_STORES = {"STORE_FAST", "STORE_NAME", "STORE_DEREF"}
 _LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_DEREF"}
 
 
@@ -97,16 +98,24 @@ def methods(owner: Any) -> Iterator[CodeType]:
 
 def _asked(code: CodeType) -> Iterator[str]:
     steps = list(dis.get_instructions(code))
-    for step, behind in zip(steps, [*steps[1:], None], strict=True):
+    pairs = list(zip(steps, [*steps[1:], steps[-1]], strict=True))
+    trainers = {"trainer", "_trainer"}
+    trainers |= {behind.argval for step, behind in pairs if _loads(step, trainers) and behind.opname in _STORES}
+    for step, behind in pairs:
         if step.opname in _READS and step.argval in _BEHIND:
             yield from _BEHIND[step.argval]
-        if step.opname not in _LOADS or step.argval not in ("trainer", "_trainer"):
+        if not _loads(step, trainers) or behind.opname in _STORES:
             continue
-        if behind is not None and behind.opname in _READS:
+        if behind.opname in _READS:
             yield behind.argval
-        else:  # it is called something else there, or handed on: any of these words may mean it
+        elif not (behind.opname == "LOAD_CONST" and behind.argval is None):  # `is not None`
+            # It is handed on: any of these words may be meant.
             yield from code.co_names
             yield from (text for text in code.co_consts if isinstance(text, str))
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _asked(inner)
+
+
+def _loads(step: dis.Instruction, names: set[str]) -> bool:
+    return step.opname in _LOADS and step.argval in names

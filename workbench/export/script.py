@@ -8,7 +8,8 @@ techniques that were on. What cannot be carried is refused by name, and then not
     carried.py   which settings it carries
     refusals.py  what goes together in a run and not yet in a script
     loaders.py   its data
-    block_*.py   its other functions, a file for each technique
+    block_*.py   its other functions, a file for each technique; the hooks of an object, and what stands for its trainer
+    resumed.py   what was changed on the way, and where a run goes on from another one
     body.py      its main: set-up
     loop.py      … the epochs, and the checks between
     update.py    … one update

@@ -30,12 +30,13 @@ def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterat
         rows = len(range(event.step, point.step, event.every)[: event.rows])
         if rows:
             yield event if rows == event.rows else first_rows(event, rows)
-    elif not isinstance(event, _OF_A_JOB) and (
-        before
-        # The line that told of its writing may be missing, and these are what it can have come behind.
-        or (isinstance(event, Validated) and event.step <= checked)
-        or (isinstance(event, Logged) and event.step <= point.step and event.epoch < point.epoch)
-    ):
+    elif isinstance(event, Validated):
+        if event.step <= checked:
+            yield event
+    elif isinstance(event, Logged):  # of an epoch that a length cut short the state is as if it went on
+        if event.step <= point.step and event.epoch < point.epoch:
+            yield event
+    elif before and not isinstance(event, _OF_A_JOB):
         yield event
 
 

@@ -106,6 +106,9 @@ class LightningMoments(DataMoments):
     def wants_end(self) -> bool:
         return self._trainer.should_stop
 
+    def goes_on(self) -> None:
+        self._trainer.should_stop = False
+
     # -- of a batch and an update
 
     def batch_started(self, batch: Any, batch_idx: int) -> bool:

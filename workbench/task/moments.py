@@ -61,6 +61,9 @@ class Moments:
         """Whether the task has asked for the end of the fit (`trainer.should_stop`)."""
         return False
 
+    def goes_on(self) -> None:
+        """A fit that the task had ended goes on: it does not ask for the end any more."""
+
     # -- of a batch and an update
 
     def batch_started(self, batch: Any, batch_idx: int) -> bool:

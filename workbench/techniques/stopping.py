@@ -18,10 +18,11 @@ from workbench.values import seconds as in_seconds
 
 def reached(settings: Settings, step: int, epoch: int, seconds: float) -> str | None:
     """Which limit has been reached after so many updates, finished epochs and seconds, in words; None: none yet."""
-    if settings.max_steps is not None and step >= settings.max_steps:
-        return f"max_steps={settings.max_steps} reached"
-    if settings.epochs is not None and epoch >= settings.epochs:
-        return f"max_epochs={settings.epochs} reached"
+    most, epochs = settings.max_steps, settings.epochs
+    if most is not None and step >= most:
+        return f"max_steps={most} reached"
+    if epochs is not None and epoch >= epochs:
+        return f"max_epochs={epochs} reached"
     if settings.max_time is not None and seconds >= in_seconds(settings.max_time):
         return f"max_time={settings.max_time!r} reached"
     return None
