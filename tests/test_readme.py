@@ -11,7 +11,7 @@ import pytest
 
 import workbench as wb
 from workbench.engine.tracker_choice import choices
-from workbench.launch.resuming import Wanted
+from workbench.launch.origin import Wanted
 from workbench.settings import Group, Settings, knob
 from workbench.task.lightning_refused import CALLBACKS
 
