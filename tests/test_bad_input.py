@@ -455,6 +455,39 @@ def test_a_start_that_cannot_be(tmp_path):
         b.fit(start="0001-fit@")
     with refused(SettingsError, "start=None", "'fresh', 'continue' or the id of a run"):
         b.find_lr(start=None)
+    for wrong in ("Fresh", "best", "continue@best"):
+        with refused(SettingsError, f"start={wrong!r}", "'fresh', 'continue', or a run's id", "'0012-fit@best'"):
+            b.fit(start=wrong)
+    run = b.fit(max_steps=1).result()
+    with refused(SettingsError, "start=<Run 0001-fit", "That of this one is '0001-fit'."):
+        b.fit(start=run)
+    with refused(SettingsError, "weights alone", "bench.load('0001-fit', 'start'), then bench.fit()"):
+        b.fit(start="0001-fit@start")
+    assert b.find_lr(start="0001-fit@start", num_training=3).result().lrs.size == 3
+
+
+def test_what_cannot_be_loaded(tmp_path):
+    b = make(tmp_path)
+    b.fit(max_steps=1).result()
+    for wrong in (None, 1, b"0001-fit"):
+        with refused(TypeError, f"load({wrong!r})", "give a run", "its id"):
+            b.load(wrong)
+    for wrong in (None, "bset", -1, "../.."):
+        with refused(FileNotFoundError, f"no checkpoint {wrong!r}", "00000001-end (update 1)"):
+            b.load("0001-fit", wrong)
+
+
+def test_what_is_said_elsewhere(tmp_path):
+    """Arguments of the bench, and those by which other libraries do the same."""
+    b = make(tmp_path)
+    for name, words in {
+        "trackers": ["wb.Workbench(…, trackers=…)"], "val": ["wb.Workbench(…, val=…)"], "report_to": ["trackers='tensorboard'"],
+        "ckpt_path": ["bench.fit(start='0012-fit')"], "default_root_dir": ["root='.workbench'"],
+        "callbacks": ["early_stopping", "listeners=[f]"],
+    }.items():  # fmt: skip
+        for call in (b.fit, b.set, b.find_lr):
+            with refused(SettingsError, f"unknown setting {name!r}", *words):
+                call(**{name: None})
 
 
 def test_listeners_that_are_none(tmp_path):

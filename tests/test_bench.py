@@ -1,6 +1,7 @@
 """The bench as a whole: the record, starts, weights, settings, what it says of itself."""
 
 import copy
+import inspect
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tests.engine.problems import (
 )
 from workbench.events import Called, Message, SettingsSet
 from workbench.runs.run import Run
+from workbench.settings import Settings
 from workbench.task.protocol import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,6 +64,15 @@ def test_evaluations_and_searches_are_recorded_and_are_no_fits(tmp_path):
     assert [r.kind for r in b.runs] == ["fit"]
     kinds = [Run.open(path).kind for path in sorted((tmp_path / "runs").iterdir())]
     assert kinds == ["fit", "find_lr", "validate", "test"]
+
+
+def test_what_the_bench_takes_beside_settings_is_known_to_them():
+    """So that bench.fit(trackers=…) says where it belongs."""
+    taken = set(inspect.signature(wb.Workbench).parameters) - {"settings"}
+    with_a_setting_of_their_own = {"scheduler"}
+    for name in taken - with_a_setting_of_their_own:
+        with pytest.raises(wb.SettingsError, match=rf"it is given when the bench is made, wb.Workbench\(…, {name}=…\)"):
+            Settings.make(**{name: None})
 
 
 def test_old_runs_go_and_the_one_in_use_stays(tmp_path):

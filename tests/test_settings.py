@@ -108,7 +108,7 @@ BAD: dict[str, list[Any]] = {
     "detect_anomaly": ["maybe", None],
     "checkpoint_every": [0, -5, 0.5, math.nan, True, "10", "soon", {"minute": 1}, timedelta(0), timedelta(seconds=-1)],
     "save_top_k": [-2, 0.5, "all", None],
-    "monitor": [5, True, ["val_loss"]],
+    "monitor": [5, True, "", ["val_loss"]],
     "monitor_mode": ["lower", "minimum", True],
     "keep_runs": [0, 0.5],
     "accelerator": ["quantum", None],
@@ -219,7 +219,7 @@ GOOD = st.fixed_dictionaries(
         "find_batch_size_at": _EPOCHS,
         "checkpoint_every": st.none() | st.integers(1, 999) | _INTERVALS,
         "save_top_k": st.integers(-1, 9),
-        "monitor": st.none() | st.text(),
+        "monitor": st.none() | st.text(min_size=1),
         "monitor_mode": st.sampled_from([None, "min", "max"]),
     },
 )

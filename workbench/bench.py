@@ -159,7 +159,8 @@ class Workbench:
 
         start: "fresh" from the weights that the model had when the bench was made (or that you gave it since).
         "continue" goes on from the end of the last fit as if it had not ended: optimizers, schedules, the place in the
-        data, random numbers. The id of a run goes on from its last checkpoint, "0012-fit@best" from its best one,
+        data, random numbers; if the weights were changed since, or there is no such fit, it starts from the weights as
+        they are, and says so. The id of a run goes on from its last checkpoint, "0012-fit@best" from its best one,
         "0012-fit@1200" from the one after 1200 updates, in this process or another. Such a fit has the settings of its
         run, but for those that you `set` since or give here; lengths count from the beginning of the whole run.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
@@ -265,13 +266,17 @@ class Workbench:
         return [Run.open(found.path) for found in list_runs(self.root) if found.kind == "fit"]
 
     def load(self, run: Run | str, which: str | int = "last") -> None:
-        """Give the model the weights of a run, which are the new start: "last", "best", "start", or after so many updates."""
+        """Give the model the weights of a run; they are the start of what comes.
+
+        which: "last", "best", "start" (those that it began with), or those after so many updates.
+        """
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
-        there = run.folder if isinstance(run, Run) and run.folder is not None else None
-        path = weights_of(there or run_folder(self.root, run if isinstance(run, str) else run.id), which)
-        self._start.load(path)
-        self._listeners.tell(Called(line("load", {}, run if isinstance(run, str) else run.id, which)))
+        if not isinstance(run, Run | str):
+            raise TypeError(f"load({run!r}): give a run (bench.runs[-1], say) or its id.")
+        id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
+        self._start.load(weights_of(folder or run_folder(self.root, id), which))
+        self._listeners.tell(Called(line("load", {}, id, which)))
 
     def export(self, path: str | Path, run: Run | str | None = None) -> Path:
         """Write a script that repeats a run (None: the last finished fit), with its starting weights beside it.

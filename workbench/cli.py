@@ -14,12 +14,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
-    except (FileNotFoundError, ValueError) as error:
-        print(f"workbench: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         sys.stderr.close()  # whoever read has seen enough
         return 0
+    except (OSError, ValueError) as error:
+        print(f"workbench: {error}", file=sys.stderr)
+        return 2
     return code
 
 
@@ -64,12 +64,13 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    from workbench.runs.read import RUNS, list_runs
     from workbench.runs.run import Run
-    from workbench.runs.store import check_id, runs_folder
+    from workbench.runs.store import check_id
 
-    path = options.root / "runs" / check_id(options.id)
+    path = options.root / RUNS / check_id(options.id)
     if not path.is_dir():
-        known = ", ".join(sorted(p.name for p in runs_folder(options.root).iterdir() if p.is_dir())) or "none"
+        known = ", ".join(found.id for found in list_runs(options.root)) or "none"
         raise FileNotFoundError(f"there is no run {options.id!r} in {options.root}; there are: {known}")
     run = Run.open(path)
     if options.csv:

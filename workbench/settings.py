@@ -206,8 +206,9 @@ class Settings(BaseModel):
         "checkpoints", ge=-1,
     )  # fmt: skip
     monitor: str | None = _knob(
-        None, "The metric that says which checkpoint is best; None: val_loss, where there is one.", "checkpoints"
-    )
+        None, "The metric that says which checkpoint is best; None: val_loss, where there is one.", "checkpoints",
+        min_length=1,
+    )  # fmt: skip
     monitor_mode: Literal["min", "max"] | None = _knob(
         None, "Whether a lower or a higher value of `monitor` is better; None: what its name says.", "checkpoints"
     )
@@ -260,6 +261,8 @@ def knob(name: str) -> Knob:
 def _refuse_unknown(values: dict[str, Any]) -> None:
     for name in values:
         if name not in Settings.model_fields:
+            if name in _ELSEWHERE:
+                raise SettingsError(f"unknown setting {name!r}: {_ELSEWHERE[name]}.")
             near = difflib.get_close_matches(name, _SPOKEN, n=1, cutoff=0.6)
             hint = f" Did you mean {_SPOKEN[near[0]]!r}?" if near else ""
             known = ", ".join(Settings.model_fields)
@@ -283,6 +286,31 @@ def _reason(error: ErrorDetails) -> str:
 def _meaning(field: FieldInfo) -> str:
     return f"{field.description} (default: {field.default!r})"
 
+
+_BENCH = (
+    "model", "train", "val", "test", "loss", "optimizer", "metrics", "collate_fn", "avg_fn", "should_update",
+    "listeners", "trackers", "root",
+)  # fmt: skip
+_START = "a fit goes on from a checkpoint with bench.fit(start='0012-fit'), or start='continue'"
+_TRACKERS = "experiments are tracked with wb.Workbench(…, trackers='tensorboard')"
+_ROOT = "all runs are recorded under wb.Workbench(…, root='.workbench')"
+# What is no setting anywhere, or not here, and where it is said.
+_ELSEWHERE = {name: f"it is given when the bench is made, wb.Workbench(…, {name}=…)" for name in _BENCH} | {
+    "callbacks": "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …); "
+    "wb.Workbench(…, listeners=[f]) hears every event",
+    "logger": _TRACKERS,
+    "tracker": _TRACKERS,
+    "log_with": _TRACKERS,
+    "report_to": _TRACKERS,
+    "ckpt_path": _START,
+    "resume": _START,
+    "resume_from": _START,
+    "resume_from_checkpoint": _START,
+    "start": _START,
+    "default_root_dir": _ROOT,
+    "output_dir": _ROOT,
+    "dirpath": _ROOT,
+}
 
 # Other libraries' words for the same thing, so that a typo hint can lead their users home.
 _SPOKEN = {name: name for name in Settings.model_fields} | {

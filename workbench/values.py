@@ -64,7 +64,7 @@ def _interval(value: object) -> object:
     if isinstance(value, (str, timedelta, dict)):
         duration = _duration(value)
         if not timedelta(seconds=seconds(str(duration))):
-            raise ValueError("a time between checks should be above 0")
+            raise ValueError("a time from one to the next should be above 0")
         return duration
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("should be a fraction of an epoch (0.25), a number of updates (500) or a time ('00:00:10:00')")

@@ -116,6 +116,36 @@ def test_stop_while_a_cell_is_busy(lab: Lab, panel: Locator) -> None:
     assert lab.complaints == []
 
 
+def test_stop_and_continue(lab: Lab, panel: Locator) -> None:
+    """A fit that was stopped goes on where it was; one that came to its end goes on to more epochs."""
+    lab.execute("bench.set(max_epochs=5000, batch_size=64)")
+    go_on = panel.get_by_role("button", name="Continue")
+    expect(go_on).to_be_hidden()
+    panel.get_by_role("button", name="Fit with these").click()
+    lab.until("print(bench.job is not None and len(bench.job.events) > 12)", "True", timeout=30)
+    panel.get_by_role("button", name="Stop").click()
+    lab.until("print(bench.job.status)", "stopped", timeout=30)
+    stopped = int(lab.execute("print(bench.job.updates)"))
+    lab.execute("bench.set(max_epochs=-(-bench.job.updates // 23) + 2)")  # of 23 updates; two more, as `set` counts
+    go_on.click()
+    lab.until("print(len(bench.jobs), bench.job.status)", "2 finished", timeout=60)
+    resumed, run = lab.execute("run = bench.job.result(); print([e.step for e in run.resumes], run.id)").splitlines()[-1].split(" ")
+    assert (resumed, run) == (f"[{stopped}]", "0002-fit")
+    expect(panel.locator(".wb-code")).to_contain_text("bench.fit(start='continue')")
+    expect(panel).to_contain_text("finished")
+    expect(go_on).to_be_hidden()
+
+    epochs = panel.locator(".wb-step").nth(3).locator("input")
+    more = int(epochs.input_value()) + 1
+    epochs.fill(str(more))
+    epochs.press("Tab")
+    go_on.click()
+    lab.until("print(len(bench.jobs), bench.job.status)", "3 finished", timeout=60)
+    expect(panel.locator(".wb-code")).to_contain_text(f"bench.fit(start='continue', max_epochs={more})")
+    lab.screenshot("quickstart-continued", panel)
+    assert lab.complaints == []
+
+
 def test_four_clicks(lab: Lab, panel: Locator) -> None:
     """Find, use, find, use, fit: what the README's picture shows; then the page is loaded again."""
     lab.execute("bench.set(max_epochs=12)")

@@ -42,7 +42,8 @@ INFO = {
 
 def put(folder, seed=0, state=None, name="00000007"):
     net = plain_net(seed)
-    write(folder / "checkpoints", name, tensors_of(net), {"seed": seed} if state is None else state, INFO)
+    info = {**INFO, "step": int(name[:8])}
+    write(folder / "checkpoints", name, tensors_of(net), {"seed": seed} if state is None else state, info)
     return net
 
 
@@ -213,7 +214,8 @@ def test_leftovers_of_others_stay(tmp_path):
     put(tmp_path)
     for name in (".keep", ".nfs000123", ".00000007.12.part", ".00000007-end.old", "notes"):
         (folder / name).mkdir()
-    shutil.copytree(folder / "00000007", folder / ".00000003.old")  # killed while it was replaced
+    put(tmp_path, name="00000003")
+    (folder / "00000003").rename(folder / ".00000003.old")  # killed while it was replaced
     put(tmp_path, name="00000008")
     assert names(tmp_path) == [".keep", ".nfs000123", "00000003", "00000007", "00000007-end", "00000008", "notes"]
     assert [one.name for one in list_checkpoints(tmp_path)] == ["00000003", "00000007", "00000008"]
@@ -270,16 +272,6 @@ def test_a_kind_of_tensor_that_the_format_has_not_is_an_error_in_words(tmp_path)
     with pytest.raises(OSError, match="could not be written"):
         save_weights(Sparse(), tmp_path / "sparse.safetensors")
     assert not list(tmp_path.iterdir())
-
-
-def test_reading_runs_no_code_of_the_file(tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return print, ("run",)
-
-    write(tmp_path / "checkpoints", "00000007", tensors_of(plain_net()), {"evil": Evil()}, INFO)
-    with pytest.raises(Exception, match="Weights only load failed"):
-        read_state(tmp_path / "checkpoints" / "00000007")
 
 
 def test_the_names_of_weights_survive_another_process(tmp_path):
@@ -404,3 +396,42 @@ def test_what_is_not_plain_is_refused_with_its_place(value, words):
 def test_functions_can_be_left_out(tmp_path):
     state = {"a": 1, "f": len, "parts": [{"g": lambda: 0, "b": 2}]}
     assert packed(state, "it", functions=False) == {"a": 1, "parts": [{"b": 2}]}
+
+
+class Runs:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize(("spoil", "words"), [
+    (lambda path: torch.save({"seed": Runs(path.parent / "made")}, path), "more than containers and tensors"),
+    (lambda path: torch.save([1], path), "it holds a list"),
+    (lambda path: torch.save({"other": 1}, path), "it lacks seed"),
+    (lambda path: path.write_bytes(path.read_bytes()[:300]), "cannot be read"),
+    (lambda path: path.write_bytes(b""), "cannot be read"),
+])  # fmt: skip
+def test_state_that_is_damaged_or_of_others_is_said_to_be_and_runs_nothing(spoil, words, tmp_path):
+    put(tmp_path)
+    (found,) = list_checkpoints(tmp_path)
+    spoil(found.path / "state.pt")
+    with pytest.raises(RuntimeError, match=words) as told:
+        checkpoint.peek(found.path, "seed")
+    assert "Take another checkpoint" in str(told.value)
+    assert "weights_only" not in str(told.value)
+    assert not (found.path / "made").exists()
+
+
+def test_weights_that_are_cut_short_are_said_to_be(tmp_path):
+    put(tmp_path)
+    (found,) = list_checkpoints(tmp_path)
+    file = found.path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(RuntimeError, match=r"model.safetensors cannot be read .* Take another checkpoint"):
+        read_state(found.path)
+    with pytest.raises(RuntimeError, match=r"model\.safetensors cannot be read"):
+        load_weights(plain_net(), file)

@@ -68,6 +68,7 @@ def trained(data, draws):
         yield copied(batch)
     if data.validates:
         yield [copied(batch) for batch in data.val()]
+        data.checked()
 
 
 def through_a_file(position):

@@ -224,3 +224,62 @@ def test_a_failing_fit_is_told_and_the_error_stays(tmp_path):
     with pytest.raises(ZeroDivisionError) as caught:
         fitted(tmp_path, plain_net(), Told(failed=failed, batch_ended=lambda self, result, batch, idx: 1 / (idx < 2)))
     assert any("I fail as well" in note for note in caught.value.__notes__)
+
+
+def test_a_window_that_is_evaluated_again_has_ended_once(tmp_path):
+    def step(self, index, batch_idx, closure, take):
+        closure()
+        take(closure)
+
+    for says, make in (({}, functools.partial(torch.optim.LBFGS, max_iter=3)), ({"step": step}, sgd)):
+        moments = Told(**says)
+        fitted(tmp_path, plain_net(), moments, labelled(24), accumulate_grad_batches=2, optimizer=make)
+        heard = [entry for entry in moments.heard if entry[0] in ("batch_started", "batch_ended")]
+        assert heard == 2 * [(name, n) for n in range(3) for name in ("batch_started", "batch_ended")]
+
+
+def warming(groups, rate):
+    """A warm-up by hand."""
+    for group in groups:
+        group["lr"] = rate
+
+
+def test_a_search_keeps_its_rates_where_the_task_sets_its_own(tmp_path):
+    def step(self, index, batch_idx, closure, take):
+        warming(self.task.optimizer.param_groups, 1e-3)
+        take(closure)
+
+    class Known(Learner):
+        def configure(self, settings, updates):
+            made = super().configure(settings, updates)
+            self.optimizer = made.optimizer
+            return made
+
+    class ByHand(Known):
+        manual = True
+
+        def drive(self, handle):
+            self.handle = handle
+
+        def training_step(self, batch, batch_idx, **extra):
+            loss = super().training_step(batch, batch_idx)
+            self.handle.backward(loss)
+            warming(self.optimizer.param_groups, 1e-3)
+            self.handle.step()
+            return loss
+
+    def bench(kind, moments=None):
+        task = kind(plain_net(), labelled(), moments)
+        if moments is not None:
+            moments.task = task
+        return wb.Workbench(task, root=tmp_path, batch_size=8, lr=0.05, accelerator="cpu", shuffle=False)
+
+    kinds = [(Learner, None), (Known, Told(step=step)), (ByHand, None)]
+    plain, told, by_hand = [bench(*kind).find_lr(num_training=20).result() for kind in kinds]
+    for found in (told, by_hand):
+        np.testing.assert_array_equal(found.losses, plain.losses)
+        assert found.suggestion == plain.suggestion
+    # In a fit they are the task's.
+    slow = bench(Learner).fit(max_steps=6, lr=1e-3).result()
+    for kind, moments in ((Known, Told(step=step)), (ByHand, None)):
+        np.testing.assert_array_equal(bench(kind, moments).fit(max_steps=6).result().history["loss"], slow.history["loss"])

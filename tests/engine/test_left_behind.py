@@ -160,11 +160,10 @@ def test_no_state_of_the_batch_before_where_the_first_piece_is_left_out():
 
 def moments(device, every, steps):
     """The updates that are kept to be taken again, of so many."""
-    meter = SimpleNamespace(wants=lambda step: step % every == 0)
     session = SimpleNamespace(on_cpu=False, recording=True, recent=[], hiddens={}, device=torch.device(device),
                               settings=wb.Settings())  # fmt: skip
     for step in range(steps):
-        session.step, session.records = step, meter.wants(step)
+        session.step, session.records = step, step % every == 0
         trouble.remember(session, [step])
     return [moment.step for moment in session.recent]
 

@@ -682,6 +682,7 @@ def test_nothing_to_continue_yet(tmp_path):
     job = b.fit(start="continue")
     assert job.result().step == 7
     assert "this bench has trained nothing yet" in messages(job)[0]
+    assert job.id not in messages(job)[0]
 
 
 def test_a_dry_run_is_no_run_to_go_on_from(tmp_path):
@@ -755,7 +756,7 @@ def test_another_optimizer_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("start", "words"), [
-    ("0001-fit@", "behind the @"), ("0001-fit@3", "0001-fit"), ("0001-fit@worst", "worst"), ("0001-fit@start", "start"),
+    ("0001-fit@", "behind the @"), ("0001-fit@3", "0001-fit"), ("0001-fit@" + "9" * 5000, "has no checkpoint"), ("0001-fit@worst", "worst"), ("0001-fit@start", "start"),
 ])  # fmt: skip
 def test_a_checkpoint_that_is_not_there(tmp_path, start, words):
     b = make(tmp_path, max_epochs=1)

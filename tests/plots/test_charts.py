@@ -131,6 +131,19 @@ def test_one_wild_loss_does_not_flatten_the_rest() -> None:
     assert high < 3
 
 
+def test_rates_of_zero_are_seen() -> None:
+    """A schedule that ends at 0 has a point more than a logarithmic axis; one that lies there has a line."""
+    step, falling = np.arange(100), np.linspace(0.1, 0, 100)
+    ends = schedule(step, {"lr": falling})
+    assert ends.y.log
+    assert ends.series[0].x[-1] == 98
+    lies = schedule(step, {"lr": np.where(step < 60, falling, 0.0)})
+    assert not lies.y.log
+    assert lies.series[0].x[-1] == 99
+    assert lies.y.range is not None
+    assert lies.y.range[0] < 0
+
+
 def test_labels_of_near_changes_are_joined() -> None:
     step = np.arange(1000)
     marks = change_marks([(100, {"lr": 0.1}), (101, {"gradient_clip_val": None}), (900, {"lr": 0.2})], step)
@@ -139,13 +152,20 @@ def test_labels_of_near_changes_are_joined() -> None:
     assert len(change_marks([(0, {"lr": 0.1})], np.empty(0))) == 1
 
 
+def test_marks_of_a_run_that_was_resumed_again_and_again_can_be_read() -> None:
+    many = "resumed, lr → 0.0003, max_epochs → 3, checkpoint_every → 7, save_top_k → 2"
+    marks = change_marks([(40, many), (40, {"lr": 3e-4}), (90, "resumed"), (90, "resumed, max_epochs → 9")], np.arange(120))
+    assert [(m.x, m.label) for m in marks] == [(40, "resumed, lr → 0.0003, max_epochs → 3, …"), (90, "resumed, max_epochs → 9")]
+    assert marks[0].why == f"from update 40: {many}, lr → 0.0003"
+
+
 def test_where_a_run_was_resumed_is_marked_in_words() -> None:
     step = np.arange(1000)
     marks = change_marks([(400, "resumed, max_epochs → 5"), (400, {"lr": 1e-4}), (900, "resumed")], step)
-    assert [(m.x, m.label) for m in marks] == [(400, "resumed, max_epochs → 5, lr → 0.0001"), (400, ""), (900, "resumed")]
-    assert marks[0].why == "from update 400: resumed, max_epochs → 5; from update 400: lr → 0.0001"
+    assert [(m.x, m.label) for m in marks] == [(400, "resumed, max_epochs → 5, lr → 0.0001"), (900, "resumed")]
+    assert marks[0].why == "from update 400: resumed, max_epochs → 5, lr → 0.0001"
     wordy = change_marks([(400, f"resumed, early_stopping → {'x' * 99}")], step)[0]
-    assert len(wordy.label) == 48
+    assert wordy.label == "resumed, …"
     assert "x" * 99 in wordy.why
     history = {"step": step, "loss": np.ones(1000), "lr": np.ones(1000), "grad_norm": np.ones(1000)}
     history["grad_norm_clipped"] = history["grad_norm"]

@@ -146,7 +146,7 @@ def test_plotly_shows_what_the_chart_says() -> None:
     assert "&lt;b&gt;why" in fig.data[-1].hovertemplate
     fig = to_plotly.figure(a_run())
     assert [trace.type for trace in fig.data] == ["scatter"] * 3 + ["heatmap"] + ["scatter"] * 2
-    assert len(fig.layout.shapes) == 4  # two changes, in the loss and in the norm
+    assert len(fig.layout.shapes) == 2  # two changes at one update, in the loss and in the norm
     assert max(len(t.x) for t in to_plotly.figure(a_run(20_000, 2)).data if t.type == "scatter") <= POINTS
 
 

@@ -50,6 +50,17 @@ def test_they_are_listed_by_age_and_what_is_no_checkpoint_is_not(tmp_path):
     assert list_checkpoints(tmp_path / "none") == []
 
 
+@pytest.mark.parametrize("info", [{"step": -5}, {"step": 10**30}, {"step": 1e300}, {"step": 6}, {"end": True}, "[" * 100_000])
+def test_absurd_info_makes_none(info, tmp_path):
+    """What says to be another one than its directory would be taken for the last, and found by no number."""
+    put(tmp_path, 3)
+    folder = put(tmp_path, 5)
+    known = json.loads((folder / "info.json").read_text())
+    (folder / "info.json").write_text(info if isinstance(info, str) else json.dumps({**known, **info}))
+    assert [one.step for one in list_checkpoints(tmp_path)] == [3]
+    assert find(tmp_path, "last").step == 3
+
+
 def test_one_whose_replacement_was_never_finished_is_there(tmp_path):
     put(tmp_path, 5, 0.25).rename(replaced(tmp_path / "checkpoints" / "00000005"))
     (found,) = list_checkpoints(tmp_path)

@@ -305,10 +305,11 @@ def test_a_resumed_run_is_whole_and_says_where_it_comes_from(tmp_path: Path) -> 
     assert "resumed from 0002-fit at update 3" in repr(run)
     assert "resumed" not in repr(Run.from_events(a_fit()))
     loss, _, total = run.charts()
-    why = "resumed, max_epochs → 5, early_stopping → {'monitor': 'f1', 'mode': 'max'}; from update 3: lr → 0.01"
-    assert [m.label for m in loss.marks] == ["3 changes", "", "", "lr → 0.01", "best checkpoint"]
+    why = "resumed, max_epochs → 5, early_stopping → {'monitor': 'f1', 'mode': 'max'}, lr → 0.01"
+    at_three = "resumed, max_epochs → 5, …"
+    assert [m.label for m in loss.marks] == [at_three, "lr → 0.01", "best checkpoint"]
     assert why in loss.marks[0].why, "a live change is told once"
-    assert [m.label for m in total.marks] == ["3 changes", "", "", "lr → 0.01"]
+    assert [m.label for m in total.marks] == [at_three, "lr → 0.01"]
     assert (loss.marks[-1].x, loss.marks[-1].y) == (3, 0.5)
     died = Run.from_events([e for e in resumed()[:9] if not isinstance(e, StepsDone)])
     assert died.step == 3, "the checkpoint says how far it was"

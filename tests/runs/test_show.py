@@ -57,3 +57,18 @@ def test_it_is_said_where_a_run_came_from(tmp_path: Path, capsys: pytest.Capture
 def test_a_run_without_checkpoints_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run(tmp_path)
     assert shown(tmp_path, capsys)[1:] == ["  lr = 0.1"]
+
+
+def test_a_root_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "show", "0002-fit", "--root", str(tmp_path / "typo")]) == 2
+    assert "there is no run '0002-fit' in" in (said := capsys.readouterr().err)
+    assert "there are: none" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_that_is_a_file_is_an_error_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "train.py"
+    root.touch()
+    for command in (["list"], ["show", "0002-fit"]):
+        assert main(["runs", *command, "--root", str(root)]) == 2
+        assert capsys.readouterr().err.startswith("workbench: [Errno 20] Not a directory")

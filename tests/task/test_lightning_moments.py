@@ -1,6 +1,7 @@
 """The hooks of an object as the moments of a job: which there are, what they are told, and what is put back."""
 
 import importlib
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
+import workbench as wb
 from workbench.settings import Settings
 from workbench.task.make import task_of
 from workbench.task.protocol import TaskError
@@ -696,3 +698,30 @@ def test_errors_are_the_data_modules_to_hear_of(base):
         error = ArithmeticError()
         job.moments.failed(error)
     assert heard == [error]
+
+
+def test_what_a_step_returned_is_let_go_also_where_the_window_was_evaluated_again(tmp_path):
+    given, alive = [], []
+
+    class Own(Module):
+        def configure_optimizers(self):
+            return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            given.append(weakref.ref(loss))
+            return loss
+
+        def on_train_batch_start(self, batch, batch_idx):
+            alive.append(sum(ref() is not None for ref in given))
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            """What makes outputs be kept."""
+
+    train = DataLoader(torch.ones(24, 3), batch_size=4)
+    with wb.Workbench(Own(), train=train, root=tmp_path, accelerator="cpu", max_epochs=1, accumulate_grad_batches=2) as bench:
+        given.clear()
+        alive.clear()
+        bench.fit().result()
+    assert len(given) > len(alive) == 6  # evaluated again
+    assert alive[::2] == [0, 0, 0]

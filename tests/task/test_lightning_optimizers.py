@@ -312,6 +312,9 @@ def test_predictions():
 
     module = Module()
     assert torch.equal(task(module).predict_step(x, 0), module.net(x))
+    del Module.forward
+    with pytest.raises(TaskError, match="Module defines neither predict_step nor forward"):
+        task(module).predict_step(x, 0)
 
 
 def test_the_data_to_predict():

@@ -3,8 +3,10 @@
 import importlib
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+import workbench as wb
 from tests.task.test_lightning_moments import KINDS, Duck, Module, task
 from workbench.task.lightning_refused import CALLBACKS, UNSERVED, refuse_callbacks
 from workbench.task.protocol import TaskError
@@ -99,3 +101,36 @@ def test_every_callback_of_lightnings_has_its_own_word():
 
 def test_listeners_stay():
     refuse_callbacks([print, Duck(), lambda event: None], "listeners=")
+
+
+def fitted(module, root):
+    batches = DataLoader(torch.ones(8, 3), batch_size=4)
+    with wb.Workbench(module, train=batches, val=batches, root=root, accelerator="cpu", max_epochs=1) as bench:
+        return bench.fit().result()
+
+
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_validation_epoch_end", "training_step"])
+def test_a_module_that_counts_on_a_logger_is_told(hook, tmp_path):
+    def logs(self, *_):
+        self.logger.experiment.add_scalar("a", 1.0)
+
+    class Own(Module):
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", self.training_step(batch, batch_idx))
+
+    setattr(Own, hook, logs)
+    with pytest.raises((TaskError, AttributeError)) as caught:
+        fitted(Own(), tmp_path)
+    assert "trackers=" in " ".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+
+
+def test_another_missing_attribute_is_no_matter_of_loggers(tmp_path):
+    class Own(Module):
+        best = None
+
+        def on_train_epoch_end(self):
+            self.best.score()
+
+    with pytest.raises(AttributeError, match="score") as caught:
+        fitted(Own(), tmp_path)
+    assert not any("logger" in note for note in getattr(caught.value, "__notes__", ()))

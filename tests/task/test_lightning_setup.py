@@ -234,3 +234,37 @@ def test_callbacks_of_the_modules_own():
     own.its = [object()]
     with pytest.raises(TaskError, match=r"Own\.configure_callbacks\(\) returned \[<object.*callbacks are not called here"):
         task(own)
+
+
+@DATA
+@KINDS
+def test_benches_may_share_the_data(base, data_base):
+    calls: list[Any] = []
+    data = data_of(Undoes, calls, data_base)
+    one, other = task(base(), data), task(base(), data)
+    calls.clear()
+    with one.running(Settings()):
+        one.moments.fit_ended()
+    assert calls == [("data", "teardown", "fit")]
+    with other.running(Settings()):
+        other.train.refresh()
+        assert len(other.train.parts.dataset) == 8
+    assert calls[1:] == [("data", "setup", "fit", True)]
+    calls.clear()
+    task(base(), data)  # made anew: what it reads may be something else by now
+    assert [call[1] for call in calls] == ["prepare_data", "setup"]
+
+
+def test_data_that_has_no_hash():
+    class Plain(Noted):
+        __hash__ = None
+
+        def __eq__(self, other):
+            return self is other
+
+    data = Plain()
+    data.calls, data.name, data.trainer = [], "data", None
+    t = task(Duck(), data)
+    with t.running(Settings()):
+        t.moments.fit_ended()
+    assert data.calls == [("data", "prepare_data"), ("data", "setup", "fit", True)]

@@ -123,21 +123,22 @@ class FakeBench:
     def find_batch_size(self) -> FakeJob:
         return self._start("find_batch_size", sizes)
 
-    def fit(self) -> FakeJob:
-        return self._start("fit", lambda job: training(job, self._epochs, self._updates))
+    def fit(self, start: str = "fresh", **settings: Any) -> FakeJob:
+        said = {**({} if start == "fresh" else {"start": start}), **settings}
+        return self._start("fit", lambda job: training(job, self._epochs, self._updates), **said)
 
     def export(self, path: str) -> None:
         if self.trouble:
             raise self.trouble
         self.exported.append(path)
 
-    def _start(self, kind: str, make: Callable[[FakeJob], Iterator[Event]]) -> FakeJob:
+    def _start(self, kind: str, make: Callable[[FakeJob], Iterator[Event]], **said: Any) -> FakeJob:
         if self.trouble:
             raise self.trouble
         job = FakeJob(f"{kind}-{len(self.jobs) + 1}", kind, self.settings, make)
         job.going.set()
         self.jobs.append(job)
-        self.tell(Called(f"bench.{kind}()"))
+        self.tell(Called(f"bench.{kind}({', '.join(f'{k}={v!r}' for k, v in said.items())})"))
         self.tell(StatusChanged("queued"))
         threading.Thread(target=self._run, args=(job,), daemon=True).start()
         return job

@@ -318,6 +318,7 @@ def test_the_line_shows_what_the_model_wants_shown() -> None:
     ]  # fmt: skip
     assert len(values) == 10
     assert all(len(name) <= 40 for name, _ in values)
+    assert len({name for name, _ in values}) == 10, "long names are told apart"
     screen.draw(started())
     screen.settle()
     assert screen.mirrors[0].state["progress"]["values"] == []

@@ -18,6 +18,7 @@ from torch import nn
 import workbench as wb
 from tests.ui.fakes import LAYERS, FakeBench, FakeJob, flush
 from workbench.events import (
+    Called,
     Changed,
     CurveEnded,
     Event,
@@ -203,6 +204,75 @@ def test_buttons_say_what_can_be_done(bench: FakeBench) -> None:
     panel.run.stop.click()
     until(lambda: panel.run.stop.disabled)
     assert slow.jobs[0].status == "stopped"
+
+
+def said(bench: FakeBench) -> list[str]:
+    """The lines of code of what was asked for, from now on."""
+    lines: list[str] = []
+    bench._callbacks.append(lambda event: lines.append(event.code) if isinstance(event, Called) else None)
+    return lines
+
+
+def test_a_stopped_fit_can_be_continued() -> None:
+    bench = FakeBench(speed=0.02, epochs=50)
+    panel, lines = Panel(bench), said(bench)
+    assert not visible(panel.run.go_on), "there is nothing to go on with"
+    panel.run.fit.click()
+    until(lambda: not panel.run.pause.disabled)
+    assert not visible(panel.run.go_on)
+    panel.run.stop.click()
+    until(lambda: visible(panel.run.go_on))
+    late = Panel(bench)
+    assert visible(late.run.go_on), "a panel made now says the same"
+    panel.run.go_on.click()
+    panel.run.go_on.click()
+    assert lines == ["bench.fit()", "bench.fit(start='continue')"], "once, however often it is clicked"
+    until(lambda: not visible(panel.run.go_on) and not visible(late.run.go_on))
+    bench.jobs[1].stop()
+    until(lambda: visible(panel.run.go_on))
+    bench.trouble = RuntimeError("no")
+    panel.run.go_on.click()
+    assert panel.notice.lines == [("error", "Continue: RuntimeError: no")]
+    assert visible(panel.run.go_on)
+
+
+def test_a_finished_fit_can_be_continued_to_another_length(panel: Panel, bench: FakeBench) -> None:
+    lines = said(bench)
+    panel.run.fit.click()
+    assert bench.jobs[0].wait(10)
+    assert panel.pump.drain()
+    assert not visible(panel.run.go_on), "it has done what it was to do"
+    panel.header.lr.widget.value = 0.01
+    assert not visible(panel.run.go_on)
+    panel.header.epochs.widget.value = "20"
+    assert visible(panel.run.go_on)
+    panel.run.go_on.click()
+    assert lines[-1] == "bench.fit(start='continue', max_epochs=20)"
+    assert bench.jobs[1].wait(10)
+
+
+def test_a_fit_is_continued_as_code_would(tmp_path: Path) -> None:
+    """With a bench that trains: the updates behind those of the run that was stopped."""
+    model = Held()
+    with real(model, tmp_path) as bench:
+        panel = Panel(bench)
+        model.gate.clear()
+        stopped = bench.fit(max_epochs=3)
+        until(lambda: panel._run_id == stopped.id)
+        panel.run.stop.click()
+        model.gate.set()
+        done = stopped.result()
+        assert done.status == "stopped"
+        until(lambda: visible(panel.run.go_on))
+        panel.run.go_on.click()
+        whole = bench.jobs[-1].result()
+        assert (whole.status, whole.settings.max_epochs) == ("finished", 3)
+        assert [event.step for event in whole.resumes] == [len(done.history["step"])]
+        assert len(whole.history["step"]) == 6
+        until(lambda: visible(panel.run.go_on))  # the controls say one epoch, and it has had three
+        panel.run.go_on.click()
+        until(lambda: bool(panel.notice.lines))
+        assert "nothing is left to do" in panel.notice.lines[0][1]
 
 
 def test_a_running_fit_is_changed_by_its_own_button_only() -> None:

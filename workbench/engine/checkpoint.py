@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put the weights of `save_weights` into the model, in place, whatever device it is on."""
-    tensors = load_file(str(path))
+    tensors = _read_tensors(path)
     wrong = misfit(model, tensors)
     if wrong is not None:
         raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
@@ -131,14 +132,45 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
 
 def read_state(path: Path) -> dict[str, Any]:
     """All state in the directory of a checkpoint, in host memory; its weights under "weights"."""
-    state: dict[str, Any] = unpacked(torch.load(path / "state.pt", map_location="cpu", weights_only=True))
-    return {**state, "weights": load_file(str(path / "model.safetensors"))}
+    state: dict[str, Any] = unpacked(_packed_state(path / "state.pt"))
+    return {**state, "weights": _read_tensors(path / "model.safetensors")}
 
 
 def peek(path: Path, *names: str) -> dict[str, Any]:
     """Some plain parts of the state in the directory of a checkpoint, without reading its tensors."""
-    state = torch.load(str(path / "state.pt"), map_location="cpu", weights_only=True, mmap=True)
+    state = _packed_state(path / "state.pt", mmap=True)
+    missing = ", ".join(name for name in names if name not in state)
+    if missing:
+        raise _unreadable(path / "state.pt", f"it lacks {missing}")
     return {name: unpacked(state[name]) for name in names}
+
+
+def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
+    """What was written there: containers and tensors alone, for a file may come from anywhere."""
+    try:
+        state = torch.load(str(file), map_location="cpu", weights_only=True, mmap=mmap)
+    except (FileNotFoundError, PermissionError):  # which say all there is to say
+        raise
+    except pickle.UnpicklingError as error:  # torch's own words propose to run whatever is in it
+        raise _unreadable(file, "it is no pickle, or one of more than containers and tensors") from error
+    except (RuntimeError, EOFError, OSError) as error:
+        raise _unreadable(file, str(error).partition(". ")[0]) from error
+    if not isinstance(state, dict):
+        raise _unreadable(file, f"it holds a {type(state).__name__}")
+    return state
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(str(file))
+    except SafetensorError as error:
+        raise _unreadable(file, str(error)) from error
+
+
+def _unreadable(file: Path, why: str) -> RuntimeError:
+    return RuntimeError(
+        f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another checkpoint of the run (bench.runs)."
+    )
 
 
 def remove(path: Path) -> None:

@@ -145,6 +145,7 @@ class Checks:
         metrics = self._validated(emit, inbox)
         if metrics is None:
             return True
+        session.data.checked()
         self.checked = session.step
         self.cadence.checked(session.step, session.meter.seconds)
         session.metrics.update(metrics)

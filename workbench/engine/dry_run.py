@@ -136,12 +136,17 @@ def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
         raise
     except Exception as error:
         raise TaskError(
-            f"{what} failed on a batch of {name} ({describe(batch)}) with {_said(error)}.{_remedy(str(error))}"
+            f"{what} failed on a batch of {name} ({describe(batch)}) with {_said(error)}.{_remedy(str(error))}{_noted(error)}"
         ) from error
 
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+
+
+def _noted(error: BaseException) -> str:
+    """What the task has to say of the error."""
+    return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _remedy(text: str) -> str:

@@ -38,6 +38,8 @@ class Feeds:
         self._given, self._whole = 0, False
         """Of data without a length: the batches of the last whole epoch, or of the first one so far."""
         self._val: Reading | None = None
+        self._before_check: dict[str, Any] | None = None
+        """Where the validation data were when the check at hand began; None: none is under way."""
         self.val_batches: int | None = 0
         """Batches of a check of the validation data; None where nobody can know."""
         if task.val is not None:
@@ -120,15 +122,27 @@ class Feeds:
         return self._val is not None and self.val_batches != 0
 
     def val(self) -> Iterable[Any]:
-        """The batches of a check of the validation data."""
+        """The batches of a check of the validation data, which is under way until `checked`."""
         if self._val is None or not self.validates:
             return ()
+        if self._before_check is None:
+            self._before_check = self._val.between()
         return self._val.batches(self.val_batches)
 
+    def checked(self) -> None:
+        """The check is over; one that is stopped never is, and whoever goes on makes it again."""
+        self._before_check = None
+
+    def val_position(self) -> dict[str, Any] | None:
+        """Where the validation data are for the next check, or for the one that is not over; None: there are none."""
+        if self._before_check is not None:
+            return self._before_check
+        return None if self._val is None else self._val.between()
+
     def sanity(self) -> Iterable[Any]:
-        """The batches of the check before the first update, from a loader of its own."""
+        """The batches of the check before the first update, from a loader of its own; later checks do not notice."""
         number = self.settings.num_sanity_val_steps
-        if number == 0 or not self.validates or self.settings.fast_dev_run:
+        if number == 0 or self._val is None or not self.validates or self.settings.fast_dev_run:
             return
         assert self._task.val is not None
         loader = self._task.val.loader(self.settings)
@@ -139,10 +153,11 @@ class Feeds:
             if self.val_batches is None
             else min(number, self.val_batches)
         )
-        try:
-            yield from first(loader, most)
-        finally:
-            close(loader)
+        with self._val.untouched():
+            try:
+                yield from first(loader, most)
+            finally:
+                close(loader)
 
     def position(self, batch_idx: int) -> dict[str, Any]:
         """Where the data are, to go on from there in another process; between two updates, no batch being fetched.
@@ -153,7 +168,7 @@ class Feeds:
         found: dict[str, Any] = {
             "given": self._given,
             "whole": self._whole,
-            "val": None if self._val is None else self._val.between(),
+            "val": self.val_position(),
         }
         if not batch_idx:
             return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.between()}
@@ -222,7 +237,7 @@ class Unread(Feeds):
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task, self.settings = task, settings
-        self._val = self._going = None
+        self._val = self._going = self._before_check = None
         self.batches = self.val_batches = None
 
     def updates(self) -> int | None:

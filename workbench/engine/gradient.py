@@ -49,8 +49,11 @@ def finish(work: Work) -> Tensor | None:
             return loss
 
 
-def weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Work:
-    """Every batch counts as its share of the window's weight: known before, or reported by the step itself."""
+def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: bool = False) -> Work:
+    """Every batch counts as its share of the window's weight: known before, or reported by the step itself.
+
+    anew: the window has gone through before in this update, and the task has heard of the ends of its batches.
+    """
     planned = _planned(session, window)
     there = [number for number, weight in enumerate(planned) if weight is not None]
     weights = [weight for weight in planned if weight is not None]
@@ -68,7 +71,7 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Work:
             break
         found = passing.forward(number)
         if found is None:
-            passing.end(number, None, last=number == there[-1])
+            passing.end(number, None, last=number == there[-1], anew=anew)
             continue
         if bool(reported) != (found.weight is not None) and (reported or kept):
             raise TaskError(
@@ -82,7 +85,7 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any]) -> Work:
             part = found.loss if alone else found.loss * share[number]
         _back(session, opt, part, fresh=summed is None)
         summed = part.detach() if summed is None else summed + part.detach()
-        passing.end(number, found, last=number == there[-1])
+        passing.end(number, found, last=number == there[-1], anew=anew)
     passing.leave()
     if summed is None or alone:
         return summed
@@ -188,15 +191,15 @@ class _Pass:
             self._hiddens = detached(found.hiddens)
         return found
 
-    def end(self, number: int, result: Result | None, *, last: bool) -> None:
-        """The task hears of the end of a batch behind its last optimizer; of the window's `last` behind the update."""
+    def end(self, number: int, result: Result | None, *, last: bool, anew: bool) -> None:
+        """The task hears once of the end of a batch, behind its last optimizer; of the window's `last` behind the update."""
         session = self._session
         if not session.within or self._opt is not session.turn()[-1] or not getattr(self._window[number], "last", True):
             return
         ending = (result, session.ready[number], self._indices[number])
         if last:
             session.ending = ending
-        else:
+        elif not anew:
             session.moments.batch_ended(*ending)
 
     def leave(self) -> None:

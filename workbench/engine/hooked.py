@@ -27,6 +27,7 @@ def turn(session: Session, opt: Optimizing, window: Sequence[Any], take: Take) -
 
     All batches but the last go forward and backward first; the task then evaluates the last one and steps, in its way.
     """
+    put_back = kept_rates(session, opt)
     work = gradient.weighted(session, opt, window)
     try:
         next(work)
@@ -38,17 +39,39 @@ def turn(session: Session, opt: Optimizing, window: Sequence[Any], take: Take) -
 
     def closure() -> Tensor | None:
         # Asked once more, by LBFGS or by the task: the window goes through anew.
-        evaluated.append(gradient.finish(gradient.weighted(session, opt, window) if evaluated else work))
+        evaluated.append(gradient.finish(gradient.weighted(session, opt, window, anew=True) if evaluated else work))
         return evaluated[-1]
 
     def step(evaluate: Callable[[], Tensor | None]) -> Tensor | None:
         nonlocal stepped
+        put_back()
         loss, taken = take(evaluate)
         stepped |= taken
         return loss
 
     session.moments.step(opt.index, session.batch_idx + len(window) - 1, closure, step)
     return (evaluated[0] if evaluated else None), stepped
+
+
+def kept_rates(session: Session, opt: Optimizing) -> Callable[[], None]:
+    """In a search: brings back the rates that this optimizer has now.
+
+    A task may set rates by hand, for a warm-up say; that is a schedule, and while rates are searched for none steps.
+    """
+    if session.scheduling:
+        return _nothing
+    groups = opt.optimizer.param_groups
+    rates = [group["lr"] for group in groups]
+
+    def put_back() -> None:
+        for group, rate in zip(groups, rates, strict=False):
+            group["lr"] = rate
+
+    return put_back
+
+
+def _nothing() -> None:
+    """In a fit the rates are the task's to set."""
 
 
 def finish(session: Session) -> None:

@@ -164,7 +164,8 @@ class Keeper:
     def _here(self) -> Point:
         """The mark, if it is of this very place: by now the next batches may have been read."""
         if self._marked is not None and self._marked[0] == self._place():
-            return self._marked[1]
+            point = self._marked[1]  # but for the validation data, if it has been checked since
+            return Point(point.random, {**point.data, "val": self._session.data.val_position()})
         return Point.here(self._session)
 
     def _place(self) -> tuple[int, ...]:

@@ -222,7 +222,8 @@ class _Fit:
     def over(self, finished: int) -> bool:
         """Whether the run ends here, with so many epochs finished: a length is reached, a metric or the task has ended it."""
         session = self.session
-        if reached(session.settings, session.step, finished, session.meter.seconds) is not None:
+        seconds = 0.0 if session.settings.max_time is None else session.meter.seconds  # asked between any two updates
+        if reached(session.settings, session.step, finished, seconds) is not None:
             return True
         asked = session.moments.wants_end and minimums_met(session.settings, session.step, finished)
         return asked or self.checks.ended is not None

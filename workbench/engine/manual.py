@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.engine.hooked import kept_rates
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.task.protocol import TaskError
@@ -37,6 +38,8 @@ class SessionHandle:
         """Those that have stepped since the scale was last looked at (16-mixed)."""
         self._kept: dict[int, list[Tensor | None]] = {}
         """By optimizer: the gradients with which it asked for a step earlier in the window."""
+        self._put_back: list[Callable[[], None]] = []
+        """By optimizer: brings back its rates of the window's beginning, in a search."""
 
     @property
     def scheduling(self) -> bool:
@@ -49,6 +52,7 @@ class SessionHandle:
         self.loss, self._since, self.taken = None, None, []
         self._stepped.clear()
         self._kept.clear()  # of a window that an error ended
+        self._put_back = [kept_rates(self._session, opt) for opt in self._session.optimizers]
 
     def at(self, share: float, last: bool) -> None:
         """The batch at hand: its share of the window, and whether it is the last."""
@@ -82,6 +86,7 @@ class SessionHandle:
             self._session.precision.update()
             self._stepped.clear()
         self._stepped.add(opt.index)
+        self._put_back[opt.index]()
         if self._take_step(self._session, opt, self._window, own):
             self.taken.append(opt)
 

@@ -48,7 +48,8 @@ class Meter:
         self, layers: int, device: torch.device, every: int, norms: bool, optimizers: int = 1
     ) -> None:
         self._norms = norms
-        self._every = every
+        self.every = every
+        """Every so many updates one is recorded."""
         self._several = optimizers if optimizers > 1 else 0
         self._layers_at = 3 * (1 + self._several)
         self._ring = torch.full((CAPACITY, self._layers_at + layers), float("nan"), device=device)
@@ -89,10 +90,6 @@ class Meter:
         if layers not in self._places:
             self._places[layers] = torch.tensor(layers, device=self._ring.device)
         return self._places[layers]
-
-    def wants(self, step: int) -> bool:
-        """Whether update `step` is to be recorded."""
-        return step % self._every == 0
 
     @property
     def row(self) -> int:
@@ -170,7 +167,7 @@ class Meter:
             column[at] = values.numpy()
             columns[name] = pack(column)
         shown = tuple(name for name in flight.logged if name in self.on_bar)
-        return StepsDone(flight.step, self._every, len(rows), flight.epoch, flight.seconds, columns, shown)
+        return StepsDone(flight.step, self.every, len(rows), flight.epoch, flight.seconds, columns, shown)
 
     def _totals(self, columns: dict[str, bytes], rows: Floats, name: str) -> None:
         if self._norms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
@@ -172,6 +173,17 @@ class Reading:
     def _knows(self) -> bool:
         """Whether the data set itself can say where it is."""
         return self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
+
+    @contextlib.contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Inside, another loader may read the same data: the generators in them are put back."""
+        parts = [self._held()] if self._deals is None else [self._held(), self._deals.held()]
+        before = [part.state() for part in parts]
+        try:
+            yield
+        finally:
+            for part, state in zip(parts, before, strict=True):
+                part.put(state, states=False)
 
     # -- between two passes
 

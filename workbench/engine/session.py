@@ -173,7 +173,7 @@ class Session:
     @property
     def records(self) -> bool:
         """Whether the update at hand is recorded."""
-        return self.recording and self.measuring and self.meter.wants(self.step)
+        return self.recording and self.measuring and self.step % self.meter.every == 0
 
     def column(self, opt: Optimizing) -> int:
         """Where in the meter's rows this optimizer's numbers go."""

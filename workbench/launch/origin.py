@@ -29,15 +29,19 @@ class Wanted:
     def of(cls, start: Any) -> Wanted:
         """What `start=` says: "fresh", "continue", "0012-fit", "0012-fit@best" or "0012-fit@1200"."""
         if not isinstance(start, str):
-            hint = f" So many epochs are max_epochs={start!r}." if isinstance(start, int) else ""
+            hint = f" So many epochs are max_epochs={start!r}." if type(start) is int else ""
+            id = getattr(start, "id", None)
+            hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
             raise SettingsError(f"start={start!r}: give 'fresh', 'continue' or the id of a run (run.id).{hint}")
         if start in ("fresh", "continue"):
             return cls(start)
         run, at, which = start.partition("@")
+        if run.lower() in ("fresh", "continue", "start", "last", "best"):
+            raise SettingsError(f"start={start!r}: give 'fresh', 'continue', or a run's id as in '0012-fit', '0012-fit@best'.")
         check_id(run)
         if at and not which:
             raise SettingsError(f"start={start!r}: behind the @ stands 'last', 'best' or the number of updates.")
-        return cls(start, run, int(which) if which.isdecimal() else which or "last")
+        return cls(start, run, int(which) if which.isdecimal() and len(which) < 20 else which or "last")
 
     def weights(self, root: Path) -> Path | None:
         """The file of the weights that are meant; None: those that the model has, now or when it was fresh."""
@@ -134,7 +138,8 @@ class Origin:
     def _known(self) -> str:
         """What there is to go on from, of other benches and other days."""
         try:
-            fits = [run.id for run in list_runs(self._root) if run.kind == "fit"]
+            # The one that asks has a folder by now, and no checkpoint in it.
+            fits = [run.id for run in list_runs(self._root) if run.kind == "fit" and list_checkpoints(run.path)]
         except OSError:  # it is no folder
             return ""
         return f"; start={fits[-1]!r} goes on from the last run in {self._root}" if fits else ""
@@ -146,6 +151,11 @@ class Origin:
         kind = _kind(folder)
         if kind not in ("fit", ""):
             raise FileNotFoundError(f"run {id!r} is a {kind} job, which leaves no checkpoints to start from; a fit does.")
+        if which == "start":
+            raise SettingsError(
+                f"start={self._wanted.text!r}: what a run starts with is weights alone. To train on from them: "
+                f"bench.load({id!r}, 'start'), then bench.fit()."
+            )
         point = find(folder, which)
         if not point.resumable:
             raise SettingsError(

@@ -15,25 +15,31 @@ from workbench.plots.ranges import span
 
 _LEAST, _MOST = 10.0, 1e4
 """How much the axis spans: the last updates of a schedule that falls to zero would flatten all the others."""
+_ZEROS = 0.05
+"""The share of updates without any rate that a logarithmic axis may leave out."""
 
 
 def schedule(step: Array, rates: Mapping[str, Array], changes: Changes = ()) -> Chart:
-    """The chart of `rates` (name: learning rates of shape (rows,)) at update `step` (rows,), on a logarithmic axis."""
-    drawn = [Series(name, *_known(step, values), tone=i) for i, (name, values) in enumerate(rates.items())]
-    limits = _readable(span(*rates.values(), log=True))
+    """The chart of `rates` (name: learning rates of shape (rows,)) at update `step` (rows,).
+
+    The axis is logarithmic, and leaves out the zeros at which schedules end, unless there are many of them.
+    """
+    log = not len(step) or float(np.mean([values == 0 for values in rates.values()])) <= _ZEROS
+    drawn = [Series(name, *_known(step, values, log), tone=i) for i, (name, values) in enumerate(rates.items())]
+    limits = _readable(span(*rates.values(), log=True)) if log else span(*rates.values())
     return Chart(
         "Learning rate",
         Axis("update"),
-        Axis("learning rate", log=limits is not None, range=limits),
+        Axis("learning rate", log=log and limits is not None, range=limits),
         tuple(drawn),
         change_marks(changes, step),
         notes=() if len(step) else ("No updates were recorded.",),
     )
 
 
-def _known(step: Array, values: Array) -> tuple[Array, Array]:
+def _known(step: Array, values: Array, log: bool) -> tuple[Array, Array]:
     """Without the updates at which this optimizer had no turn: they would tear its line."""
-    known = np.isfinite(values) & (values > 0)
+    known = np.isfinite(values) & ((values > 0) | (not log))
     return step[known], values[known]
 
 

@@ -117,11 +117,14 @@ def _read(path: Path) -> Checkpoint | None:
     try:
         info: dict[str, Any] = json.loads((path / "info.json").read_text(encoding="utf-8"))
         value = None if info["value"] is None else float(info["value"])
+        name, step, end = path.name.removeprefix(".").removesuffix(".old"), int(info["step"]), bool(info["end"])
+        if name != name_of(step, end):  # it is not of this directory
+            return None
         return Checkpoint(
-            name=path.name.removeprefix(".").removesuffix(".old"),
-            step=int(info["step"]),
+            name=name,
+            step=step,
             epoch=int(info["epoch"]),
-            end=bool(info["end"]),
+            end=end,
             monitor=info["monitor"],
             value=value if value is not None and math.isfinite(value) else None,
             resumable=bool(info["resumable"]) and info["format"] == FORMAT,
@@ -129,7 +132,7 @@ def _read(path: Path) -> Checkpoint | None:
             path=path,
             mode="max" if info["mode"] == "max" else "min",
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

@@ -31,6 +31,7 @@ from workbench.task.lightning_manual import Manual
 from workbench.task.lightning_members import Members
 from workbench.task.lightning_moments import LightningMoments
 from workbench.task.lightning_optimizers import optimizations_of
+from workbench.task.lightning_refused import explain_no_logger
 from workbench.task.lightning_setup import Preparation
 from workbench.task.lightning_trainer import unknown
 from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, TaskError
@@ -190,7 +191,11 @@ class LightningLike(Task):
             log.hold(batch)
         self._trainer.at(batch_idx)
         self._trainer.refresh()
-        output = step(batch, batch_idx, **extra)
+        try:
+            output = step(batch, batch_idx, **extra)
+        except AttributeError as error:
+            explain_no_logger(error)
+            raise
         log.hook = before
         return output
 
@@ -245,7 +250,9 @@ class LightningLike(Task):
         return output
 
     def _forward(self) -> Step:
-        call = self.module if callable(self.module) else getattr(self.module, "forward", None)
+        call = own_method(self.module, "forward")
+        if callable(self.module) and (call is not None or not isinstance(self.module, nn.Module)):
+            call = self.module  # as a whole, for what is registered on a network; one without a forward is callable too
         if call is None:
             raise TaskError(f"{self._name} defines neither predict_step nor forward: write one of them to predict.")
         return Step(lambda batch: call(batch))

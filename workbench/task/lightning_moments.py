@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from workbench.task.lightning_data import DataMoments
 from workbench.task.lightning_hooks import hooks_of, own_method
+from workbench.task.lightning_refused import explain_no_logger
 from workbench.task.lightning_setup import Preparation
 from workbench.task.lightning_views import StepsByTaking
 from workbench.task.moments import Stage, Values
@@ -72,6 +73,9 @@ class LightningMoments(DataMoments):
         before, self._log.hook = self._log.hook, name
         try:
             return hook(*arguments, index=self.index, **named)
+        except AttributeError as error:
+            explain_no_logger(error)
+            raise
         finally:
             self._log.hook = before
 
@@ -120,6 +124,7 @@ class LightningMoments(DataMoments):
         if self.keeps["train"]:
             self._log.hold(batch)
             self._say("on_train_batch_end", self._outputs(batch_idx), batch, batch_idx)
+            self.outputs.clear()  # also of batches that an optimizer had evaluated again
         self._log.let_go()
 
     def _outputs(self, batch_idx: int) -> dict[str, Any]:

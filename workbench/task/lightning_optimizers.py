@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from workbench.task.lightning_hooks import own_method
-from workbench.task.log import recorded
+from workbench.task.log_kept import recorded
 from workbench.task.protocol import Optimization, Schedule, TaskError
 from workbench.task.schedulers import schedule_of
 

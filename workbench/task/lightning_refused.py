@@ -58,6 +58,11 @@ CALLBACKS: Mapping[str, str] = {
     "Logger": "trackers=, which names the tracker (\"tensorboard\", \"wandb\", …)",
 }
 """Lightning's callbacks and loggers, the more special one first, and what does their work here."""
+_OF_LOGGERS = ("experiment", "log_metrics", "log_hyperparams", "log_image", "log_text", "log_table", "log_graph", "watch")
+_NO_LOGGER = (
+    "self.logger is None, as it is with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
+    "hand on, and ask `if self.logger is not None` before all else."
+)
 
 
 def refuse_unserved(source: Any) -> None:
@@ -85,3 +90,9 @@ def refuse_callbacks(objects: Any, where: str) -> None:
             kind = type(one).__name__
             what = kind if known in (kind, "Callback", "Logger") else f"{kind}, a {known}"
             raise TaskError(f"{where}: {what} of Lightning's is not used here. Instead: {CALLBACKS[known]}.")
+
+
+def explain_no_logger(error: AttributeError) -> None:
+    """What the user's own code failed with, where it counted on a logger."""
+    if error.obj is None and error.name in _OF_LOGGERS:
+        error.add_note(_NO_LOGGER)

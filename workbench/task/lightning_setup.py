@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
 }  # fmt: skip
 """The kinds of jobs whose setup makes each kind of data; the first is done where none of them has been."""
+_DONE: weakref.WeakKeyDictionary[Any, set[Phase]] = weakref.WeakKeyDictionary()
+"""What each object is set up for: several benches may share it, and the teardown of one undoes it for all."""
 
 
 class Preparation:
@@ -34,7 +37,7 @@ class Preparation:
         self.data = tuple(data)
         self._module = module
         self._sources = (*self.data, *(() if module is None else (module,)))
-        self._done: list[set[Phase]] = [set() for _ in self._sources]
+        self._done = [_done_of(source) for source in self._sources]
         self._over = False
         if self.data:
             self.trainer.give(self.data[0])
@@ -47,6 +50,8 @@ class Preparation:
             self._refuse_callbacks()
             for source in self._sources:
                 _call(source, "prepare_data")
+            for done in self._done:
+                done.clear()  # it may be another one than when a bench was made of it last
             self._set_up(("fit",))
             _call(self._module, "configure_model")
 
@@ -107,6 +112,13 @@ class Preparation:
             where = f"{type(self._module).__name__}.configure_callbacks()"
             refuse_callbacks(made, where)
             raise TaskError(f"{where} returned {made!r}: callbacks are not called here; return [] and use the module's own hooks.")
+
+
+def _done_of(source: Any) -> set[Phase]:
+    try:
+        return _DONE.setdefault(source, set())
+    except TypeError:  # it has no hash, or takes no weak reference
+        return set()
 
 
 def _call(source: Any, name: str, *arguments: Any) -> bool:

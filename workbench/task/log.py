@@ -8,27 +8,18 @@ from __future__ import annotations
 import contextlib
 import inspect
 import numbers
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from workbench.task.batch import sample_count
+from workbench.task.log_kept import MARK, Kept, Value, of_step, recorded, reduction
 from workbench.task.protocol import TaskError
 
-Value = Tensor | float
 CHUNK = 512
 """So many values of one name are kept as they are; then they become one sum."""
-_MARK = "_logged"
-_RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|grad_norm/.*)")
-
-
-def recorded(name: str) -> str:
-    """The name under which a logged value is recorded: the record has columns of its own, "loss" say."""
-    return f"{name}{_MARK}" if _RESERVED.fullmatch(name) else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +74,13 @@ class Log(Shared):
         self.latest: dict[str, Value] = {}
         """The latest value of everything that was logged for single updates."""
         self._fresh: dict[str, Value] = {}
-        self._kept: dict[bool, dict[tuple[str, str], _Kept]] = {False: {}, True: {}}
+        self._kept: dict[bool, dict[tuple[str, str], Kept]] = {False: {}, True: {}}
         """What was logged in training (False) and in the evaluation at hand, by hook and name."""
         self.batch: Any = None
         """The batch that values belong to; None: they belong to none."""
-        self._open: list[tuple[_Kept, int]] = []
+        self._open: list[tuple[Kept, int]] = []
         """The values whose weight is not known yet: that of the batch at hand."""
-        self._long: list[_Kept] = []
+        self._long: list[Kept] = []
 
     def __getstate__(self) -> dict[str, Any]:
         self.let_go()
@@ -192,8 +183,8 @@ class Log(Shared):
         found = dict(self.latest)
         if self.hook in _ENDS:
             found |= self.reduced(evaluation=_ENDS[self.hook])
-        for name in [name for name in found if name.endswith(_MARK) and recorded(name.removesuffix(_MARK)) == name]:
-            found[name.removesuffix(_MARK)] = found[name]
+        for name in [name for name in found if name.endswith(MARK) and recorded(name.removesuffix(MARK)) == name]:
+            found[name.removesuffix(MARK)] = found[name]
         return found
 
     def end(self, *, evaluation: bool) -> dict[str, Value]:
@@ -232,11 +223,11 @@ class Log(Shared):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self.latest = dict(state.get("latest", {}))
-        self._kept[False] = {(one["hook"], one["name"]): _Kept.of(one) for one in state.get("kept", ())}
+        self._kept[False] = {(one["hook"], one["name"]): Kept.of(one) for one in state.get("kept", ())}
 
     # -- inside
 
-    def _new(self, hook: str, name: str, place: Place, asked: Any, known: _Kept | None) -> _Kept:
+    def _new(self, hook: str, name: str, place: Place, asked: Any, known: Kept | None) -> Kept:
         """What is logged under a name for the first time (known: but for what a checkpoint knows of it)."""
         prog_bar, on_step, on_epoch, reduce_fx = asked
         on_step = place.on_step if on_step is None else bool(on_step)
@@ -248,7 +239,7 @@ class Log(Shared):
             raise TaskError(f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step out.")
         if not isinstance(name, str):
             raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
-        kept = _Kept(name, on_step and not place.evaluation, on_epoch, _how(name, reduce_fx), fork=on_step and on_epoch)
+        kept = Kept(name, on_step and not place.evaluation, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
         if known is not None:
             kept.go_on_from(known)
         kept.asked = asked
@@ -273,10 +264,10 @@ class Log(Shared):
         remedy = "self.log_dict logs the values of a dict" if isinstance(value, Mapping) else "log a number or a tensor"
         raise TaskError(f"self.log({name!r}): a {type(value).__name__} cannot be logged; {remedy}.")
 
-    def _take(self, kept: _Kept, value: Any, batch_size: int | None) -> None:
+    def _take(self, kept: Kept, value: Any, batch_size: int | None) -> None:
         if not isinstance(value, (Tensor, float)):
             kept.metric = value
-            value = _of_step(kept.name, value) if kept.on_step else None
+            value = of_step(kept.name, value) if kept.on_step else None
         elif kept.on_epoch:
             given = None if batch_size is None else float(batch_size)
             if given is None and (self.batch is None or kept.how != "mean"):
@@ -298,112 +289,3 @@ class Log(Shared):
             if kept.metric is not None:
                 kept.metric.reset()
         self._kept[evaluation] = {}
-
-
-class _Kept:
-    """What was logged under one name in one hook: the values with their weights, or a metric that has seen them."""
-
-    def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool) -> None:
-        self.name = name
-        self.on_step, self.on_epoch, self.fork = on_step, on_epoch, fork
-        self.how: str | Callable[[Tensor], Any] = how
-        self.step_name = recorded(f"{name}_step" if fork else name)
-        self.epoch_names = [recorded(f"{name}_epoch"), recorded(name)] if fork else [recorded(name)]
-        self.asked: Any = None
-        """How it was asked for; None: a checkpoint alone knows of it."""
-        self.metric: Any = None
-        self.values: list[Value] = []
-        self.weights: list[float] = []
-        self.folded: tuple[Tensor, float] | None = None
-        """The sum (or the least, or the greatest) of the values before these, and their weight."""
-
-    def fold(self) -> None:
-        """Make one value of all so far."""
-        if self.values and isinstance(self.how, str):
-            self.folded = self._whole()
-            self.values, self.weights = [], []
-
-    def result(self) -> Value | None:
-        """The reduced value; None where there is none."""
-        if self.metric is not None:
-            return _number(self.name, self.metric.compute())
-        if not self.values and self.folded is None:
-            return None
-        if not isinstance(self.how, str):
-            return _number(self.name, self.how(_column(self.values)))
-        total, weight = self._whole()
-        return total / weight if self.how == "mean" else total
-
-    def _whole(self) -> tuple[Tensor, float]:
-        if not self.values:
-            assert self.folded is not None
-            return self.folded
-        column, weight = _column(self.values), sum(self.weights)
-        if self.how == "mean":
-            part = (column * torch.tensor(self.weights, dtype=column.dtype, device=column.device)).sum()
-        else:
-            part = getattr(column, str(self.how))()
-        if self.folded is None:
-            return part, weight
-        before = self.folded[0].to(part.device)
-        if self.how in ("min", "max"):
-            return getattr(torch, f"{self.how}imum")(before, part), weight
-        return before + part, self.folded[1] + weight
-
-    def state(self) -> dict[str, Any]:
-        how = self.how if isinstance(self.how, str) else None
-        found = {"name": self.name, "on_step": self.on_step, "on_epoch": self.on_epoch, "how": how, "fork": self.fork}
-        folded = None if self.folded is None else list(self.folded)
-        return {**found, "values": list(self.values), "weights": list(self.weights), "folded": folded}
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> _Kept:
-        kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
-        kept.values, kept.weights = list(state["values"]), list(state["weights"])
-        kept.on_epoch &= state["how"] is not None  # a function of the module's own is there again when it logs again
-        kept.folded = None if state["folded"] is None else (state["folded"][0], state["folded"][1])
-        return kept
-
-    def go_on_from(self, other: _Kept) -> None:
-        self.values, self.weights, self.folded = other.values, other.weights, other.folded
-
-
-def _how(name: str, reduce_fx: Any) -> Any:
-    """A reduction by its name; one that has none here is called with all values at the end."""
-    known = {torch.mean: "mean", torch.sum: "sum", torch.min: "min", torch.max: "max", sum: "sum", min: "min", max: "max"}
-    if isinstance(reduce_fx, str):
-        spoken = {"avg": "mean"}.get(reduce_fx.lower(), reduce_fx.lower())
-        if spoken in ("mean", "sum", "min", "max"):
-            return spoken
-    elif callable(reduce_fx):
-        return next((said for function, said in known.items() if function is reduce_fx), reduce_fx)
-    raise TaskError(f"self.log({name!r}, reduce_fx={reduce_fx!r}): 'mean', 'sum', 'min', 'max' or a function of all values.")
-
-
-def _column(values: list[Value]) -> Tensor:
-    """Scalars as one tensor in double precision, on the device where one of them lies on it."""
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    if not tensors:
-        return torch.tensor(values, dtype=torch.float64)
-    first = tensors[-1]
-    wide = torch.float32 if first.device.type == "mps" else torch.float64
-    if len(tensors) == len(values) and all(t.dtype == first.dtype and t.device == first.device for t in tensors):
-        return torch.stack(tensors).to(wide)
-    return torch.stack([torch.as_tensor(value).to(first.device, wide) for value in values])
-
-
-def _of_step(name: str, metric: Any) -> Value | None:
-    """A metric's value for the batch at hand: what its forward gave; one that has no forward says all that it has seen."""
-    value = getattr(metric, "_forward_cache", metric)
-    if value is metric:
-        value = metric.compute()
-    return None if value is None else _number(name, value)
-
-
-def _number(name: str, value: Any) -> Value:
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return value.detach().clone().reshape(())
-    if isinstance(value, numbers.Real):
-        return float(value)
-    got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-    raise TaskError(f"self.log({name!r}): its compute() or reduce_fx gave {got}, and one number is needed.")

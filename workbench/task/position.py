@@ -71,9 +71,11 @@ class Positioned(Sampler[Any]):
         yield from self._handed_out(left)
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return batches if self.before_each is None else self._announced(batches, self.before_each)
+
+    def _announced(self, batches: Iterator[Any], hear: Callable[[], None]) -> Iterator[Any]:
         for batch in batches:
-            if self.before_each is not None:
-                self.before_each()
+            hear()
             yield batch
 
     def leave(self) -> None:
@@ -146,11 +148,12 @@ def _counted(this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
 
 def _checksum(batch: Any, crc: int) -> int:
     """Goes on from `crc`. The seed that `KeyedBatches` adds to a batch is left out: it follows from its number."""
-    indices = batch[1] if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list) else batch
+    if type(batch) is not list:
+        batch = batch[1] if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list) else batch
     try:
-        return zlib.crc32(array("q", indices), crc)
+        return zlib.crc32(array("q", batch), crc)
     except (TypeError, OverflowError):
-        return zlib.crc32(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(indices)).encode(), crc)
+        return zlib.crc32(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(batch)).encode(), crc)
 
 
 def checksum_of(batch: Any, crc: int = 0) -> int:

@@ -54,7 +54,7 @@ class Bench(Protocol):
     def set(self, **changes: Any) -> Any: ...
     def find_lr(self) -> Any: ...
     def find_batch_size(self) -> Any: ...
-    def fit(self) -> Any: ...
+    def fit(self, start: str = ..., **settings: Any) -> Any: ...
     def export(self, path: str) -> Any: ...
     def subscribe(self, callback: Any) -> Any: ...
     def on_close(self, callback: Any) -> Any: ...
@@ -62,6 +62,8 @@ class Bench(Protocol):
 
 LIVE = {"lr": "lr", "gradient_clip_val": "clip"}
 """What may change in a running fit, and what its button calls it."""
+LENGTHS = ("max_epochs", "max_steps", "max_time")
+"""With another one of these a fit that came to its end has more to do."""
 
 
 class Panel(widgets.VBox):  # type: ignore[misc]
@@ -89,7 +91,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that went on."""
         self.notice = Notice()
         self.header = Header(bench.settings, self._edit, self._find_batch_size, self._find_lr)
-        self.run = RunBar(Actions(self._fit, self._pause, self._stop, self._apply, self._export))
+        self.run = RunBar(Actions(self._fit, self._continue, self._pause, self._stop, self._apply, self._export))
         self.form = Form(bench.settings, self._edit)
         self._refusals: set[str] = set()
         """Settings that were refused as they were typed, and whose notices stand."""
@@ -165,6 +167,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _fit(self) -> None:
         self._ask("Fit", self._bench.fit)
 
+    def _continue(self) -> None:
+        with self._lock:  # the second click of two finds a fit that waits
+            more = self._more_to_do()
+            if more is not None:
+                self._ask("Continue", lambda: self._bench.fit(start="continue", **more))
+            self._offer_to_go_on()
+
     def _pause(self) -> None:
         job = self._job()
         if job is not None:
@@ -224,6 +233,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self._on_their_way = {}
             elif isinstance(event, StatusChanged) and event.status == "queued":
                 self._show_queued()
+                self._offer_to_go_on()
             else:
                 self._draw(event)
 
@@ -288,6 +298,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _follow(self, status: Status) -> None:
         self._status = status
         self.run.follow(status, self._kind)
+        self._offer_to_go_on()
 
     def _show_settings(self) -> None:
         """All controls to the bench's settings, which alone are true."""
@@ -300,6 +311,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.canvas.marker = settings.lr
             self.canvas.clip = settings.gradient_clip_val or 0.0
             self._offer_change()
+            self._offer_to_go_on()
 
     def _put_right(self, names: set[str]) -> None:
         """What was said of these settings holds no more."""
@@ -312,6 +324,27 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         settings = self._bench.settings
         wanted = {name: getattr(settings, name) for name in self._in_run}
         return {name: value for name, value in wanted.items() if value != self._in_run[name]}
+
+    def _more_to_do(self) -> dict[str, Any] | None:
+        """With which settings the last fit can be continued; None where it cannot, or where one waits or runs.
+
+        One that was stopped goes on to its own length. One that came to its end goes on to the length that the
+        controls say, if that is another one.
+        """
+        fits = [job for job in self._bench.jobs if job.kind == "fit"]
+        if any(job.status in ("queued", "running", "paused") for job in fits):
+            return None
+        begun = [job for job in fits if any(isinstance(event, RunStarted) for event in job.events)]
+        if not begun or begun[-1].settings.fast_dev_run:
+            return None
+        if begun[-1].status == "stopped":
+            return {}
+        now, then = self._bench.settings, begun[-1].settings
+        longer = {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
+        return longer or None if begun[-1].status == "finished" else None
+
+    def _offer_to_go_on(self) -> None:
+        self.run.offer_to_go_on(self._more_to_do() is not None)
 
     def _offer_change(self) -> None:
         differences = self._differences().items()

@@ -21,6 +21,7 @@ from workbench.events import (
     Trial,
     Validated,
 )  # fmt: skip
+from workbench.plots.names import shorten
 from workbench.ui import words
 from workbench.ui.channels import Buckets, Samples
 from workbench.ui.progress import Progress
@@ -117,4 +118,4 @@ class Picture:
             return []
         told = {"loss": self._training.loss, "val": self._training.val, "averaged": self._training.averaged}
         known = [[name, words.number(value)] for name, value in told.items() if value is not None]
-        return known + [[name[:40], words.number(value)] for name, value in self._training.on_bar.items()]
+        return known + [[shorten(name, 40), words.number(value)] for name, value in self._training.on_bar.items()]

@@ -16,6 +16,7 @@ class Actions:
     """What the buttons do. Each returns at once."""
 
     fit: Callable[[], None]
+    go_on: Callable[[], None]
     pause: Callable[[], None]
     stop: Callable[[], None]
     apply: Callable[[], None]
@@ -23,12 +24,17 @@ class Actions:
 
 
 class RunBar(widgets.VBox):  # type: ignore[misc]
-    """▶ Fit with these, ❚❚ Pause, ■ Stop, Apply to the run, Settings, Export…"""
+    """▶ Fit with these, ❚❚ Pause, ■ Stop, ▶ Continue, Apply to the run, Settings, Export…"""
 
     def __init__(self, actions: Actions) -> None:
         self.fit = _button("▶ Fit with these", "Train with the settings above", actions.fit, "primary")
         self.pause = _button("❚❚ Pause", "Wait before the next update", actions.pause)
         self.stop = _button("■ Stop", "End at the next update and keep what there is", actions.stop)
+        # Behind Stop, so that what is under the hand that has just pressed it stays Stop.
+        self.go_on = _button(
+            "▶ Continue", "Go on with the last fit, its optimizers and its place in the data; what was set since counts",
+            actions.go_on,
+        )  # fmt: skip
         self.apply = _button("Apply to the run", "", actions.apply).add_class("wb-apply")
         self.settings = widgets.ToggleButton(
             description="All settings", icon="sliders", tooltip="Every other setting", layout=widgets.Layout(width="auto")
@@ -41,11 +47,12 @@ class RunBar(widgets.VBox):  # type: ignore[misc]
         self._actions = actions
         self._exporting = widgets.HBox([self.path, self.write])
         gap = widgets.Box().add_class("wb-gap")
-        buttons = [self.fit, self.pause, self.stop, self.apply, gap, self.settings, self.export]
+        buttons = [self.fit, self.pause, self.stop, self.go_on, self.apply, gap, self.settings, self.export]
         super().__init__([widgets.Box(buttons).add_class("wb-run"), self._exporting])
         self.export.observe(lambda change: shown(self._exporting, change["new"]), "value")
         shown(self._exporting, False)
         self.follow(None, "")
+        self.offer_to_go_on(False)
         self.offer_change("")
 
     def follow(self, status: Status | None, kind: str) -> None:
@@ -55,6 +62,10 @@ class RunBar(widgets.VBox):  # type: ignore[misc]
         self.pause.disabled = not (live and kind == "fit")
         self.pause.description = "▶ Resume" if status == "paused" else "❚❚ Pause"
         self.pause.tooltip = "Go on" if status == "paused" else "Wait before the next update"
+
+    def offer_to_go_on(self, possible: bool) -> None:
+        """Offer to continue the last fit, where it is over and there is something left to do."""
+        shown(self.go_on, possible)
 
     def offer_change(self, what: str) -> None:
         """Offer to change the running fit: `what` says to which values. Empty: nothing differs."""

@@ -7,6 +7,9 @@ const DOTS: Record<string, string> = {
   queued: "○", running: "●", paused: "❚❚", finished: "✓", stopped: "■", failed: "✕",
 };
 
+/** So many values have room beside the words: loss, val, averaged. */
+const MANY = 3;
+
 export class ProgressLine {
   readonly root = el("div", "wb-progress");
   private readonly dot = el("span", "wb-dot", "○", { "aria-hidden": "true" });
@@ -33,6 +36,7 @@ export class ProgressLine {
     say(this.dot, DOTS[status] ?? "○");
     say(this.doing, status === "running" ? progress.doing : `${progress.doing}: ${status}`);
     say(this.words, [...progress.words, progress.ended].filter(Boolean).join("  ·  "));
+    this.values.classList.toggle("wb-many", progress.values.length > MANY);
     this.values.replaceChildren(...progress.values.map(([name, value]) => {
       const item = el("span", "", `${name} `);
       item.append(el("b", "", value));
