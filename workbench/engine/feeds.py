@@ -216,13 +216,18 @@ class Feeds:
             return None
         return updates_in(self.batches, size_at(self.settings.accumulate_grad_batches, epoch))
 
-    def updates(self) -> int | None:
-        """Updates of the whole run; None where nobody can know before."""
-        settings, by_epochs = self.settings, None
-        if settings.epochs is not None and self.updates_in(0) is not None:
-            assert self.batches is not None
-            by_epochs = updates_of_run(self.batches, settings.accumulate_grad_batches, settings.epochs)
-        known = [number for number in (settings.max_steps, by_epochs) if number is not None]
+    def planned(self) -> int | None:
+        """Updates in all epochs of the run; None where nobody can know before."""
+        if self.settings.epochs is None or self.updates_in(0) is None:
+            return None
+        assert self.batches is not None
+        return updates_of_run(self.batches, self.settings.accumulate_grad_batches, self.settings.epochs)
+
+    def updates(self, ahead: int = 0) -> int | None:
+        """Updates of the whole run; None where nobody can know before. ahead: as many more than planned."""
+        planned = self.planned()
+        by_epochs = None if planned is None else planned + ahead
+        known = [number for number in (self.settings.max_steps, by_epochs) if number is not None]
         return min(known, default=None)
 
     def close(self) -> None:
@@ -240,7 +245,7 @@ class Unread(Feeds):
         self._val = self._going = self._before_check = None
         self.batches = self.val_batches = None
 
-    def updates(self) -> int | None:
+    def updates(self, ahead: int = 0) -> int | None:
         return None
 
     def close(self) -> None:

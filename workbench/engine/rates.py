@@ -30,7 +30,7 @@ def plan(session: Session) -> dict[str, Any]:
     settings = session.settings
     counts = settings.lr_schedule != "constant" or isinstance(settings.warmup, float)
     return {
-        "schedule": (settings.lr_schedule, settings.warmup, session.data.updates() if counts else None),
+        "schedule": (settings.lr_schedule, settings.warmup, session.data.updates(session.ahead) if counts else None),
         "swa": (settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy),
     }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from workbench.engine import extras, rates
+from workbench.engine import extras, length, rates
 from workbench.engine.checkpoint import extra_state_of, fill, misfit, tensors_of
 from workbench.engine.checks import Checks
 from workbench.engine.plain import packed
@@ -51,6 +51,7 @@ def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, 
     parts: list[tuple[str, dict[str, Any]]] = [
         ("the fit", {name: getattr(session, name) for name in _COUNTERS}),
         ("the fit", {"settings": _settings(session), "plan": rates.plan(session), "seconds": session.meter.seconds}),
+        ("the fit", {"length": length.state_of(session.data, session.epoch, session.ahead)}),
         ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
         ("the average", {"average": None if average is None else average.state_dict()}),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),

@@ -7,7 +7,7 @@ leaves no trace.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from workbench.engine import rng
 from workbench.engine.compiled import compiled
 from workbench.engine.epoch_loss import EpochLoss
 from workbench.engine.feeds import Feeds, Unread
+from workbench.engine.length import ahead_of_plan
 from workbench.engine.meter import Meter
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.runtime import Runtime
@@ -40,7 +41,10 @@ class Session:
     `step` counts the updates taken, `epoch` the epochs finished, `batch_idx` the batches of this epoch.
     """
 
-    def __init__(self, task: Task, settings: Settings, runtime: Runtime, phase: Phase = "fit") -> None:
+    def __init__(
+        self, task: Task, settings: Settings, runtime: Runtime, phase: Phase = "fit",
+        past: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         settings = limits.effective(settings)
         self.task = task
         self.settings = settings
@@ -57,7 +61,9 @@ class Session:
         self.parameters = [p for _, p in named]
         trains = phase == "fit"
         self.data = Feeds(task, settings) if trains else Unread(task, settings)
-        self.updates = self.data.updates()
+        self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
+        """Updates more than the length of the epochs says, since earlier ones had more (engine/length.py)."""
+        self.updates = self.data.updates(self.ahead)
         self.optimizers = _optimizers(task, settings, self.updates, self.parameters) if trains else []
         self.several = len(self.optimizers) > 1
         self._all_of_them = tuple(self.optimizers)
@@ -296,8 +302,13 @@ def _average(task: Task, settings: Settings) -> Average | None:
 
 
 @contextlib.contextmanager
-def opened(task: Task, settings: Settings, phase: Phase = "fit") -> Iterator[Session]:
-    """A session for one job: seeded, with the process's random state and torch flags put back after."""
+def opened(
+    task: Task, settings: Settings, phase: Phase = "fit", past: Mapping[str, Any] | None = None
+) -> Iterator[Session]:
+    """A session for one job: seeded, with the process's random state and torch flags put back after.
+
+    past: of a fit that goes on, what its length depends on (`length.NAMES` of the state).
+    """
     with rng.kept(), _deterministic(settings.deterministic), task.running(settings, phase):
         rng.seed(settings.seed)
         for spec in (task.train, task.val, task.test, task.predict):
@@ -309,7 +320,7 @@ def opened(task: Task, settings: Settings, phase: Phase = "fit") -> Iterator[Ses
             parameter.grad = None
         session: Session | None = None
         try:
-            session = Session(task, settings, Runtime(settings), phase)
+            session = Session(task, settings, Runtime(settings), phase, past)
             with compiled(task, settings.compile), _watched(settings.detect_anomaly):
                 yield session
         finally:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workbench.commands import Mailbox
-from workbench.engine import loop
-from workbench.engine.checkpoint import save_weights
+from workbench.engine import length, loop
+from workbench.engine.checkpoint import peek, save_weights
 from workbench.engine.checks import Checks
 from workbench.engine.keeper import Keeper
 from workbench.engine.resume import restore
@@ -74,9 +74,10 @@ class Fit(BenchWork):
         self.settings = self._origin.asked if on is None else on.settings
         milestones.check(self.settings)
         early: list[Message] = [] if self._origin.note is None else [self._origin.note]
+        past = None if on is None else peek(on.point.path, *length.NAMES)
         with (
             self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id),
-            opened(self._task, self.settings) as session,
+            opened(self._task, self.settings, past=past) as session,
         ):
             checks = Checks(session)
             if on is not None:
