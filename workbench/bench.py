@@ -284,6 +284,8 @@ class Workbench:
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
         be resolved; nothing broken is written.
         """
+        if any(not job.done() for job in self.jobs):  # it begins a session on the model to see what the run was of
+            raise RuntimeError("a job runs or waits, and the model is its own: export when it is over, or stop() it.")
         from workbench.export.script import export
 
         chosen = run_to_export(run, self.root, self.jobs)

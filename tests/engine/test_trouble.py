@@ -133,7 +133,7 @@ def test_a_guarded_step_is_left_out_on_the_device(bad):
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.tensor([1.0, float("nan") if bad else 1.0, 1.0])
     session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None), buffers=[])
-    opt = SimpleNamespace(optimizer=optimizer, parameters=[weight])
+    opt = SimpleNamespace(optimizer=optimizer, gradients=lambda: [weight.grad])
     assert trouble.can_guard(opt)
     with trouble.guarded(session, opt, torch.tensor(0.5), None):
         optimizer.step()
@@ -146,7 +146,7 @@ def test_a_guarded_step_without_gradients_is_no_error():
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None), buffers=[])
-    opt = SimpleNamespace(optimizer=optimizer, parameters=[weight])
+    opt = SimpleNamespace(optimizer=optimizer, gradients=list)
     with trouble.guarded(session, opt, torch.tensor(0.5), None):
         optimizer.step()
     assert torch.equal(weight.detach(), torch.ones(3))

@@ -33,11 +33,11 @@ def test_only_its_own_and_all_again_afterwards(error):
 
 def test_a_second_toggle_replaces_the_first():
     made = parameters()
-    toggle = Toggle(made)
+    toggle = Toggle()
     toggle.untoggle()
     assert wanted(made) == [True, True, False, True]
-    toggle.toggle({made[0]})
-    toggle.toggle(made[1:])
+    toggle.toggle(made, {made[0]})
+    toggle.toggle(made, made[1:])
     assert wanted(made) == [False, True, False, True]
     toggle.untoggle()
     assert wanted(made) == [True, True, False, True]

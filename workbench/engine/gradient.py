@@ -116,7 +116,7 @@ def _back(session: Session, opt: Optimizing, part: Tensor, *, fresh: bool) -> No
 
 
 def _divided(opt: Optimizing, summed: Tensor, total: Tensor | float) -> Tensor:
-    gradients = [p.grad for p in opt.parameters if p.grad is not None]
+    gradients = opt.gradients()
     divisor = total.to(summed) if isinstance(total, Tensor) else total
     if gradients:
         torch._foreach_div_(gradients, divisor)
@@ -175,6 +175,7 @@ class _Pass:
         if _begins(self._window[number]) and not session.moments.batch_started(batch, self._indices[number]):
             session.cut_short = True
             return False
+        session.look_again()
         session.ready[number] = batch
         return True
 

@@ -28,7 +28,7 @@ class SessionHandle:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._take_step: TakeStep | None = None
-        self._toggle = Toggle(session.parameters)
+        self._toggle = Toggle()
         self._window: Sequence[Any] = ()
         self._share, self._last = 1.0, True
         self.loss: Tensor | None = None
@@ -36,7 +36,7 @@ class SessionHandle:
         self.taken: list[Optimizing] = []
         self._stepped: set[int] = set()
         """Those that have stepped since the scale was last looked at (16-mixed)."""
-        self._kept: dict[int, list[Tensor | None]] = {}
+        self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
         """By optimizer: the gradients with which it asked for a step earlier in the window."""
         self._put_back: list[Callable[[], None]] = []
         """By optimizer: brings back its rates of the window's beginning, in a search."""
@@ -74,7 +74,7 @@ class SessionHandle:
         self._add_kept(opt)
         if not self._last or self._take_step is None:
             # Set aside, so that what another network's backward leaves in these parameters does not count.
-            self._kept[optimizer] = [p.grad for p in opt.parameters]
+            self._kept[optimizer] = [(p, p.grad) for p in opt.trained if p.grad is not None]
             opt.optimizer.zero_grad()
             return
         own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
@@ -96,9 +96,8 @@ class SessionHandle:
             self.step(optimizer)
 
     def _add_kept(self, opt: Optimizing) -> None:
-        for parameter, kept in zip(opt.parameters, self._kept.pop(opt.index, ()), strict=False):
-            if kept is not None:
-                parameter.grad = kept if parameter.grad is None else parameter.grad + kept
+        for parameter, kept in self._kept.pop(opt.index, ()):
+            parameter.grad = kept if parameter.grad is None else parameter.grad + kept
 
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
         self._session.clip_next[optimizer] = (clip_val, algorithm)
@@ -107,7 +106,7 @@ class SessionHandle:
         self._session.optimizers[optimizer].optimizer.zero_grad()
 
     def toggle(self, optimizer: int) -> None:
-        self._toggle.toggle(self._session.optimizers[optimizer].parameters)
+        self._toggle.toggle(self._session.trained, self._session.optimizers[optimizer].trained)
 
     def untoggle(self, optimizer: int) -> None:
         self._toggle.untoggle()
@@ -123,6 +122,7 @@ def _started(session: Session, batch: Any, index: int) -> bool:
         session.moments.batch_ended(*session.ending)
         session.ending = None
     session.cut_short = not session.moments.batch_started(batch, index)
+    session.look_again()
     return not session.cut_short
 
 

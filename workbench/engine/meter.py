@@ -88,7 +88,7 @@ class Meter:
     def places(self, layers: tuple[int, ...]) -> Tensor:
         """The numbers of these layers, as an index on the device; made once, since making it waits for the device."""
         if layers not in self._places:
-            self._places[layers] = torch.tensor(layers, device=self._ring.device)
+            self._places[layers] = torch.tensor(layers, dtype=torch.long, device=self._ring.device)
         return self._places[layers]
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from workbench.task.moments import Moments
@@ -15,12 +15,13 @@ from workbench.task.protocol import Optimization, Schedule
 
 
 class Optimizing:
-    """Wraps an `Optimization`: `parameters` are those of its groups that require a gradient.
+    """Wraps an `Optimization`: `parameters` are those of its groups that required a gradient when the session began.
 
-    `places` are their numbers among the session's parameters; `whole`: they are all of them, in order.
+    `places` are their numbers among the session's parameters; `whole`: they are all of them, in order. `late` are those
+    that came later (unfrozen by a hook, or in a group that it added), and `trained` are both, in the order of `model`.
     """
 
-    def __init__(self, index: int, made: Optimization, parameters: list[Tensor]) -> None:
+    def __init__(self, index: int, made: Optimization, parameters: list[Tensor], model: nn.Module) -> None:
         self.index = index
         self.optimizer = made.optimizer
         self.schedules: tuple[Schedule, ...] = made.schedules
@@ -35,10 +36,31 @@ class Optimizing:
         self.places = tuple(sorted(own))
         self.whole = len(self.places) == len(parameters)
         self.parameters = [parameters[n] for n in self.places]
+        self.trained, self.late = self.parameters, list[Tensor]()
+        self._model = model
+        groups = self.optimizer.param_groups
+        self._seen = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         self.taken = 0
         """Steps taken."""
         self.extra: dict[str, Any] = {}
         """What `training_step` is told beside the batch: which optimizer it is, where there are several."""
+
+    def look_again(self) -> None:
+        """Find the model's parameters that have begun to train. One that is frozen later stays: it has no gradient."""
+        groups = self.optimizer.param_groups
+        new = [p for group in groups for p in group["params"] if p.requires_grad and id(p) not in self._seen]
+        if not new:
+            return
+        self._seen |= {id(p): p for p in new}
+        # In the model's order, whenever each came: the norm over them depends on it in its last bits, and a run that goes
+        # on may find at once what came one by one.
+        there, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
+        self.trained = [p for p in self._model.parameters() if id(p) in there]
+        self.late = [p for p in self.trained if id(p) not in first]
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients that are there, in the order of `trained`."""
+        return [p.grad for p in self.trained if p.grad is not None]
 
     @property
     def lr(self) -> float:

@@ -110,7 +110,7 @@ def _gradients(session: Session) -> dict[str, Tensor]:
     """Gradients that count on, where the task drops them itself."""
     if not (session.task.manual or session.moments.zeroes):
         return {}
-    named = zip(session.names, session.parameters, strict=True)
+    named = session.task.model.named_parameters()
     return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 

@@ -58,7 +58,7 @@ class Session:
         if not named:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
         self.names = tuple(name for name, _ in named)
-        self.parameters = [p for _, p in named]
+        self.parameters: list[Tensor] = [p for _, p in named]
         trains = phase == "fit"
         self.data = Feeds(task, settings) if trains else Unread(task, settings)
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
@@ -163,7 +163,7 @@ class Session:
 
     def clip(self, index: int, clip_val: float, algorithm: str) -> None:
         """Clip the gradients of one optimizer in place, for a task that does it itself."""
-        gradients = [p.grad for p in self.optimizers[index].parameters if p.grad is not None]
+        gradients = self.optimizers[index].gradients()
         if algorithm == "value":
             clipping.clip_value(gradients, clip_val)
         elif gradients:
@@ -193,7 +193,7 @@ class Session:
 
     def only(self, opt: Optimizing) -> contextlib.AbstractContextManager[None]:
         """Inside, only this optimizer's parameters require gradients."""
-        return toggled(self.parameters, opt.parameters) if self.several else _AS_IT_IS
+        return toggled(self.trained, opt.trained) if self.several else _AS_IT_IS
 
     @contextlib.contextmanager
     def measuring_only(self, wanted: bool) -> Iterator[None]:
@@ -242,12 +242,28 @@ class Session:
             self.moments.train_started()
         if not self.mid_epoch:
             self.moments.epoch_started()
+        self.look_again()
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """The parameters that trained from the start, and those of optimizers that have begun to since."""
+        late = [p for opt in self.optimizers for p in opt.late]
+        return [*self.parameters, *late] if late else self.parameters
+
+    def look_again(self) -> None:
+        """Hooks of the task have run: parameters may have begun to train."""
+        for opt in self.optimizers:
+            opt.look_again()
+
+    def drop_gradients(self) -> None:
+        """No parameter has a gradient any more."""
+        for parameter in self.trained:
+            parameter.grad = None
 
     def close(self) -> None:
         """Let go of gradients and loader processes."""
         self.moments.clipper = self._clipper  # of the session that this one was opened within
-        for parameter in self.parameters:
-            parameter.grad = None
+        self.drop_gradients()
         self.data.close()
 
 
@@ -259,7 +275,7 @@ def _optimizers(
 ) -> list[Optimizing]:
     made = task.configure(settings, updates)
     listed = [made] if isinstance(made, Optimization) else list(made)
-    found = []
+    found: list[Optimizing] = []
     frequencies = [optimization.frequency for optimization in listed]
     for index, optimization in enumerate(listed):
         # One that has its turn now and then has a schedule for its own turns.
@@ -267,7 +283,7 @@ def _optimizers(
         schedule = built_in(optimization.optimizer, settings, own)
         if schedule is not None:
             optimization.schedules = (*optimization.schedules, Schedule(schedule))
-        found.append(Optimizing(index, optimization, parameters))
+        found.append(Optimizing(index, optimization, parameters, task.model))
     if found[0].made_lr is None:
         found[0].base_lr = settings.lr
     if len(found) > 1 and not task.manual:

@@ -41,6 +41,8 @@ class Snapshot:
     counters: tuple[int, int, int, dict[int, Any]]
     scaler: dict[str, Any]
     modes: Modes
+    trained: tuple[tuple[nn.Parameter, bool], ...]
+    """Parameters, and whether each trains."""
     random: rng.RandomState
 
     @classmethod
@@ -60,6 +62,7 @@ class Snapshot:
             (session.step, session.epoch, session.batch_idx, session.hiddens),
             copy.deepcopy(session.precision.state_dict()),
             Modes.of(session.task),
+            tuple((p, p.requires_grad) for module in session.task.modules for p in module.parameters()),
             rng.RandomState.capture(),
         )
 
@@ -76,9 +79,10 @@ class Snapshot:
                 opt.base_lr, opt.taken = base_lr, taken
             session.precision.load_state_dict(self.scaler)
         finally:
-            for parameter in session.parameters:
-                parameter.grad = None
+            session.drop_gradients()
             session.step, session.epoch, session.batch_idx, session.hiddens = self.counters
             session.next_hiddens = {}
             self.modes.restore()
+            for parameter, trains in self.trained:
+                parameter.requires_grad_(trains)
             self.random.restore()

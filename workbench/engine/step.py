@@ -145,11 +145,12 @@ def _by_closure(
 
 def _undo(opt: Optimizing) -> Callable[[], None]:
     """Brings weights and state of the optimizer back to what they are now."""
-    weights, state = [p.detach().clone() for p in opt.parameters], copy.deepcopy(opt.optimizer.state_dict())
+    trained = opt.trained
+    weights, state = [p.detach().clone() for p in opt.trained], copy.deepcopy(opt.optimizer.state_dict())
 
     def undo() -> None:
         with torch.no_grad():
-            for parameter, value in zip(opt.parameters, weights, strict=True):
+            for parameter, value in zip(trained, weights, strict=True):
                 parameter.copy_(value)
         opt.optimizer.load_state_dict(state)
 
@@ -189,7 +190,7 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
 
 def _ready(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor) -> Tensor | None:
     """Measure, check and clip the gradients of one optimizer; their total norm before clipping, if it was measured."""
-    gradients = [p.grad for p in opt.parameters if p.grad is not None]
+    gradients = opt.gradients()
     measures = gradients and session.norm_order and session.records
     total = _measure(session, opt, gradients) if measures else None
     if session.on_cpu:
@@ -228,7 +229,11 @@ def _measure(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> 
     norms = layer_norms(gradients, session.norm_order)
     total = total_norm(norms, session.norm_order)
     meter.total[session.column(opt)][row].copy_(total)
-    if opt.whole and len(gradients) == len(opt.parameters):
+    if opt.late:  # those that trained from the start have columns
+        late = {id(p) for p in opt.late}
+        there = (p for p in opt.trained if p.grad is not None)
+        norms = norms[meter.places(tuple(n for n, p in enumerate(there) if id(p) not in late))]
+    if opt.whole and len(norms) == len(opt.parameters):
         meter.layers[row].copy_(norms)
     else:  # a parameter without a gradient has no norm, which is not a norm of zero
         has = tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if p.grad is not None)

@@ -93,16 +93,14 @@ def check(
 
 
 def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: float) -> str:
+    trained = {id(p) for p in opt.trained}
+    named = dict(session.task.model.named_parameters())
     text = finite.explain(
         session.step,
         value,
-        {
-            session.names[n]: p.grad
-            for n, p in zip(opt.places, opt.parameters, strict=True)
-            if p.grad is not None
-        },
+        {name: p.grad for name, p in named.items() if id(p) in trained and p.grad is not None},
         [item.batch for item in window] if session.tbptt is not None else window,
-        dict(session.task.model.named_parameters()),
+        named,
     )
     replays = session.recording and not session.task.manual
     where = _replayed(session, opt, session.recent[-1]) if replays else None
@@ -133,7 +131,7 @@ def landed(session: Session, step: int) -> str | None:
     if session.task.manual or session.device.type != "cuda":
         return None
     moment = next((m for m in session.recent if m.step == step), None)
-    if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.parameters):
+    if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.trained):
         return None  # the weights are gone already: a replay would say nothing of where it began
     return _replayed(session, session.optimizers[0], moment)
 
@@ -173,7 +171,7 @@ def guarded(session: Session, opt: Optimizing, loss: Tensor, total: Tensor | Non
     """Inside, a step with numbers that are not finite is not taken, and nobody waits to see whether it was."""
     optimizer: Any = opt.optimizer
     if total is None or session.norm_order not in EXACT:
-        gradients = [p.grad for p in opt.parameters if p.grad is not None]
+        gradients = opt.gradients()
         total = total_norm(layer_norms(gradients, math.inf), math.inf) if gradients else torch.zeros_like(loss)
     bad = ~torch.isfinite(total + loss)
     optimizer.grad_scale, optimizer.found_inf = None, bad.float().reshape(())

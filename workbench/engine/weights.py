@@ -7,7 +7,7 @@ import copy
 import random
 import zlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,6 +38,8 @@ class Weights:
     values: tuple[tuple[Slot, Tensor], ...]
     attributes: tuple[tuple[nn.Module, dict[str, Any]], ...]
     held: tuple[Callable[[], object], ...]
+    names: tuple[tuple[nn.Module, frozenset[str]], ...]
+    """All that each module had of its own, plain or not."""
 
     @classmethod
     def of(cls, task: Task, tensors: bool = False) -> Weights:
@@ -56,7 +58,8 @@ class Weights:
         held = [back for part in parts for back in _held(part)]
         if tensors:
             held += [back for part in parts for back in _attributes(part)]
-        return cls(tuple(values), tuple((part, plain_attributes(part)) for part in parts), tuple(held))
+        attributes = tuple((part, plain_attributes(part)) for part in parts)
+        return cls(tuple(values), attributes, tuple(held), tuple((part, frozenset(_own(part))) for part in parts))
 
     def put(self, task: Task) -> None:
         """Make these the task's weights, in place where the tensors are still there."""
@@ -71,25 +74,33 @@ class Weights:
         for (part, kind, name), _ in list(_slots(parts_of(task))):
             if kind == "_buffers" and (id(part), kind, name) not in known:
                 del part._buffers[name]
+        for part, names in self.names:
+            _drop_others(part, names)
         for part, attributes in self.attributes:
             for attribute, own in attributes.items():
                 set_attribute(part, attribute, copy.deepcopy(own))
         for back in self.held:
             back()
 
-    def with_attributes(self, changed: Mapping[nn.Module, Mapping[str, Any]]) -> Weights:
-        """The same weights, with some attributes of some modules as given."""
-        attributes = tuple((part, {**own, **changed.get(part, {})}) for part, own in self.attributes)
-        return replace(self, attributes=attributes)
+    def with_changes(self, before: Mark, now: Mark) -> Weights:
+        """The same weights, with the attributes that were set between two marks."""
+        plain, others = now.set_since(before), now.names_since(before)
+        attributes = tuple((part, {**own, **plain.get(part, {})}) for part, own in self.attributes)
+        names = tuple((part, own.union(plain.get(part, ()), others.get(part, ()))) for part, own in self.names)
+        return replace(self, attributes=attributes, names=names)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What tells whether a task's weights or attributes were changed: checksums, and the attributes."""
+    """What tells whether a task's weights or attributes were changed: checksums, and the attributes.
+
+    `attributes` are copies of the plain ones, `own` are all of them, and parameters and submodules, as they are.
+    """
 
     parameters: int
     buffers: int
     attributes: Mapping[nn.Module, Mapping[str, Any]]
+    own: Mapping[nn.Module, Mapping[str, Any]]
 
     @classmethod
     def of(cls, task: Task) -> Mark:
@@ -97,9 +108,9 @@ class Mark:
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # Another buffer means another model, and so another start.
         shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
-        return cls(
-            checksum(parameters, shapes), checksum(buffers), {part: plain_attributes(part) for part in parts_of(task)}
-        )
+        parts = parts_of(task)
+        attributes = {part: plain_attributes(part) for part in parts}
+        return cls(checksum(parameters, shapes), checksum(buffers), attributes, {part: _own(part) for part in parts})
 
     def set_since(self, before: Mark) -> dict[nn.Module, dict[str, Any]]:
         """The attributes that are new or different."""
@@ -107,6 +118,14 @@ class Mark:
         return {
             part: {k: v for k, v in now.items() if before.attributes.get(part, {}).get(k, missing) != v}
             for part, now in self.attributes.items()
+        }
+
+    def names_since(self, before: Mark) -> dict[nn.Module, set[str]]:
+        """The names of what is new, or another object."""
+        missing = object()
+        return {
+            part: {k for k, v in now.items() if before.own.get(part, {}).get(k, missing) is not v}
+            for part, now in self.own.items()
         }
 
 
@@ -181,6 +200,22 @@ def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
 
 def _is_own(name: str) -> bool:
     return name not in COMMON and not name.startswith("__")
+
+
+def _own(part: nn.Module) -> dict[str, Any]:
+    """A module's own attributes, parameters and submodules."""
+    return {**{k: v for k, v in vars(part).items() if _is_own(k)}, **part._parameters, **part._modules}
+
+
+def _drop_others(part: nn.Module, names: Collection[str]) -> None:
+    """Drop the attributes that are not among these: what a fit first makes is not there when one begins afresh.
+
+    All of them or none: a flag may tell of a tensor beside it, or of a layer, and layers stay.
+    """
+    others = [name for name in _own(part) if name not in names]
+    if not any(name in part._parameters or name in part._modules for name in others):
+        for name in others:
+            del vars(part)[name]
 
 
 def _put_all_back(part: nn.Module, kept: Mapping[str, Any]) -> None:

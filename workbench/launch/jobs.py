@@ -60,6 +60,10 @@ class BenchWork(abc.ABC):
             emit(self._place.trouble)
 
 
+_PAST = 60.0
+"""Seconds that a fit which goes on waits at most until its past is written."""
+
+
 class Fit(BenchWork):
     """Train from a start, and leave the trained weights in the model and in the run's folder."""
 
@@ -86,6 +90,8 @@ class Fit(BenchWork):
             story = None if on is None else on.story()
             self._begin("fit", session, emit, session.updates, session.settings.epochs, story)
             del story  # all of its past need not be held any longer
+            if on is not None:
+                emit.settle(_PAST)  # before its checkpoints are here: none may be ahead of the record
             for message in early:
                 emit(message)
             at_epoch = milestones.milestones(session)

@@ -29,8 +29,8 @@ class Outlet(Protocol):
 
     def __call__(self, event: Event, /) -> None: ...
 
-    def settle(self) -> None:
-        """Wait until the record holds all that was emitted; a few seconds at most."""
+    def settle(self, seconds: float = 3.0) -> None:
+        """Wait until the record holds all that was emitted; so long at most."""
 
 
 class Work(Protocol):

@@ -16,7 +16,7 @@ class Start:
     """The weights that fits of one bench start from.
 
     They are those that the model had when the bench was made, until the user changes them between two jobs.
-    Attributes (a dropout's p, say) that the user set since hold as they are.
+    Attributes (a dropout's p, say) that the user set since hold as they are; those that a job first made are dropped.
     """
 
     def __init__(self, task: Task) -> None:
@@ -47,7 +47,7 @@ class Start:
             self._fresh = Weights.of(self._task)
             emit(Message("The model's weights were changed since the last job; they are the new start."))
         else:
-            self._fresh = self._fresh.with_attributes(now.set_since(self._left))
+            self._fresh = self._fresh.with_changes(self._left, now)
             if fresh and now.buffers != self._left.buffers:
                 # A forward in training mode moves a BatchNorm's statistics: that asks for no other start.
                 emit(Message("The model's buffers were changed since the last job, its parameters not: put back."))

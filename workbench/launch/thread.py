@@ -27,9 +27,6 @@ Tell = Callable[[AnyJob, Event], Sequence[str]]
 SWITCH_INTERVAL = 5e-4
 """Seconds between thread switches while a job runs: a busy cell then slows training half as much."""
 
-SETTLE = 3.0
-"""Seconds that a checkpoint waits for the record at most."""
-
 _open: weakref.WeakSet[ThreadLauncher] = weakref.WeakSet()
 
 
@@ -145,11 +142,11 @@ class _Desk:
         clerk.join()
         self._job.end(end, error)
 
-    def settle(self) -> None:
+    def settle(self, seconds: float = 3.0) -> None:
         """Wait for the clerk, so that what is saved next lies behind its record; a slow listener is not waited for."""
         reached = threading.Event()
         self._post.put(reached)
-        reached.wait(SETTLE)
+        reached.wait(seconds)
 
     def __call__(self, event: Event, /) -> None:
         """Post an event, and keep what the end will say."""

@@ -85,18 +85,23 @@ def find(run: Path, which: str | int) -> Checkpoint:
 
 
 def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
-    """Those that may go: all but the best `top_k` (-1: none may go) and the last."""
+    """Those that may go: all but the best `top_k` (-1: none may go) and the last.
+
+    The one of a fit's end is often of the same moment as the one behind its last check: these two take one place.
+    """
     if top_k < 0:
         return []
     ordered = sorted(there, key=_age)
-    stay = [*_ranked(ordered, mode)[:top_k], *ordered[-1:]]
+    ranked = _ranked(ordered, mode)
+    best = _moments(ranked)[:top_k]
+    stay = [*(one for one in ranked if _moment(one) in best), *ordered[-1:]]
     return [one for one in ordered if one not in stay]
 
 
 def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
-    """The values of this monitor among them, the best first."""
+    """The values of this monitor among them, the best first; two checkpoints of one moment have one."""
     same = [one for one in there if one.monitor == monitor]
-    return [one.value for one in _ranked(same) if one.value is not None]
+    return [value for _, value in _moments(_ranked(same)) if value is not None]
 
 
 def _ranked(there: Sequence[Checkpoint], mode: Mode | None = None) -> list[Checkpoint]:
@@ -107,6 +112,14 @@ def _ranked(there: Sequence[Checkpoint], mode: Mode | None = None) -> list[Check
     sign = -1.0 if (mode or known[-1].mode) == "max" else 1.0
     same = [one for one in known if one.monitor == known[-1].monitor]
     return sorted(same, key=lambda one: (sign * (one.value or 0.0), -one.step, not one.end))
+
+
+def _moments(ranked: Iterable[Checkpoint]) -> list[tuple[int, float | None]]:
+    return list(dict.fromkeys(map(_moment, ranked)))
+
+
+def _moment(one: Checkpoint) -> tuple[int, float | None]:
+    return one.step, one.value
 
 
 def _age(one: Checkpoint) -> tuple[int, bool]:

@@ -12,7 +12,7 @@ from workbench.task.lightning_hooks import hooks_of, own_method
 from workbench.task.lightning_refused import explain_no_logger
 from workbench.task.lightning_setup import Preparation
 from workbench.task.lightning_views import StepsByTaking
-from workbench.task.moments import Stage, Values
+from workbench.task.moments import Stage, Values, in_its_turn
 
 # Within an update; those of the second line are left to the module itself where it optimises manually.
 _WITHIN = (
@@ -168,9 +168,10 @@ class LightningMoments(DataMoments):
 
     def step_schedule(self, scheduler: Any, metric: float | None, usual: Callable[[], None]) -> None:
         if "lr_scheduler_step" in self._own:
-            self._say("lr_scheduler_step", scheduler, metric)
+            with in_its_turn(scheduler):
+                self._say("lr_scheduler_step", scheduler, metric)
         else:
-            usual()
+            super().step_schedule(scheduler, metric, usual)
 
     # -- of an evaluation
 

@@ -7,7 +7,7 @@ whose moments lie within an update (`within`) takes the long way of `engine/hook
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -103,7 +103,8 @@ class Moments:
 
     def step_schedule(self, scheduler: Any, metric: float | None, usual: Callable[[], None]) -> None:
         """Step a scheduler; metric: what a ReduceLROnPlateau watches."""
-        usual()
+        with in_its_turn(scheduler):
+            usual()
 
     # -- of an evaluation ("val", "test", "predict"): random numbers and modes come back behind it
 
@@ -163,3 +164,21 @@ class Moments:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
+
+
+@contextlib.contextmanager
+def in_its_turn(scheduler: Any) -> Iterator[None]:
+    """Inside, a step of this scheduler is no mistake, also where its optimizer has taken none.
+
+    An optimizer may have had no turn yet, or have taken its steps before the scheduler was made: torch would warn of a
+    wrong order, which is not the user's. Of one in the user's own calls it warns still.
+    """
+    optimizer = getattr(scheduler, "optimizer", None)
+    if optimizer is None or getattr(optimizer, "_opt_called", False):
+        yield
+        return
+    optimizer._opt_called = True
+    try:
+        yield
+    finally:
+        optimizer._opt_called = False

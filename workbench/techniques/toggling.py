@@ -15,15 +15,14 @@ from workbench.task.protocol import TaskError
 class Toggle:
     """Switches off the gradients of all parameters but one optimizer's, until `untoggle`."""
 
-    def __init__(self, all_parameters: Sequence[Tensor]) -> None:
-        self._parameters = all_parameters
+    def __init__(self) -> None:
         self._off: list[Tensor] = []
 
-    def toggle(self, own: Collection[Tensor]) -> None:
+    def toggle(self, all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> None:
         """From here on only those of `own` (by identity) that required gradients before still do."""
         self.untoggle()
         kept = {id(p) for p in own}
-        self._off = [p for p in self._parameters if p.requires_grad and id(p) not in kept]
+        self._off = [p for p in all_parameters if p.requires_grad and id(p) not in kept]
         for parameter in self._off:
             parameter.requires_grad_(False)
 
@@ -37,9 +36,9 @@ class Toggle:
 @contextlib.contextmanager
 def toggled(all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> Iterator[None]:
     """Inside, only those of `own` (by identity) that required gradients before still do."""
-    toggle = Toggle(all_parameters)
+    toggle = Toggle()
     try:
-        toggle.toggle(own)
+        toggle.toggle(all_parameters, own)
         yield
     finally:
         toggle.untoggle()

@@ -83,8 +83,7 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
             # The frames hold what took the memory, and bringing the session back takes some.
             traceback.clear_frames(error.__traceback__)
         finally:
-            for parameter in session.parameters:
-                parameter.grad = None
+            session.drop_gradients()
             _let_go()
         return Trial(size, False, error=said)
 
