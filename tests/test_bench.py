@@ -231,12 +231,81 @@ def test_an_attribute_that_the_user_set_holds(tmp_path):
     assert np.array_equal(second.history["loss"], expected.history["loss"])  # and from the fresh weights
 
 
-def test_load_waits_for_no_running_job(tmp_path):
+class Remembers(torch.nn.Module):
+    """Makes attributes at its first forwards: plain ones, and a tensor of which one tells."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.memory = torch.nn.Linear(6, 3), object()
+        self.made = 0
+
+    def forward(self, x):
+        self.best = max(getattr(self, "best", 0), self.net.weight.abs().max().item())
+        self.memory = 1.0
+        if not hasattr(self, "noise"):
+            self.noise, self.width = torch.zeros(x.shape[1]), x.shape[1]
+            self.mark = getattr(self, "mark", None) or object()
+            self.made += 1
+        return self.net(x + self.noise[: self.width])
+
+
+def test_a_fresh_fit_has_nothing_of_what_a_fit_first_made(tmp_path):
+    model = Remembers()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    seen = []
+    for lr in (1.0, 1e-6):  # the first ends far from where both start
+        b.fit(lr=lr).result()
+        seen.append((model.best, model.made, model.memory))
+    twin = Remembers()
+    bench(twin, labelled(), tmp_path / "b", max_epochs=1).fit(lr=1e-6).result()
+    assert seen[0][0] > seen[1][0]
+    assert seen[1] == (twin.best, twin.made, twin.memory)
+    b.find_lr(num_training=3).result()
+    b.fit("continue", max_epochs=2).result()
+    assert model.made == 1  # one that goes on has it still
+
+
+def test_what_the_user_set_beside_what_a_fit_made_stays(tmp_path):
+    model = Remembers()
+    b = bench(model, labelled(), tmp_path, max_epochs=1)
+    b.fit().result()
+    model.best, model.mark, model.mine = 1e6, object(), [object()]
+    mark, mine = model.mark, model.mine
+    for _ in range(2):
+        b.fit().result()
+        assert model.best == 1e6
+        assert model.mark is mark
+        assert model.mine is mine
+
+
+def test_a_layer_that_a_fit_made_keeps_what_was_made_with_it(tmp_path):
+    class Late(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.net, self.calls = torch.nn.Linear(6, 3), 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls > 5 and not hasattr(self, "drop"):
+                self.drop, self.scale = torch.nn.Dropout(0.0), 2.0
+            return self.net(x) if self.calls <= 5 else self.scale * self.drop(self.net(x))
+
+    b = bench(Late(), labelled(), tmp_path, max_epochs=1)
+    first, second = b.fit().result(), b.fit().result()
+    assert np.array_equal(first.history["loss"], second.history["loss"])
+
+
+def test_load_and_export_wait_for_no_running_job(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, max_steps=2)
     first = b.fit().result()
     job = b.fit(max_steps=10**7)
     with pytest.raises(RuntimeError, match="a job runs"):
         b.load(first)
+    with pytest.raises(RuntimeError, match="a job runs"):
+        b.export(tmp_path / "train.py", run=first)
+    assert not (tmp_path / "train.py").exists()
     job.stop()
     job.wait()
     b.load(first)

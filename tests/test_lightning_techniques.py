@@ -20,7 +20,6 @@ from workbench.engine.predict import predict
 from workbench.engine.session import opened
 from workbench.settings import Settings
 from workbench.task.make import task_of
-from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")
 boring = importlib.import_module("lightning.pytorch.demos.boring_classes")

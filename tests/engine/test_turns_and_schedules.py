@@ -41,3 +41,51 @@ def test_each_has_a_schedule_of_its_own_turns(tmp_path, frequencies):
         turns = len(rates)
         expected = [0.01 * ((k + 1) / 2 if k < 2 else (turns - k) / (turns - 2)) for k in range(turns)]
         np.testing.assert_allclose(rates, expected, rtol=1e-6)
+
+
+class Falling(Duel):
+    """The second's rate falls at the end of each epoch."""
+
+    def configure_optimizers(self):
+        first, second = super().configure_optimizers()
+        falls = {"scheduler": torch.optim.lr_scheduler.StepLR(second["optimizer"], 1), "interval": "epoch"}
+        return [first, {**second, "lr_scheduler": falls}]
+
+
+class FallingByHand(Falling):
+    def lr_scheduler_step(self, scheduler, metric):
+        scheduler.step()
+
+
+SWA = {"weight_averaging": "swa", "swa_epoch_start": 1, "swa_lrs": 0.1}
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(Falling, {}), (FallingByHand, {}), (Duel, SWA)])
+def test_one_without_a_turn_yet_is_no_mistake(tmp_path, kind, settings):
+    """Its schedule falls with the epochs: torch would warn, and a warning from the workbench is an error here."""
+    run = wb.Workbench(
+        kind((4, 1)), train=labelled(16), root=tmp_path, batch_size=8, max_epochs=4, accelerator="cpu", **settings,
+    ).fit().result()  # fmt: skip
+    assert run.status == "finished"
+
+
+def test_a_mistake_of_ones_own_is_warned_of(tmp_path):
+    class Wrong(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization, self.net = False, nn.Linear(6, 1)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 100)]
+
+        def training_step(self, batch, batch_idx):
+            self.lr_schedulers().step()
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(self.net(batch[0]).square().mean())
+            optimizer.step()
+
+    bench = wb.Workbench(Wrong(), train=labelled(16), root=tmp_path, batch_size=8, max_epochs=1, accelerator="cpu")
+    with pytest.warns(UserWarning, match=r"before `optimizer\.step\(\)`"):
+        bench.fit().wait()

@@ -133,6 +133,19 @@ def test_the_last_and_the_best_stay(values, top_k, mode):
     assert len(stay) <= top_k + 1
 
 
+def test_the_end_and_the_check_of_one_moment_take_one_place(tmp_path):
+    put(tmp_path, 10, 0.3)
+    put(tmp_path, 20, 0.4)
+    put(tmp_path, 30, 0.1)
+    put(tmp_path, 30, 0.1, end=True)
+    there = list_checkpoints(tmp_path)
+    assert [one.name for one in obsolete(there, 2, "min")] == ["00000020"]
+    assert [one.name for one in obsolete(there, 1, "min")] == ["00000010", "00000020"]
+    assert [one.name for one in obsolete(there, 0, "min")] == ["00000010", "00000020", "00000030"]
+    assert best_values(there, "val_loss") == [0.1, 0.3, 0.4]  # and so does whoever asks if a value is among the best
+    assert find(tmp_path, "best").end
+
+
 def test_of_equal_ones_the_later_stays():
     assert [one.step for one in obsolete(made([0.5, 0.5, 0.5, None]), 1, "min")] == [1, 2]
 
