@@ -129,8 +129,8 @@ def test_stop_and_continue(lab: Lab, panel: Locator) -> None:
     lab.execute("bench.set(max_epochs=-(-bench.job.updates // 23) + 2)")  # of 23 updates; two more, as `set` counts
     go_on.click()
     lab.until("print(len(bench.jobs), bench.job.status)", "2 finished", timeout=60)
-    resumed, run = lab.execute("run = bench.job.result(); print([e.step for e in run.resumes], run.id)").splitlines()[-1].split(" ")
-    assert (resumed, run) == (f"[{stopped}]", "0002-fit")
+    told = lab.execute("run = bench.job.result(); print([e.step for e in run.resumes], run.resumes[0].run == bench.jobs[0].id)")
+    assert told.splitlines()[-1] == f"[{stopped}] True"
     expect(panel.locator(".wb-code")).to_contain_text("bench.fit(start='continue')")
     expect(panel).to_contain_text("finished")
     expect(go_on).to_be_hidden()
@@ -148,7 +148,7 @@ def test_stop_and_continue(lab: Lab, panel: Locator) -> None:
 
 def test_four_clicks(lab: Lab, panel: Locator) -> None:
     """Find, use, find, use, fit: what the README's picture shows; then the page is loaded again."""
-    lab.execute("bench.set(max_epochs=12)")
+    lab.execute("bench.set(max_epochs=12, batch_size=48)")  # none of the sizes that are tried: any best one is another
     panel.locator(".wb-step").first.get_by_role("button", name="Find").click()
     lab.until("print(bench.job and bench.job.status)", "finished", timeout=90)
     panel.locator(".wb-step").first.locator("button.wb-use").click()
