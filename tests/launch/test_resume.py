@@ -346,6 +346,8 @@ def test_two_benches_on_one_root(tmp_path):
     stopped_at(one, 4)
     stopped_at(two, 11)
     first, second = one.fit(start="continue"), two.fit(start="continue")
+    assert first.wait()
+    assert second.wait()  # what is made below draws random numbers, and so would the fit
     assert same_runs(first.result(), whole(tmp_path / "a", **RICH)[0])
     assert same_runs(second.result(), whole(tmp_path / "b", **{**RICH, "seed": 5})[0])
     # And each can go on from what the other has left.
