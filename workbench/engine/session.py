@@ -68,16 +68,25 @@ class Session:
         self.several = len(self.optimizers) > 1
         self._all_of_them = tuple(self.optimizers)
         self._frequencies = [opt.frequency for opt in self.optimizers]
+        self._begin_counting()
+        self._hear(task)
+        task.follow(self)
+        if trains and self.optimizers[0].base_lr != settings.lr:
+            self.set_lr(settings.lr)
+        self.average = _average(task, settings) if trains else None
+        self.averaged_parameters = list(task.model.parameters())
+        self.handle: object | None = None
+        """What a task with manual optimisation steps through (engine/manual.py)."""
+        self._begin_measuring(settings)
+
+    def _begin_counting(self) -> None:
+        """How far it has come."""
         self.step = 0
         self.epoch = 0
         self.batch_idx = 0
         self.stage: Literal["sanity", "train", "val", "test", "predict", ""] = ""
         self.metrics: dict[str, float] = {}
         """The latest value of every metric that the run has reported."""
-        self.moments = Moments() if task.moments is None else task.moments
-        self._clipper, self.moments.clipper = self.moments.clipper, self.clip
-        self.within = self.moments.within
-        """Whether the task wants something within an update (engine/hooked.py)."""
         self.fitting = self.mid_epoch = self.checking = self.resumed = False
         """Whether a fit goes on; an epoch of it has begun and is not over; all of its updates are taken, and its check is
         to come; whether the fit goes on from a checkpoint."""
@@ -89,6 +98,16 @@ class Session:
         """The epochs whose end the schedules have followed."""
         self.cut_short = False
         """Whether the task leaves out the rest of this epoch."""
+        self.hiddens: dict[int, Any] = {}
+        """State carried from one piece of a batch to the next, by optimizer (truncated BPTT)."""
+        self.next_hiddens: dict[int, Any] = {}
+
+    def _hear(self, task: Task) -> None:
+        """What the task hears of an update, and says in it."""
+        self.moments = Moments() if task.moments is None else task.moments
+        self._clipper, self.moments.clipper = self.moments.clipper, self.clip
+        self.within = self.moments.within
+        """Whether the task wants something within an update (engine/hooked.py)."""
         self.ready: dict[int, Any] = {}
         """The batches of the window at hand that lie on the device, where the task hears of them."""
         self.ending: tuple[Any, Any, int] | None = None
@@ -97,23 +116,16 @@ class Session:
         """Whether batches are copied to the device, or handed over in the task's own way."""
         self.noted: dict[str, Tensor | float] = {}
         """The latest value of each metric that the task logged for single updates."""
-        self.hiddens: dict[int, Any] = {}
-        """State carried from one piece of a batch to the next, by optimizer (truncated BPTT)."""
-        self.next_hiddens: dict[int, Any] = {}
+
+    def _begin_measuring(self, settings: Settings) -> None:
+        """What is clipped, measured and remembered of updates."""
         self.tbptt = settings.truncated_bptt_steps
-        task.follow(self)
-        if trains and self.optimizers[0].base_lr != settings.lr:
-            self.set_lr(settings.lr)
         norm = settings.track_grad_norm
         self.norm_order = None if norm is None else float(norm)
         self.clip_val = settings.gradient_clip_val
         self.clip_next: dict[int, tuple[float, str]] = {}
         """How a manual task wants the gradients of an optimizer clipped at its next step."""
         self.recording = self.measuring = self.scheduling = True
-        self.average = _average(task, settings) if trains else None
-        self.averaged_parameters = list(task.model.parameters())
-        self.handle: object | None = None
-        """What a task with manual optimisation steps through (engine/manual.py)."""
         self.epoch_loss = EpochLoss()
         self.notes: list[Message] = []
         """What an update has to say; the loop tells it."""
