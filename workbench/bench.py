@@ -21,7 +21,7 @@ from workbench.engine.trackers import followers
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.capture import CallSite
 from workbench.launch import jobs
-from workbench.launch.evaluations import Evaluate, Predict, metrics_of, spec_to_predict
+from workbench.launch.evaluations import metrics_of, spec_to_predict
 from workbench.launch.folders import place_for, run_folder, run_to_export, weights_of
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.origin import Asked, Origin, Wanted
@@ -249,13 +249,13 @@ class Workbench:
         """
         chosen = self._settings.replace(**settings)
         spec = None if data is None else spec_to_predict(data, self._collate_fn)
-        work = Predict(self._task, chosen, spec)
+        work = jobs.Predict(self._task, chosen, spec)
         given = () if data is None else (Name("data"),)
         return self._submit("predict", chosen, settings, work, lambda job: work.outputs, positional=given)
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
         chosen = self._settings.replace(**settings)
-        work = Evaluate(self._task, chosen, stage)
+        work = jobs.Evaluate(self._task, chosen, stage)
         return self._submit(kind, chosen, settings, work, metrics_of)
 
     # -- what is kept

@@ -14,7 +14,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from workbench.values import Batches, ByEpoch, Duration, Epochs, Every, Interval, Monitors, SwaStart, Warmup
+from workbench.values import (
+    Batches,
+    ByEpoch,
+    Devices,
+    Duration,
+    Epochs,
+    Every,
+    Interval,
+    Monitors,
+    Strategy,
+    SwaStart,
+    Warmup,
+)  # fmt: skip
 from workbench.values import SettingsError as SettingsError
 
 Group = Literal[
@@ -127,6 +139,10 @@ class Settings(BaseModel):
     pin_memory: bool | None = _knob(None, "Page-locked batches for faster copies. None: only on CUDA.", "data")
     persistent_workers: bool = _knob(True, "Keep loader processes from one epoch to the next.", "data")
     drop_last: bool = _knob(False, "Leave out an epoch's last batch when it is not full.", "data")
+    preload: bool = _knob(
+        False, "Read all samples once before the job, into memory that all processes share, and read them from there.",
+        "data",
+    )
     limit_train_batches: Batches = _knob(
         1.0, "Of the training batches of an epoch, so many (int) or that fraction (float).", "data", _PART
     )
@@ -217,6 +233,19 @@ class Settings(BaseModel):
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = _knob(
         "auto", "Kind of device. 'auto' takes a GPU where there is one.", "where"
     )
+    devices: Devices = _knob(
+        "auto", "How many devices to train on (2), or which GPUs ([0, 2]). 'auto': all GPUs, or one CPU process.", "where",
+        "devices",
+    )  # fmt: skip
+    strategy: Strategy = _knob(
+        "auto", "'thread': in the notebook's own process; 'pool': one process a device, kept warm between jobs; 'launch': "
+        "detached, under accelerate launch. 'auto': thread on one device, pool on several.", "where",
+    )  # fmt: skip
+    num_nodes: int = _knob(1, "Machines to train on; more than 1 with strategy='launch'.", "where", "machines", ge=1)
+    rank_timeout: float = _knob(
+        600.0, "A process of several that has not come on for so long ends the job; the stacks of all are told.", "where",
+        "seconds", gt=0,
+    )  # fmt: skip
     seed: int = _knob(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "where", ge=0)
     deterministic: bool = _knob(
         False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs.", "where"
@@ -344,5 +373,11 @@ _SPOKEN = {name: name for name in Settings.model_fields} | {
     "gradient_accumulation_steps": "accumulate_grad_batches",
     "wd": "weight_decay",
     "device": "accelerator",
+    "num_processes": "devices",
+    "gpus": "devices",
+    "num_gpus": "devices",
+    "world_size": "devices",
+    "nnodes": "num_nodes",
+    "num_machines": "num_nodes",
     "workers": "num_workers",
 }

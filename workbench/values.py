@@ -228,3 +228,39 @@ def _monitors(value: object) -> object:
 Monitors = Annotated[tuple[EarlyStopping, ...], BeforeValidator(_monitors)]
 """Any number of EarlyStopping; None is none, a metric's name stands for EarlyStopping(monitor=name)."""
 
+
+
+def _devices(value: object) -> object:
+    value = _plain(value)
+    if value == "auto" or (isinstance(value, str) and value.isdecimal()):
+        return value if value == "auto" else _devices(int(value))
+    if value == -1:  # Lightning's word for all there are
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
+        raise ValueError("should be 'auto', a number of devices, or the numbers of some GPUs: [0, 2]")
+    if isinstance(value, int):
+        if value < 1:
+            raise ValueError("should be at least 1 device, or 'auto'")
+        return value
+    numbers = tuple(_plain(number) for number in value)
+    if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("a list of devices should hold the numbers of GPUs, from 0: [0, 2]")
+    return numbers
+
+
+Devices = Annotated[Literal["auto"] | int | tuple[int, ...], BeforeValidator(_devices)]
+"""An int is so many devices, a tuple the numbers of GPUs; "auto": all GPUs there are, or the one CPU."""
+
+_STRATEGIES = {
+    "ddp_spawn": "pool", "ddp_notebook": "pool", "ddp_fork": "pool", "ddp": "pool", "notebook": "pool",
+    "accelerate": "launch", "single_device": "thread",
+}  # fmt: skip
+"""Other libraries' words."""
+
+
+def _strategy(value: object) -> object:
+    return _STRATEGIES.get(value, value) if isinstance(value, str) else value
+
+
+Strategy = Annotated[Literal["auto", "thread", "pool", "launch"], BeforeValidator(_strategy)]
+"""Where a job runs: in the process that asks, in a pool of processes of this machine, under `accelerate launch`."""

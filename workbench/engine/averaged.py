@@ -15,6 +15,7 @@ from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
+    batch_norms,
     has_batch_norm,
     kept_buffers,
     refreshing_batch_norm,
@@ -104,8 +105,25 @@ def _refresh(session: Session) -> None:
             session.train_mode()
             with refreshing_batch_norm([session.task.model]):
                 _pass(session)
+                _mean_over_ranks(session)
         finally:
             modes.restore()
+
+
+def _mean_over_ranks(session: Session) -> None:
+    """Each rank has seen its share of the batches; statistics are means over batches, which all count alike."""
+    if not session.ranks.several:
+        return
+    for layer in batch_norms([session.task.model]):
+        if layer.momentum is not None or layer.num_batches_tracked is None:
+            continue  # in evaluation mode: it keeps its statistics
+        seen = float(layer.num_batches_tracked)
+        whole = session.ranks.sums([seen])[0]
+        for statistic in (layer.running_mean, layer.running_var):
+            if statistic is not None and whole:
+                statistic.mul_(seen / whole)
+                session.ranks.add(statistic)
+        layer.num_batches_tracked.fill_(round(whole))
 
 
 def _pass(session: Session) -> None:

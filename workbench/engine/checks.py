@@ -91,7 +91,7 @@ class Checks:
         session = self._session
         if self._at_ends_alone or in_epoch == 0 or session.step == self.checked:  # windows of which nothing was left are no updates
             return False
-        return self.cadence.due(session.step, session.epoch, in_epoch, session.meter.seconds)
+        return self.cadence.due(session.step, session.epoch, in_epoch, session.seconds)
 
     def midway(self, emit: Emit, inbox: Inbox) -> bool:
         """A check between two updates of an epoch; whether it was stopped."""
@@ -107,7 +107,7 @@ class Checks:
         What it found is judged when the task has had its say about the epoch (`judge`).
         """
         session = self._session
-        if not self.cadence.due_at_end(session.step, session.epoch + 1, last, session.meter.seconds):
+        if not self.cadence.due_at_end(session.step, session.epoch + 1, last, session.seconds):
             return False
         return self._stopped(emit, inbox)
 
@@ -147,7 +147,7 @@ class Checks:
             return True
         session.data.checked()
         self.checked = session.step
-        self.cadence.checked(session.step, session.meter.seconds)
+        self.cadence.checked(session.step, session.seconds)
         session.metrics.update(metrics)
         if metrics:
             shown = tuple(name for name in metrics if name in session.moments.on_bar)
@@ -219,8 +219,13 @@ class _Watch:
         self.stopped = False
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
-            if self._inbox and self._inbox.has(Stop):
-                self.stopped = obey(self._session, self._emit, self._inbox)
-                return
-            yield batch
+        cut = False
+
+        def stops() -> bool:
+            nonlocal cut
+            cut = bool(self._inbox) and self._inbox.has(Stop)
+            return cut
+
+        yield from self._session.ranks.rounds(self._batches, stops)
+        if cut:
+            self.stopped = obey(self._session, self._emit, self._inbox)

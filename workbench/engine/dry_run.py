@@ -92,6 +92,8 @@ def _evaluate(session: Session, opt: Optimizing, batch: Any) -> None:
             f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
         )
     _explained("backward", batch, "train", lambda: loss.backward())
+    trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
+    session.task.partial = any(p.grad is None for p in trained)
     for name, parameter in zip(session.names, session.parameters, strict=True):
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise TaskError(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
+from workbench.engine.together import weights_of
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import shares
 from workbench.techniques.tbptt import Piece, detached
@@ -29,7 +30,7 @@ class Result(NamedTuple):
 
 def backward(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor | None:
     """Add the window's gradient to the parameters of `opt`; its mean loss, detached. None: nothing was in it."""
-    if len(window) == 1 and session.tbptt is None and not session.within:
+    if len(window) == 1 and session.tbptt is None and not session.within and session.together is None:
         result = _forward(session, opt, window[0], session.batch_idx, {})
         loss = _scalar(result) if isinstance(result, Tensor) else _loss_in(result)
         if loss is None:
@@ -54,18 +55,22 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
 
     anew: the window has gone through before in this update, and the task has heard of the ends of its batches.
     """
-    planned = _planned(session, window)
+    together = session.together
+    planned = weights_of(session, window)
     there = [number for number, weight in enumerate(planned) if weight is not None]
     weights = [weight for weight in planned if weight is not None]
-    share = dict(zip(there, shares(weights) if weights else (), strict=True))
-    alone = len(there) == 1
+    of_all = shares if together is None else together.shares
+    share = dict(zip(there, of_all(weights) if weights else (), strict=True))
+    alone = len(there) == 1 and together is None
     reported: list[Tensor | float] = []
     kept: list[float] = []
     summed: Tensor | None = None
-    passing = _Pass(session, opt, window)
+    halted = back = False
+    passing = _Pass(session, opt, window, there[-1] if there else None)
     for number in there:
         going_on = passing.start(number)
         if number == there[-1] if going_on else number != there[0]:
+            halted = True
             yield
         if not going_on:
             break
@@ -79,14 +84,21 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
             )
         if found.weight is not None and not alone:
             reported.append(found.weight)
-            part = found.loss * found.weight
+            part = found.loss * found.weight if together is None else found.loss * found.weight * together.unit
         else:
             kept.append(share[number])
-            part = found.loss if alone else found.loss * share[number]
+            part = found.loss if alone or share[number] == 1.0 else found.loss * share[number]
         _back(session, opt, part, fresh=summed is None)
+        back = number == there[-1]
         summed = part.detach() if summed is None else summed + part.detach()
         passing.end(number, found, last=number == there[-1], anew=anew)
     passing.leave()
+    if together is not None:
+        if not halted:  # nothing of its own, and yet it takes the step
+            yield
+        missing = not reported and len(kept) == len(weights)
+        weight = sum(reported) if reported else sum(kept) / together.unit if kept else 0.0
+        return together.settle(opt, summed, weight, planned=missing, back=back)
     if summed is None or alone:
         return summed
     if reported:
@@ -135,8 +147,8 @@ def pass_on(session: Session, window: Sequence[Any]) -> None:
     """The window is done with: the next batch has the next number."""
     session.ready = {}
     if session.tbptt is None:
-        session.batch_idx += len(window)
-    else:
+        session.batch_idx += len(window) if session.together is None else session.together.size
+    elif window:
         session.batch_idx += sum(piece.first for piece in window)
         since = [piece.first for piece in window][::-1]
         session.pieces = since.index(True) + 1 if True in since else session.pieces + len(window)
@@ -147,18 +159,12 @@ def pass_on(session: Session, window: Sequence[Any]) -> None:
         session.next_hiddens = {}
 
 
-def _planned(session: Session, window: Sequence[Any]) -> list[float | None]:
-    """How much each batch weighs as far as can be known before; None: left out."""
-    if session.tbptt is None:
-        return [None if batch is None else session.task.weight(batch) for batch in window]
-    return [None if p.batch is None else session.task.weight(p.batch) * p.length for p in window]
-
-
 class _Pass:
     """One optimizer's way through a window: the numbers of its batches, and hidden state handed on."""
 
-    def __init__(self, session: Session, opt: Optimizing, window: Sequence[Any]) -> None:
-        self._session, self._opt, self._window = session, opt, window
+    def __init__(self, session: Session, opt: Optimizing, window: Sequence[Any], last: int | None = None) -> None:
+        """last: behind this one's backward the gradients of all ranks come together; None: nobody waits for them."""
+        self._session, self._opt, self._window, self._last = session, opt, window, last
         self._hiddens = session.hiddens.get(opt.index)
         begun = itertools.accumulate(item.first for item in window) if session.tbptt is not None else None
         first = session.batch_idx
@@ -187,7 +193,8 @@ class _Pass:
             extra["hiddens"] = self._hiddens
         ready = number in session.ready
         batch = session.ready[number] if ready else _batch(item)
-        found = read(_forward(session, self._opt, batch, self._indices[number], extra, ready=ready))
+        last = number == self._last
+        found = read(_forward(session, self._opt, batch, self._indices[number], extra, ready=ready, last=last))
         if found is not None:
             self._hiddens = detached(found.hiddens)
         return found
@@ -218,14 +225,20 @@ def _begins(item: Any) -> bool:
 
 
 def _forward(
-    session: Session, opt: Optimizing, batch: Any, index: int, extra: Mapping[str, Any], *, ready: bool = False
-) -> Any:
-    """What the training step returns for one batch (`ready`: on the device); None where there was nothing to learn from."""
+    session: Session, opt: Optimizing, batch: Any, index: int, extra: Mapping[str, Any], *, ready: bool = False,
+    last: bool = False,
+) -> Any:  # fmt: skip
+    """What the training step returns for one batch (`ready`: on the device); None where there was nothing to learn from.
+
+    last: of its window, behind whose backward the gradients of several ranks come together.
+    """
     if batch is None:
         return None
     if session.moves and not ready:
         batch = session.to_device(batch)  # of a window, one at a time is there
     with session.precision.autocast():
+        if session.together is not None:
+            return session.together.training_step(batch, index, last=last, **opt.extra, **extra)
         return session.task.training_step(batch, index, **opt.extra, **extra)
 
 

@@ -7,7 +7,7 @@ in as `at_epoch`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from workbench.commands import Inbox
@@ -170,7 +170,10 @@ class _Fit:
     def _updates(self) -> bool:
         """One pass over the training data, or what is left of it."""
         session, checks, keeper, inbox = self.session, self.checks, self.keeper, self.inbox
+        batches: Iterator[Sequence[Any]]
         batches = windows(session.data.train(), size_at(session.settings.accumulate_grad_batches, session.epoch))
+        if session.together is not None:
+            batches = session.together.rounds(batches)
         while True:
             # Between two updates, and nothing is read yet: here a run can be stopped, changed, and gone on from.
             rng.give_way()
@@ -197,7 +200,7 @@ class _Fit:
                 say(session, self.emit)
             if session.meter.due():
                 flush(session, self.emit)
-            if session.cut_short:
+            if session.within and self._cut_short():
                 break
             if self.over(session.epoch):
                 if keeper is not None:
@@ -205,6 +208,11 @@ class _Fit:
                 break
         self._refuse_nothing()
         return False
+
+    def _cut_short(self) -> bool:
+        """Whether the task, on any rank, leaves out the rest of the epoch."""
+        self.session.cut_short = self.session.ranks.any(self.session.cut_short)
+        return self.session.cut_short
 
     def _refuse_nothing(self) -> None:
         """An epoch without a batch, or without an end."""
@@ -223,11 +231,11 @@ class _Fit:
     def over(self, finished: int) -> bool:
         """Whether the run ends here, with so many epochs finished: a length is reached, a metric or the task has ended it."""
         session = self.session
-        seconds = 0.0 if session.settings.max_time is None else session.meter.seconds  # asked between any two updates
+        seconds = 0.0 if session.settings.max_time is None else session.seconds  # asked between any two updates
         if reached(session.settings, session.step, finished, seconds) is not None:
             return True
-        asked = session.moments.wants_end and minimums_met(session.settings, session.step, finished)
-        return asked or self.checks.ended is not None
+        asked = session.task.moments is not None and session.ranks.any(session.moments.wants_end)
+        return (asked and minimums_met(session.settings, session.step, finished)) or self.checks.ended is not None
 
 
 def _take(session: Session, window: Sequence[Any]) -> None:

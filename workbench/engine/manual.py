@@ -78,6 +78,8 @@ class SessionHandle:
             opt.optimizer.zero_grad()
             return
         own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
+        if self._session.together is not None:
+            own = self._session.together.reduce(opt, own)
         self._since = None
         self._session.losses[opt.index] = own
         if self._session.records and self._session.several:
@@ -138,7 +140,8 @@ def update(
     batches = [batch for batch in window if batch is not None]
     returned: Tensor | None = None
     try:
-        for number, share in enumerate(shares([session.task.weight(b) for b in batches]) if batches else ()):
+        of_all = shares if session.together is None else session.together.shares
+        for number, share in enumerate(of_all([session.task.weight(b) for b in batches]) if batches else ()):
             handle.at(share, number == len(batches) - 1)
             batch = session.to_device(batches[number]) if session.moves else batches[number]
             index = session.batch_idx + number
@@ -158,6 +161,8 @@ def update(
     if not batches:
         return None, []
     loss = handle.loss if handle.loss is not None else returned
+    if session.together is not None:
+        loss = session.together.mean(loss)
     if loss is None and not handle.taken:
         return None, []
     if loss is None:

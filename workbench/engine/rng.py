@@ -113,3 +113,9 @@ def seed(value: int) -> None:
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)
+
+
+def differ(value: int, rank: int) -> None:
+    """Ranks draw different numbers from here on (dropout, augmentation); rank 0 goes on with its own."""
+    if rank:
+        seed(int(np.random.SeedSequence([value, rank]).generate_state(1)[0]))

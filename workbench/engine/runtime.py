@@ -8,14 +8,16 @@ working, also meanwhile, and none is there that the user did not make.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
+from workbench.engine.ranks import ManyRanks, Ranks
 from workbench.settings import Settings, SettingsError
 
 _MARK = "_is_accelerate_prepared"
@@ -81,16 +83,34 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         _check_device(settings.accelerator)
         self._own = OwnState()
+        several = torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
+        # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
+        alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
+        options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         with self._own.here():
-            self._accelerator = Accelerator(cpu=settings.accelerator == "cpu", mixed_precision="no")
+            self._accelerator = Accelerator(cpu=alone, mixed_precision="no", kwargs_handlers=[options] if several else None)
         self.device: torch.device = self._accelerator.device
+        self.ranks: Ranks = Ranks()
+        """The processes that do this job together."""
+        if several:
+            local = int(os.environ.get("LOCAL_WORLD_SIZE", self._accelerator.num_processes))
+            self.ranks = ManyRanks(self._accelerator.local_process_index, local)
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model as accelerate wants it; on one device it is the same object, on that device."""
+        """The model as accelerate wants it; in one process it is the same object, on its device, else it is wrapped."""
         with self._own.here(), _unmarked(model):
             prepared = self._accelerator.prepare_model(model)
         assert isinstance(prepared, torch.nn.Module)
         return prepared
+
+
+def _is_rank() -> bool:
+    """Whether this process is one of several that were started to work together; a user's own group is none of that."""
+    return RANK in os.environ
+
+
+RANK = "WORKBENCH_RANK"
+"""Set in the environment of processes that do one job together."""
 
 
 @contextlib.contextmanager

@@ -20,8 +20,10 @@ from workbench.engine.feeds import Feeds, Unread
 from workbench.engine.length import ahead_of_plan
 from workbench.engine.meter import Meter
 from workbench.engine.optimizing import Optimizing
+from workbench.engine.ranks import ManyRanks
 from workbench.engine.runtime import Runtime
 from workbench.engine.snapshot import Modes, Snapshot
+from workbench.engine.together import Together
 from workbench.events import Message
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
@@ -51,9 +53,16 @@ class Session:
         self.device = runtime.device
         self.on_cpu = runtime.device.type == "cpu"
         self.precision = Precision.of(settings.precision, runtime.device)
+        self.ranks = runtime.ranks
+        self.together: Together | None = None
+        """This rank's part in the updates of several; None: there is one process."""
         for module in task.modules[1:]:
             module.to(runtime.device)
-        self.model = runtime.prepare(task.model)
+        if isinstance(self.ranks, ManyRanks):
+            task.model.to(runtime.device)
+            self.ranks.take_first([t for module in task.modules for t in (*module.parameters(), *module.buffers())])
+        else:
+            runtime.prepare(task.model)
         named = [(name, p) for name, p in task.model.named_parameters() if p.requires_grad]
         if not named:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
@@ -78,6 +87,8 @@ class Session:
         self.handle: object | None = None
         """What a task with manual optimisation steps through (engine/manual.py)."""
         self._begin_measuring(settings)
+        if trains and isinstance(self.ranks, ManyRanks):
+            self.together = Together(self, self.ranks, runtime)
 
     def _begin_counting(self) -> None:
         """How far it has come."""
@@ -145,6 +156,16 @@ class Session:
         self.meter = Meter(
             len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers)
         )
+
+    @property
+    def where(self) -> str:
+        """The device in words; of several ranks, how many there are."""
+        return f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began, for decisions: of several ranks, those of rank 0 at the latest round."""
+        return self.meter.seconds if self.ranks.seconds is None else self.ranks.seconds
 
     @property
     def lr(self) -> float:
@@ -266,6 +287,8 @@ class Session:
         """Hooks of the task have run: parameters may have begun to train."""
         for opt in self.optimizers:
             opt.look_again()
+        if self.together is not None and not self.mid_epoch:
+            self.together.look_again()
 
     def drop_gradients(self) -> None:
         """No parameter has a gradient any more."""
@@ -339,16 +362,19 @@ def opened(
     """
     with rng.kept(), _deterministic(settings.deterministic), task.running(settings, phase):
         rng.seed(settings.seed)
+        runtime = Runtime(settings)
         for spec in (task.train, task.val, task.test, task.predict):
             if spec is not None:
                 spec.refresh()
+                spec.share = runtime.ranks.share
         modes = Modes.of(task)
         kept = [(p, p.grad) for module in task.modules for p in module.parameters()]
         for parameter, _ in kept:
             parameter.grad = None
         session: Session | None = None
         try:
-            session = Session(task, settings, Runtime(settings), phase, past)
+            session = Session(task, settings, runtime, phase, past)
+            rng.differ(settings.seed, runtime.ranks.rank)
             with compiled(task, settings.compile), _watched(settings.detect_anomaly):
                 yield session
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -36,8 +36,8 @@ def validate(
             for name, value in scores.values.items():
                 sums.setdefault(name, []).append(value)
                 weights.setdefault(name, []).append(scores.weight)
-    means = {name: _mean(values, weights[name]) for name, values in sums.items()}
-    return means | floats(session.moments.evaluated(stage))
+    own = {name: _summed(values, weights[name]) for name, values in sums.items()}
+    return _means(session.ranks.gather(own)) | floats(session.moments.evaluated(stage))
 
 
 @contextlib.contextmanager
@@ -67,11 +67,19 @@ def floats(values: Values) -> dict[str, float]:
     return {name: known[name] if name in known else float(value) for name, value in values.items()}
 
 
-def _mean(values: list[Tensor | float], weights: list[float]) -> float:
+def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, float]:
+    """The sum of values times weights, and that of the weights."""
     if all(isinstance(v, Tensor) for v in values):
         # On the device until the end: one copy to the host for the whole pass.
         column = torch.stack([v.detach().float().mean() for v in values if isinstance(v, Tensor)]).cpu()
     else:
         column = torch.tensor([float(v) for v in values], dtype=torch.float64)
     share = torch.tensor(weights, dtype=torch.float64)
-    return float((column.double() * share).sum() / share.sum())
+    return float((column.double() * share).sum()), float(share.sum())
+
+
+def _means(sums: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, float]:
+    """The means over the samples of all ranks; some may not have had any."""
+    names = dict.fromkeys(name for own in sums for name in own)
+    there = {name: [own[name] for own in sums if name in own] for name in names}
+    return {name: sum(s for s, _ in of) / sum(w for _, w in of) for name, of in there.items()}

@@ -1,23 +1,23 @@
-"""The work of the jobs of a bench that train or search: what happens between RunStarted and RunEnded."""
+"""The work of the jobs of a bench, as the process that asked for them sees it: what comes before and behind."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 from workbench.commands import Mailbox
-from workbench.engine import length, loop
+from workbench.engine import length
 from workbench.engine.checkpoint import peek, save_weights
-from workbench.engine.checks import Checks
-from workbench.engine.keeper import Keeper
-from workbench.engine.resume import restore
-from workbench.engine.session import Session, opened
+from workbench.engine.session import opened
 from workbench.engine.weights import Weights
-from workbench.events import Emit, Message, RunStarted, Status
-from workbench.launch import milestones
+from workbench.events import Message, RunStarted, Status
+from workbench.launch import milestones, where
+from workbench.launch.assignments import Assignment, Done, Evaluating, Predicting, Sweeping, Training
 from workbench.launch.folders import Place
+from workbench.launch.opening import Opening
 from workbench.launch.origin import Origin, Wanted
 from workbench.launch.protocol import Outlet
 from workbench.launch.resuming import GoingOn, Story
@@ -25,8 +25,9 @@ from workbench.launch.start import Start
 from workbench.launch.trials import trials
 from workbench.runs.past import take_over
 from workbench.settings import Settings
+from workbench.task.data import DataSpec
 from workbench.task.protocol import Task
-from workbench.tuners import batch_size, lr_finder, sweep
+from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest
 from workbench.tuners.effective import effective_batch
 from workbench.tuners.lr_finder import LRRequest
@@ -40,6 +41,7 @@ class BenchWork(abc.ABC):
         self.settings = settings
         self.updates = 0
         self._place = Place("")
+        where.check(settings)
 
     def bind(self, place: Place) -> None:
         """The run that this work belongs to."""
@@ -49,19 +51,17 @@ class BenchWork(abc.ABC):
     def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
         """Do it, and say how it ended."""
 
-    def _begin(
-        self, kind: str, session: Session, emit: Emit, updates: int | None, epochs: int | None, story: Story | None = None
-    ) -> None:
-        settings, told = (self.settings.model_dump(), []) if story is None else story
-        emit(RunStarted(self._place.id, kind, settings, str(session.device), session.names, updates, epochs))
-        for event in told:
-            emit(event)
-        if self._place.trouble is not None:
-            emit(self._place.trouble)
-
-
-_PAST = 60.0
-"""Seconds that a fit which goes on waits at most until its past is written."""
+    def _carry(
+        self, assignment: Assignment, emit: Outlet, inbox: Mailbox, messages: Sequence[Message] = (),
+        story: Story | None = None, behind: Callable[[], Message | None] = lambda: None,
+    ) -> Done:  # fmt: skip
+        """Have it done where the settings say. The rest is what the record says at the job's beginning."""
+        trouble = [] if self._place.trouble is None else [self._place.trouble]
+        opening = Opening(emit, [*trouble, *messages], story, behind)
+        try:
+            return where.carry(assignment, opening, inbox)
+        finally:
+            self.updates = assignment.updates
 
 
 class Fit(BenchWork):
@@ -77,32 +77,19 @@ class Fit(BenchWork):
         on = self._origin.look(self._start.untouched_since)
         self.settings = self._origin.asked if on is None else on.settings
         milestones.check(self.settings)
+        where.check(self.settings)
         early: list[Message] = [] if self._origin.note is None else [self._origin.note]
-        past = None if on is None else peek(on.point.path, *length.NAMES)
-        with (
-            self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id),
-            opened(self._task, self.settings, past=past) as session,
-        ):
-            checks = Checks(session)
-            if on is not None:
-                with self._start.replaced():
-                    restore(session, checks, on.state())
+        folder = self._place.folder
+        with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id):
+            training = Training(
+                self._place.id, self._task, self.settings, None if folder is None else folder.path,
+                None if on is None else peek(on.point.path, *length.NAMES), None if on is None else on.point.path,
+            )  # fmt: skip
             story = None if on is None else on.story()
-            self._begin("fit", session, emit, session.updates, session.settings.epochs, story)
-            del story  # all of its past need not be held any longer
-            if on is not None:
-                emit.settle(_PAST)  # before its checkpoints are here: none may be ahead of the record
-            for message in early:
-                emit(message)
-            at_epoch = milestones.milestones(session)
-            keeper = self._keeper(session, checks, on, emit)
-            try:
-                return loop.fit(session, emit, inbox, at_epoch, checks=checks, keeper=keeper)
-            finally:
-                self.updates = session.step
+            return self._carry(training, emit, inbox, early, story, lambda: self._keep_start(on)).status
 
-    def _keeper(self, session: Session, checks: Checks, on: GoingOn | None, emit: Outlet) -> Keeper | None:
-        """What keeps checkpoints in the run's folder, which has the starting weights then; None: there is no folder."""
+    def _keep_start(self, on: GoingOn | None) -> Message | None:
+        """What the run starts from is kept in its folder: the weights, or the checkpoints of the run that goes on."""
         if self._place.folder is None:
             return None
         try:
@@ -112,8 +99,8 @@ class Fit(BenchWork):
             else:
                 take_over(on.folder, kept, on.point)
         except OSError as error:
-            emit(Message(f"what the run starts from could not be saved ({error}); the run goes on.", "warning"))
-        return Keeper(session, checks, self._place.folder.path / "checkpoints", emit, emit.settle)
+            return Message(f"what the run starts from could not be saved ({error}); the run goes on.", "warning")
+        return None
 
 
 class FindLR(BenchWork):
@@ -128,14 +115,11 @@ class FindLR(BenchWork):
         self._root = root
         self._request = request
 
-    def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
+    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
         early: list[Message] = []
-        with self._borrowed(early), opened(self._task, self.settings) as session:
-            self._begin("find_lr", session, emit, self._request.num_training, None)
-            for message in early:
-                emit(message)
-            end = lr_finder.run(session, self._request, emit, inbox)
-        return "stopped" if end.ended == sweep.STOPPED else "finished"
+        with self._borrowed(early):
+            sweeping = Sweeping(self._place.id, self._task, self.settings, self._request)
+            return self._carry(sweeping, emit, inbox, early).status
 
     @contextmanager
     def _borrowed(self, early: list[Message]) -> Iterator[None]:
@@ -147,6 +131,31 @@ class FindLR(BenchWork):
                 before.put(self._task)
 
 
+class Evaluate(BenchWork):
+    """Score held-out data with the weights as they are."""
+
+    def __init__(self, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
+        super().__init__(task, settings)
+        self._stage = stage
+
+    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
+        return self._carry(Evaluating(self._place.id, self._task, self.settings, self._stage), emit, inbox).status
+
+
+class Predict(BenchWork):
+    """The model's output for each batch of the data that was given, or else of the task's own."""
+
+    def __init__(self, task: Task, settings: Settings, spec: DataSpec | None) -> None:
+        super().__init__(task, settings)
+        self._spec = spec
+        self.outputs: list[Any] = []
+
+    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
+        done = self._carry(Predicting(self._place.id, self._task, self.settings, self._spec), emit, inbox)
+        self.outputs = done.value
+        return done.status
+
+
 class FindBatchSize(BenchWork):
     """Try batch sizes; the model is only read."""
 
@@ -156,10 +165,12 @@ class FindBatchSize(BenchWork):
             effective_batch(settings)  # refuses what it cannot keep
         self._request = request
 
-    def __call__(self, emit: Emit, inbox: Mailbox) -> Status:
+    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
         batch_size.cap_of(self._task, self._request.method)
         with opened(self._task, self.settings) as session:
-            self._begin("find_batch_size", session, emit, None, None)
+            settings = self.settings.model_dump()
+            started = RunStarted(self._place.id, "find_batch_size", settings, session.where, session.names)
+        Opening(emit, [] if self._place.trouble is None else [self._place.trouble])(started)
         with trials(self._task, self.settings, self._request, inbox) as trial:
             found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial)
         return "stopped" if found.ended == "stopped" else "finished"

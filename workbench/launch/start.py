@@ -60,16 +60,6 @@ class Start:
         """Whether the model's parameters are those that this fit left."""
         return self._ends.get(fit) == Mark.of(self._task).parameters
 
-    @contextmanager
-    def replaced(self) -> Iterator[None]:
-        """Inside, all of the model's state is replaced by a checkpoint's; an error there leaves it as it was."""
-        before = Weights.of(self._task, tensors=True)
-        try:
-            yield
-        except BaseException:
-            before.put(self._task)
-            raise
-
     def load(self, path: Path) -> None:
         """Give the model the weights in this file; they are the new start."""
         load_weights(self._task.model, path)

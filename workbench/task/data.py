@@ -42,6 +42,14 @@ def _as_is(batch: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which batches of a loader are read here: of `world` processes each takes every world-th, the `rank`-th first."""
+
+    rank: int = 0
+    world: int = 1
+
+
+@dataclass(frozen=True)
 class WorkerInit:
     """A user's worker_init_fn, which finds its own data set in `get_worker_info()`, not `SeededBatches`."""
 
@@ -164,6 +172,8 @@ class DataSpec:
         self.from_loader = False
         """Whether the user gave a DataLoader."""
         self._made: Parts | None = None
+        self.share = Share()
+        """Which batches this process reads, of those that all ranks of a job read together."""
 
     @classmethod
     def of(cls, name: str, data: Any, collate_fn: Collate | None = None) -> DataSpec:

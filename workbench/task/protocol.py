@@ -150,6 +150,9 @@ class Task(abc.ABC):
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
+    partial: bool = True
+    """Whether an update may leave some parameters without a gradient; the dry run shows whether all have one."""
+
     @property
     def modules(self) -> tuple[nn.Module, ...]:
         """All modules that a step uses (the model, a loss with weights, …): moved and kept safe together."""

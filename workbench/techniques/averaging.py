@@ -138,7 +138,7 @@ def swa_due(settings: Settings, epoch: int) -> bool:
 
 def has_batch_norm(modules: Iterable[nn.Module]) -> bool:
     """Whether there are running statistics that averaged weights need anew."""
-    return any(layer.running_mean is not None for layer in _batch_norms(modules))
+    return any(layer.running_mean is not None for layer in batch_norms(modules))
 
 
 @contextlib.contextmanager
@@ -156,7 +156,7 @@ def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
         for whole in wholes:
             if not whole.training:  # else a part in eval mode is so because the user wants it
                 whole.train()
-        for layer in _batch_norms(wholes):
+        for layer in batch_norms(wholes):
             if layer.training:
                 momenta[layer] = layer.momentum
                 layer.reset_running_stats()
@@ -183,6 +183,7 @@ def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-def _batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
+def batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
+    """The batch-norm layers in these modules, each once."""
     parts = dict.fromkeys(part for module in modules for part in module.modules())
     return [part for part in parts if isinstance(part, _BatchNorm)]

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch.optim import Optimizer
@@ -87,14 +87,15 @@ def _sweep(
 ) -> tuple[list[CurvePoint], str]:
     windows = cycled_windows(session.task, session.data.settings, epoch=session.epoch)
     with contextlib.closing(windows) as feed:
-        return _points(session, opt, request, feed, emit, inbox)
+        together = feed if session.together is None else session.together.rounds(feed)
+        return _points(session, opt, request, together, emit, inbox)
 
 
 def _points(
     session: Session,
     opt: Optimizing,
     request: LRRequest,
-    feed: Iterator[list[object]],
+    feed: Iterator[Sequence[object]],
     emit: Emit,
     inbox: Inbox,
 ) -> tuple[list[CurvePoint], str]:
@@ -113,14 +114,14 @@ def _points(
         smoothed = smoother.update(loss) if math.isfinite(loss) else loss
         points.append(CurvePoint(index, float(lr), loss, smoothed))
         emit(points[-1])
-        ended = rule.check(loss, smoothed) or broken
+        ended = session.ranks.agree(rule.check(loss, smoothed) or broken)
         if ended is not None:
             return points, ended
     return points, sweep.ALL_DONE
 
 
 def _loss_of_update(
-    session: Session, opt: Optimizing, feed: Iterator[list[object]]
+    session: Session, opt: Optimizing, feed: Iterator[Sequence[object]]
 ) -> tuple[float, str | None]:
     """The loss of one more update in which `opt` took its turn, and why there can be no further one."""
     try:

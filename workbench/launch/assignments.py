@@ -1,0 +1,180 @@
+"""What the process that does a job is given, and what it does: the same in this process, in a pool, in a launched one.
+
+An assignment is the task, the settings and plain data. It is called once, by every rank of the job alike; what it changes
+in the task's modules is what the job has trained.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from workbench.commands import Inbox, Stop
+from workbench.engine import loop
+from workbench.engine.checkpoint import read_state
+from workbench.engine.checks import Checks
+from workbench.engine.feeds import first
+from workbench.engine.keeper import Keeper
+from workbench.engine.predict import predict
+from workbench.engine.resume import restore
+from workbench.engine.session import Session, opened
+from workbench.engine.validate import validate
+from workbench.engine.weights import Weights
+from workbench.events import Emit, RunStarted, Status, Validated
+from workbench.launch import milestones
+from workbench.launch.protocol import Outlet
+from workbench.settings import Settings
+from workbench.task.data import DataSpec, batches_in
+from workbench.task.protocol import Task
+from workbench.techniques import limits
+from workbench.tuners import lr_finder, sweep
+from workbench.tuners.lr_finder import LRRequest
+from workbench.tuners.stages import data_of
+
+
+@dataclass(frozen=True)
+class Done:
+    """How an assignment ended, and what came of it beside events and weights (predictions)."""
+
+    status: Status
+    value: Any = None
+
+
+class Assignment(abc.ABC):
+    """Work for one process, or for each of several ranks."""
+
+    kind: ClassVar[str]
+    trains: ClassVar[bool] = False
+    """Whether the task's modules are to be as they were left, whichever process changed them."""
+
+    def __init__(self, id: str, task: Task, settings: Settings) -> None:
+        self.id, self.task, self.settings = id, task, settings
+        self.updates = 0
+        """How many updates it has taken, also where an error ended it."""
+
+    @abc.abstractmethod
+    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+        """Do it. The first event is RunStarted; only rank 0's are heard."""
+
+    def _started(self, session: Session, updates: int | None, epochs: int | None) -> RunStarted:
+        settings = self.settings.model_dump()
+        return RunStarted(self.id, self.kind, settings, session.where, session.names, updates, epochs)
+
+
+class Training(Assignment):
+    """A fit, from the weights that the model has, or from a checkpoint."""
+
+    kind = "fit"
+    trains = True
+
+    def __init__(
+        self, id: str, task: Task, settings: Settings, folder: Path | None, past: Mapping[str, Any] | None = None,
+        point: Path | None = None,
+    ) -> None:  # fmt: skip
+        """folder: that of the run. past, point: of a fit that goes on, what its length depends on, and the checkpoint."""
+        super().__init__(id, task, settings)
+        self._folder, self._past, self._point = folder, past, point
+
+    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+        with opened(self.task, self.settings, past=self._past) as session:
+            checks = Checks(session)
+            if self._point is not None:
+                with _as_it_was(self.task):
+                    restore(session, checks, read_state(self._point))
+            inbox = session.ranks.listen(inbox)
+            emit(self._started(session, session.updates, session.settings.epochs))
+            at_epoch = milestones.milestones(session)
+            keeper = None
+            if self._folder is not None:
+                keeper = Keeper(session, checks, self._folder / "checkpoints", emit, emit.settle)
+            try:
+                return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, keeper=keeper))
+            finally:
+                self.updates = session.step
+
+
+class Sweeping(Assignment):
+    """A sweep of learning rates; the model is as before behind it."""
+
+    kind = "find_lr"
+
+    def __init__(self, id: str, task: Task, settings: Settings, request: LRRequest) -> None:
+        super().__init__(id, task, settings)
+        self._request = request
+
+    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+        with opened(self.task, self.settings) as session:
+            inbox = session.ranks.listen(inbox)
+            emit(self._started(session, self._request.num_training, None))
+            end = lr_finder.run(session, self._request, emit, inbox)
+        return Done("stopped" if end.ended == sweep.STOPPED else "finished")
+
+
+class Evaluating(Assignment):
+    """The metrics of held-out data."""
+
+    def __init__(self, id: str, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
+        super().__init__(id, task, settings)
+        self._stage = stage
+        self.kind: Literal["validate", "test"] = "validate" if stage == "val" else "test"  # type: ignore[misc]
+
+    def __call__(self, emit: Emit, inbox: Inbox) -> Done:
+        spec = data_of(self.task, self.kind)
+        with opened(self.task, self.settings, self.kind) as session:
+            inbox = session.ranks.listen(inbox)
+            emit(self._started(session, None, None))
+            metrics = validate(session, _batches(session, spec, self._stage, inbox), self._stage)
+            if inbox.has(Stop):
+                return Done("stopped")
+            emit(Validated(0, 0, metrics))
+        return Done("finished")
+
+
+class Predicting(Assignment):
+    """The model's output for each batch; `Done.value` is the list of them, in the order of the data."""
+
+    kind = "predict"
+
+    def __init__(self, id: str, task: Task, settings: Settings, spec: DataSpec | None) -> None:
+        super().__init__(id, task, settings)
+        self._spec = spec
+
+    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+        spec = self._spec or data_of(self.task, "predict")
+        with opened(self.task, self.settings, "predict") as session:
+            spec.share = session.ranks.share
+            inbox = session.ranks.listen(inbox)
+            emit(self._started(session, None, None))
+            own = predict(session, _batches(session, spec, "predict", inbox))
+            outputs = _dealt_back(session.ranks.gather(own))
+        return Done("stopped" if inbox.has(Stop) else "finished", outputs)
+
+
+def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iterator[Any]:
+    """The batches of a stage, as many as its limit lets through, until a Stop arrives."""
+    name = f"limit_{stage}_batches"
+    loader = spec.loader(session.settings)
+    count = limits.count(batches_in(loader), getattr(session.settings, name), name)
+    return session.ranks.rounds(first(loader, count), lambda: inbox.has(Stop))
+
+
+def _dealt_back(parts: list[list[Any]]) -> list[Any]:
+    """What ranks made of every so-manyth batch each, in the order of the batches."""
+    return [parts[n % len(parts)][n // len(parts)] for n in range(sum(map(len, parts)))]
+
+
+@contextmanager
+def _as_it_was(task: Task) -> Iterator[None]:
+    """Inside, all of the model's state is replaced by a checkpoint's; an error there leaves it as it was."""
+    before = Weights.of(task, tensors=True)
+    try:
+        yield
+    except BaseException:
+        before.put(task)
+        raise
+
+
