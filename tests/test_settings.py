@@ -76,6 +76,7 @@ BAD: dict[str, list[Any]] = {
     "pin_memory": ["maybe", 2],
     "persistent_workers": ["maybe", None],
     "drop_last": ["maybe", None],
+    "preload": ["maybe", None],
     "limit_train_batches": [-1, -0.5, 1.5, math.nan, True, "0.5", None],
     "limit_val_batches": [-1, -0.5, 1.5, math.inf, True, "0.5", None],
     "limit_test_batches": [-1, 1.5],
@@ -112,6 +113,10 @@ BAD: dict[str, list[Any]] = {
     "monitor_mode": ["lower", "minimum", True],
     "keep_runs": [0, 0.5],
     "accelerator": ["quantum", None],
+    "devices": [0, -2, 1.5, True, None, "all", [], [-1], [0, 0.5], ["0"], [True]],
+    "strategy": ["ddp2", None, 2],
+    "num_nodes": [0, 1.5, None],
+    "rank_timeout": [0, -1, math.inf, None],
     "seed": [-1, 0.5, None],
     "deterministic": ["maybe", None],
 }  # fmt: skip

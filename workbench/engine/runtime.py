@@ -81,7 +81,7 @@ class Runtime:
     """A device, and models prepared for it."""
 
     def __init__(self, settings: Settings) -> None:
-        _check_device(settings.accelerator)
+        check_device(settings.accelerator)
         self._own = OwnState()
         several = torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
         # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
@@ -128,7 +128,8 @@ def _unmarked(model: torch.nn.Module) -> Iterator[None]:
             vars(model)[_MARK] = theirs
 
 
-def _check_device(wanted: str) -> None:
+def check_device(wanted: str) -> None:
+    """Refuse a kind of device that is not here."""
     if wanted in ("gpu", "cuda") and not torch.cuda.is_available() and not (
         wanted == "gpu" and torch.backends.mps.is_available()
     ):

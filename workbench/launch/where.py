@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from workbench.commands import Mailbox
+from workbench.engine.runtime import check_device
 from workbench.launch import pool
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.protocol import Outlet
@@ -59,6 +60,7 @@ def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox) -> Done:
 
 
 def _accelerator(settings: Settings) -> Literal["cpu", "cuda", "mps"]:
+    check_device(settings.accelerator)
     if settings.accelerator in ("cuda", "mps", "cpu"):
         return settings.accelerator
     if torch.cuda.is_available():

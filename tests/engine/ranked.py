@@ -1,0 +1,59 @@
+"""A fit as one rank takes it, or the only process: what tests of several ranks compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.commands import Mailbox
+from workbench.engine.dry_run import dry_run
+from workbench.events import Event, Message, StepsDone, Validated
+from workbench.launch.assignments import Training
+from workbench.settings import Settings
+from workbench.task.make import task_of
+
+
+class Heard(list[Event]):
+    """An outlet that keeps what comes."""
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+    def settle(self, seconds: float = 3.0) -> None:
+        """All of it is here."""
+
+
+def fit(model: Any, given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """What came of a fit: losses, norms, checks, messages, weights."""
+    torch.set_num_threads(1)
+    usual = dict.fromkeys(("train", "val", "test", "loss", "scheduler", "metrics", "collate_fn"))
+    given = {**usual, "optimizer": torch.optim.AdamW, **given}
+    task, chosen = task_of(model, **given), Settings.make(**settings)
+    dry_run(task, chosen)
+    heard = Heard()
+    done = Training("t", task, chosen, None)(heard, Mailbox())
+    steps = [event for event in heard if isinstance(event, StepsDone)]
+    return {
+        "status": done.status,
+        "loss": np.concatenate([s.array("loss") for s in steps]),
+        "norm": np.concatenate([s.array("grad_norm") for s in steps]),
+        "layers": np.concatenate([s.array("layer_norms") for s in steps]),
+        "lr": np.concatenate([s.array("lr") for s in steps]),
+        "checks": [(e.step, e.metrics) for e in heard if isinstance(e, Validated)],
+        "said": [e.text for e in heard if isinstance(e, Message)],
+        "weights": {name: value.detach().clone() for name, value in task.model.state_dict().items()},
+    }
+
+
+def same(one: dict[str, Any], other: dict[str, Any], rtol: float = 2e-4) -> None:
+    """Equal to float tolerance."""
+    assert one["status"] == other["status"]
+    for name in ("loss", "norm", "layers", "lr"):
+        np.testing.assert_allclose(one[name], other[name], rtol=rtol, atol=1e-5, err_msg=name)
+    assert [step for step, _ in one["checks"]] == [step for step, _ in other["checks"]]
+    for (_, a), (_, b) in zip(one["checks"], other["checks"], strict=True):
+        assert a == {name: float(np.float64(a[name])) for name in b}
+        np.testing.assert_allclose(list(a.values()), [b[name] for name in a], rtol=rtol)
+    torch.testing.assert_close(one["weights"], other["weights"], rtol=1e-3, atol=1e-5)
