@@ -116,6 +116,7 @@ BAD: dict[str, list[Any]] = {
     "devices": [0, -2, 1.5, True, None, "all", [], [-1], [0, 0.5], ["0"], [True]],
     "strategy": ["ddp2", None, 2],
     "num_nodes": [0, 1.5, None],
+    "launch": [2, "two.yaml", [("num_processes", 2)], {2: 2}, {"--num_processes": 2}, {"num_processes": None}, {"env": ["A=1"]}],
     "rank_timeout": [0, -1, math.inf, None],
     "seed": [-1, 0.5, None],
     "deterministic": ["maybe", None],

@@ -13,6 +13,7 @@ from workbench._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
+    from workbench.launch.attach import attach as attach
     from workbench.runs.run import Run as Run
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Workbench": "workbench.bench",
+    "attach": "workbench.launch.attach",
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
@@ -35,7 +37,7 @@ _HOMES = {
 }
 __all__ = [
     "BatchSizes", "EarlyStopping", "LRCurve", "Run", "Schedule", "Settings", "SettingsError", "Task", "Workbench",
-    "__version__",
+    "__version__", "attach",
 ]  # fmt: skip
 
 

@@ -217,6 +217,7 @@ class Workbench:
 
         mode: "power" doubles, "binsearch" then finds the exact maximum and takes `headroom` off. max_memory:
         bytes that a trial on CPU may take (None: what is free). Not applied: `bench.set(batch_size=…)` does it.
+        On several devices all try a size together: sizes are per device, so is max_memory, samples/s are of all.
         method: "validate", "test" or "predict" try batches of that stage instead of updates.
         keep_effective: an update holds batch_size x accumulate_grad_batches samples as now, whatever the batch
         size: the result's `accumulate_grad_batches` is how many batches of `best` make it. Otherwise the rate that

@@ -5,10 +5,11 @@ The engine looks into its inbox between updates; nobody else touches its state.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,34 @@ class Change:
 
 
 Command = Pause | Resume | Stop | Change
+
+_TYPES: dict[str, type[Pause] | type[Resume] | type[Stop] | type[Change]] = {
+    kind.__name__: kind for kind in (Pause, Resume, Stop, Change)
+}
+
+
+def to_line(command: Command) -> str:
+    """One command as one line of JSON."""
+    return json.dumps({"type": type(command).__name__, **asdict(command)})
+
+
+def from_line(line: str) -> Command:
+    """The command that `to_line` wrote; ValueError says why it is none."""
+    record: Any = json.loads(line)
+    if not isinstance(record, dict) or not isinstance(record.get("type"), str) or record["type"] not in _TYPES:
+        raise ValueError(f"it has none of the types {', '.join(_TYPES)}")
+    kind = _TYPES[record.pop("type")]
+    if kind is not Change:
+        if record:
+            raise ValueError(f"a {kind.__name__} says nothing of {', '.join(map(str, record))}")
+        return kind()  # type: ignore[call-arg]
+    values = record.get("values")
+    if set(record) != {"values"} or not isinstance(values, dict) or not values:
+        raise ValueError("a Change has values, by the names of settings")
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise ValueError(f"{name}={value!r} is no number")
+    return Change(values)
 
 
 class Inbox(Protocol):

@@ -45,6 +45,8 @@ class RunStarted:
     layers: tuple[str, ...] = ()
     updates: int | None = None
     epochs: int | None = None
+    ranks: int = 1
+    """How many processes do it together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,10 @@ class CurveEnded:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One batch size that was really tried. `seconds` is for a typical update; bytes are the peak above idle."""
+    """One batch size that was really tried. `seconds` is for a typical update; bytes are the peak above idle.
+
+    Where `ranks` tried it together: `size` and `peak_bytes` (the largest) are those of each, samples/s of all.
+    """
 
     size: int
     ok: bool
@@ -200,6 +205,7 @@ class Trial:
     samples_per_second: float | None = None
     peak_bytes: int | None = None
     error: str | None = None
+    ranks: int = 1
 
 
 @dataclass(frozen=True, slots=True)

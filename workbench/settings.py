@@ -22,6 +22,7 @@ from workbench.values import (
     Epochs,
     Every,
     Interval,
+    LaunchOptions,
     Monitors,
     Strategy,
     SwaStart,
@@ -242,6 +243,10 @@ class Settings(BaseModel):
         "detached, under accelerate launch. 'auto': thread on one device, pool on several.", "where",
     )  # fmt: skip
     num_nodes: int = _knob(1, "Machines to train on; more than 1 with strategy='launch'.", "where", "machines", ge=1)
+    launch: LaunchOptions | None = _knob(
+        None, "With strategy='launch', options of `accelerate launch` by their names: {'config_file': 'two.yaml', "
+        "'main_process_ip': '10.0.0.1'}. None: as your accelerate config has them.", "where",
+    )  # fmt: skip
     rank_timeout: float = _knob(
         600.0, "A process of several that has not come on for so long ends the job; the stacks of all are told.", "where",
         "seconds", gt=0,
@@ -379,5 +384,9 @@ _SPOKEN = {name: name for name in Settings.model_fields} | {
     "world_size": "devices",
     "nnodes": "num_nodes",
     "num_machines": "num_nodes",
+    "config_file": "launch",
+    "main_process_ip": "launch",
+    "main_process_port": "launch",
+    "machine_rank": "launch",
     "workers": "num_workers",
 }

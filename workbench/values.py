@@ -264,3 +264,20 @@ def _strategy(value: object) -> object:
 
 Strategy = Annotated[Literal["auto", "thread", "pool", "launch"], BeforeValidator(_strategy)]
 """Where a job runs: in the process that asks, in a pool of processes of this machine, under `accelerate launch`."""
+
+
+def _options(value: object) -> object:
+    if value is None or value == {}:
+        return None
+    if not isinstance(value, dict):
+        raise ValueError("should be a dict of options of `accelerate launch`, {'config_file': 'two_gpus.yaml'}")
+    for name, given in value.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[a-z]\w*", name):
+            raise ValueError(f"has {name!r}, which is no name of an option: give it as `accelerate launch` has it, without its dashes")
+        if not isinstance(_plain(given), str | bool | int | float):
+            raise ValueError(f"has {name}={given!r}; an option takes a word or a number, and True where it stands alone")
+    return {name: _plain(given) for name, given in value.items()}
+
+
+LaunchOptions = Annotated[dict[str, str | bool | int | float], BeforeValidator(_options)]
+"""Options of `accelerate launch` by their names; True: the option stands alone."""

@@ -11,6 +11,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,11 +59,17 @@ def raw(model: nn.Module, batch_size: int, steps: int) -> float:
                 return (time.perf_counter() - began) / (steps - warm)
 
 
-def ours(model: nn.Module, batch_size: int, steps: int, root: str) -> float:
+def ours(model: nn.Module, batch_size: int, steps: int, root: str, **where: Any) -> float:
     """Seconds for one update of a fit."""
     bench = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=root, batch_size=batch_size, accelerator="cpu")
-    job = bench.fit(max_steps=steps)
+    job = bench.fit(max_steps=steps, **where)
     job.ended.wait()
+    return an_update(job, steps)
+
+
+def an_update(job: Any, steps: int) -> float:
+    """Seconds for one update of a fit that is over, without its beginning."""
+    job.result()
     flushes = [event for event in job.events if isinstance(event, StepsDone)]
     first = next(f for f in flushes if f.step + f.rows >= steps // 10)
     last = flushes[-1]

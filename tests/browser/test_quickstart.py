@@ -146,6 +146,35 @@ def test_stop_and_continue(lab: Lab, panel: Locator) -> None:
     assert lab.complaints == []
 
 
+def test_two_devices(lab: Lab, panel: Locator) -> None:
+    """Typed into the form; the fit is by two processes, and its Stop works while a cell is busy."""
+    lab.execute("bench.set(max_epochs=5000, accelerator='cpu')")
+    panel.get_by_role("button", name="All settings").click()
+    panel.get_by_text("Where", exact=True).click()
+    devices = panel.locator(".widget-text", has_text="devices").locator("input")
+    devices.fill("two")
+    devices.press("Tab")
+    expect(panel).to_contain_text("devices='two': should be 'auto', a number of devices")
+    devices.fill("2")
+    devices.press("Tab")
+    expect(panel.locator(".wb-step").first).to_contain_text("each of 2")
+    lab.screenshot("quickstart-devices", panel)
+    panel.get_by_role("button", name="All settings").click()
+    panel.get_by_role("button", name="Fit with these").click()
+    expect(panel).to_contain_text("on 2 x cpu", timeout=30_000)
+    lab.until("print(len(bench.job.events) > 12)", "True", timeout=30)
+    time.sleep(1)
+    lab.screenshot("quickstart-two-devices", panel)
+    lab.run_cell(BUSY_CELL, wait=False)
+    lab.page.wait_for_function("() => __lab.kernel().status === 'busy'")
+    lab.scroll_to(BENCH)
+    panel.get_by_role("button", name="Stop").click()
+    expect(panel).to_contain_text("stopped", timeout=5000)
+    lab.wait_idle(60)
+    assert lab.execute("print(bench.job.result().status)").splitlines()[-1] == "stopped"
+    assert lab.complaints == []
+
+
 def test_four_clicks(lab: Lab, panel: Locator) -> None:
     """Find, use, find, use, fit: what the README's picture shows; then the page is loaded again."""
     lab.execute("bench.set(max_epochs=12, batch_size=48)")  # none of the sizes that are tried: any best one is another

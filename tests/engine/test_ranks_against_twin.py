@@ -43,11 +43,11 @@ CE = {"loss": F.cross_entropy, "optimizer": sgd}
 def twin(net, data, size, epochs, lr):
     """The loop that everybody writes."""
     order = torch.Generator().manual_seed(0)
-    x, y = data
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), size, shuffle=True, generator=order)
     opt, losses = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9), []
     for _ in range(epochs):
-        for batch in torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(x, generator=order), size, False):
-            loss = F.cross_entropy(net(x[batch]), y[batch])
+        for x, y in loader:
+            loss = F.cross_entropy(net(x), y)
             opt.zero_grad()
             loss.backward()
             opt.step()

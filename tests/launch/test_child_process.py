@@ -84,7 +84,7 @@ if os.fork() == 0:  # a sibling that has copies of all sockets must not keep any
     os._exit(0)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 def hear(line):
-    print(json.dumps({"pids": json.loads(line), "temporary": forked.server()._temporary}), flush=True)
+    print(json.dumps({"pids": json.loads(line), "temporary": forked.server().temporary}), flush=True)
 run_in_child(sleep, threads=1, on_message=hear)
 """
 
@@ -130,7 +130,7 @@ def test_a_group_killed_while_the_server_starts(tmp_path: Path) -> None:
 import time
 from workbench.launch import forked
 server = forked.server()
-print(server.process.pid, server._temporary, flush=True)
+print(server.process.pid, server.temporary, flush=True)
 time.sleep(60)
 """,
     )

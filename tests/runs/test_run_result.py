@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +398,11 @@ def test_durations_for_people() -> None:
         "1 min 27 s",
         "2 h 05 min",
     ]
+
+
+def test_a_run_says_on_how_many_devices_it_was() -> None:
+    alone = a_fit()
+    together = [replace(alone[0], device="2 x cuda", ranks=2, settings=SETTINGS | {"devices": [1]}), *alone[1:]]
+    assert "on 2 x cuda" in repr(Run.from_events(together))
+    assert "devices [1]" in repr(Run.from_events(together)), "not 1, which is any one device"
+    assert " on " not in repr(Run.from_events(alone))

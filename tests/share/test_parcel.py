@@ -34,8 +34,8 @@ def test_tensor_bytes_are_not_in_the_pickle() -> None:
     big = torch.arange(1_000_000)
     with pack({"x": big, "y": big.numpy(), "z": np.arange(500_000)}) as parcel:
         assert len(parcel.code) < 2_000
-        assert parcel.segment is not None
-        assert parcel.segment.nbytes < 8_000_000 + 4_000_000 + 1_000
+        assert parcel.segments
+        assert parcel.nbytes < 8_000_000 + 4_000_000 + 1_000
         out = unpack(parcel)
     assert torch.equal(out["x"], big)
     assert np.array_equal(out["z"], np.arange(500_000))
@@ -43,7 +43,7 @@ def test_tensor_bytes_are_not_in_the_pickle() -> None:
 
 def test_no_buffers_no_segment() -> None:
     with pack({"a": [1, "two"]}) as parcel:
-        assert parcel.segment is None
+        assert not parcel.segments
         assert unpack(parcel) == {"a": [1, "two"]}
 
 
@@ -125,7 +125,7 @@ def test_a_memory_mapped_file_is_opened_again_not_copied(tmp_path: Path) -> None
     np.arange(100_000, dtype=np.int32).tofile(tmp_path / "x.bin")
     whole = np.memmap(tmp_path / "x.bin", dtype=np.int32, mode="r", offset=4096)
     with pack((whole, whole[500:900])) as parcel:
-        assert parcel.segment is None
+        assert not parcel.segments
         out, part = unpack(parcel)
     assert isinstance(part, np.memmap)
     assert np.array_equal(out, whole)
@@ -204,9 +204,9 @@ def test_a_storage_that_is_not_in_cpu_memory_is_copied_there(monkeypatch: pytest
         def cpu(self) -> torch.UntypedStorage:
             return torch.arange(4.0).untyped_storage()
 
-    from workbench.share import parcel as module
+    from workbench.share import pickling as module
 
-    pickler = module._Pickler(__import__("io").BytesIO(), lambda buffer: None)
+    pickler = module.Pickler(__import__("io").BytesIO(), lambda buffer: None)
     here = pickler._one(Elsewhere())  # type: ignore[arg-type]
     assert here.device.type == "cpu"
     assert pickler._one(Elsewhere()) is here  # type: ignore[arg-type]

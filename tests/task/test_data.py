@@ -202,7 +202,7 @@ def test_pinning_is_left_out_where_it_cannot_be(monkeypatch):
     assert spec.loader(Settings()).pin_memory
     assert not spec.loader(Settings(accelerator="cpu")).pin_memory
     made = []
-    monkeypatch.setattr(spec, "loader", lambda settings: made.append(settings.pin_memory) or [1])
+    monkeypatch.setattr(spec, "_loader", lambda settings, share: made.append(settings.pin_memory) or [1])
     spec.peek(2)
     assert made == [False]
 

@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
+from workbench.engine.ranks import Ranks
 from workbench.settings import Settings
 from workbench.task.make import task_of
 from workbench.task.protocol import TaskError
@@ -64,7 +65,7 @@ class Progress(SimpleNamespace):
     def __init__(self, **how):
         known = {
             "settings": Settings(), "device": CPU, "step": 0, "epoch": 0, "batch_idx": 0, "stage": "train", "updates": 6,
-            "metrics": {}, "clip_val": None, "batches": (3, 2),
+            "metrics": {}, "clip_val": None, "batches": (3, 2), "ranks": Ranks(),
         }  # fmt: skip
         super().__init__(**{**known, **how})
 

@@ -39,6 +39,11 @@ def test_every_setting_has_a_control_that_shows_its_default_and_gives_it_back(na
         ("save_top_k", widgets.BoundedIntText, -1),
         ("monitor_mode", widgets.Dropdown, "max"),
         ("monitor_mode", widgets.Dropdown, None),
+        ("strategy", widgets.Dropdown, "pool"),
+        ("num_nodes", widgets.BoundedIntText, 2),
+        ("rank_timeout", widgets.BoundedFloatText, 30.0),
+        ("preload", widgets.Checkbox, True),
+        ("devices", widgets.Text, (0, 2)),
     ],
 )
 def test_the_control_fits_the_type_and_speaks_the_settings_values(name: str, kind: type, value: Any) -> None:
@@ -120,6 +125,13 @@ WRITTEN: list[tuple[str, str, Any]] = [
     ("monitor", "val_accuracy", "val_accuracy"),
     ("monitor", "val/acc", "val/acc"),
     ("monitor", "none", None),
+    ("devices", "2", 2),
+    ("devices", "auto", "auto"),
+    ("devices", "0, 2", (0, 2)),
+    ("devices", "[0, 2]", (0, 2)),
+    ("devices", "[1]", (1,)),
+    ("launch", "{'config_file': 'two.yaml'}", {"config_file": "two.yaml"}),
+    ("launch", "none", None),
     ("early_stopping", "val_loss", (EarlyStopping(monitor="val_loss"),)),
     ("early_stopping", "{'monitor': 'val_loss', 'patience': 5}", (EarlyStopping(monitor="val_loss", patience=5),)),
     ("early_stopping", "wb.EarlyStopping(monitor='f1', mode='max')", (EarlyStopping(monitor="f1", mode="max"),)),
@@ -168,6 +180,11 @@ def test_early_stopping_is_shown_without_what_is_understood(value: Any, shown: s
         ("checkpoint_every", "0.5"),
         ("checkpoint_every", "now and then"),
         ("monitor", "[val_loss"),
+        ("devices", "all of them"),
+        ("devices", "0"),
+        ("devices", "0.5"),
+        ("devices", "[0, 2"),
+        ("launch", "two.yaml"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(name: str, typed: str) -> None:
@@ -211,6 +228,7 @@ def test_the_new_groups_are_there_in_order() -> None:
         ("swa_epoch_start", "0.8"),
         ("checkpoint_every", "epochs 10 min apart"),
         ("monitor", "val_loss, if any"),
+        ("devices", "auto, or 2, or [0, 2]"),
     ],
 )
 def test_an_empty_box_says_what_holds(name: str, words: str) -> None:

@@ -236,6 +236,17 @@ def test_averaged_validation_has_a_line_of_its_own() -> None:
     assert screen.mirrors[0].state["val"]["averaged"] == ""
 
 
+def test_how_many_devices_train_is_said_where_they_are_several() -> None:
+    screen = Screen()
+    screen.draw(dataclasses.replace(started(), device="2 x cpu", ranks=2), flush(0, 76))
+    screen.settle()
+    assert screen.mirrors[0].state["said"] == "Training on 2 x cpu."
+    assert screen.mirrors[0].state["progress"]["words"][-1] == "on 2 x cpu"
+    screen.draw(started(), flush(0, 76))
+    screen.settle()
+    assert not any("cpu" in word for word in screen.mirrors[0].state["progress"]["words"])
+
+
 def test_a_run_without_a_length_counts_without_a_total() -> None:
     screen = Screen()
     screen.draw(RunStarted("r1", "fit", Settings.make().model_dump(), "cpu"), flush(0, 76), flush(76, 76))

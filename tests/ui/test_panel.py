@@ -157,6 +157,21 @@ def test_the_form_and_the_bench_follow_each_other(panel: Panel, bench: FakeBench
     assert panel.header.epochs.widget.placeholder == "10"
 
 
+def test_devices_are_set_from_the_form_and_a_batch_is_each_ones(panel: Panel, bench: FakeBench) -> None:
+    title = panel.header.children[0].children[0]
+    bench.set(accelerator="cpu")
+    panel._show_settings()
+    assert "each of" not in title.value
+    panel.form.controls["devices"].widget.value = "2"
+    assert bench.settings.devices == 2
+    assert "each of 2" in title.value
+    panel.form.controls["devices"].widget.value = "[0, 1]"  # of GPUs, and this is set to be the CPU: a job would say so
+    assert "each of" not in title.value
+    panel.form.controls["devices"].widget.value = "two"
+    assert bench.settings.devices == (0, 1)
+    assert "devices='two'" in panel.notice.lines[0][1]
+
+
 def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, bench: FakeBench) -> None:
     panel.header.find_lr.click()
     panel.header.find_batch_size.click()

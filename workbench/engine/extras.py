@@ -61,11 +61,11 @@ class Extras:
     def _print(self, value: Any, *, own: bool) -> Any:
         """What tells one value from another without keeping it. own: it is a buffer, and no reference to one."""
         if isinstance(value, _RANDOM):
-            return _print(packed(_random_state(value), "it"))
+            return print_of(packed(_random_state(value), "it"))
         if any(id(tensor) in self._known for tensor in _tensors(value)) and not own:
             return _Reference(value, "", counts=False)  # to the weights, as an LSTM's list of them: nothing of its own
         try:
-            return _print(packed(value, "it"))
+            return print_of(packed(value, "it"))
         except NotPlainError as error:
             return _Reference(value, str(error).removeprefix("it holds "), counts=not callable(value))
 
@@ -164,13 +164,14 @@ def _alike(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype
 
 
-def _print(packed: Any) -> Any:
+def print_of(packed: Any) -> Any:
+    """What tells one packed value from another, without its tensors."""
     if isinstance(packed, Tensor):
         return packed.dtype, packed.shape, packed.layout, checksum([packed.to_dense()])
     if isinstance(packed, dict):
-        return type(packed), [(key, _print(own)) for key, own in packed.items()]
+        return type(packed), [(key, print_of(own)) for key, own in packed.items()]
     if isinstance(packed, (list, tuple)):
-        return type(packed), [_print(own) for own in packed]
+        return type(packed), [print_of(own) for own in packed]
     return type(packed), repr(packed)  # a NaN is equal to itself, and True is no 1
 
 

@@ -76,6 +76,7 @@ class Feeds:
             count = self.batches if reading is self._train else self._batches_of(reading)
         if self._going is not None and self._going is not reading:
             self._going.close()
+        reading.begun = self._placed is not None
         self._going, self._placed = reading, None
         batches = reading.batches(count)
         batches = self.split(batches if count is not None else self._counted(batches, begun))
@@ -159,10 +160,21 @@ class Feeds:
             finally:
                 close(loader)
 
-    def position(self, batch_idx: int) -> dict[str, Any]:
+    @property
+    def begun(self) -> bool:
+        """Whether something of this epoch was asked for, and be it in vain: a rank may have no batch of it."""
+        return self._going is not None and self._going.begun
+
+    @property
+    def taken(self) -> int:
+        """The batches that were read of this epoch."""
+        return self._going.taken if self._going is not None and self._going.begun else 0
+
+    def position(self, batch_idx: int, begun: bool | None = None) -> dict[str, Any]:
         """Where the data are, to go on from there in another process; between two updates, no batch being fetched.
 
-        `batch_idx`: the batches of this epoch that are done with (under truncated BPTT, begun); 0: none has begun.
+        `batch_idx`: the batches of this epoch that are done with (under truncated BPTT, begun); 0: none has begun, unless
+        it is said that the epoch has `begun`.
         """
         going, cut = self._going, self.settings.truncated_bptt_steps is not None
         found: dict[str, Any] = {
@@ -170,7 +182,7 @@ class Feeds:
             "whole": self._whole,
             "val": self.val_position(),
         }
-        if not batch_idx:
+        if not (batch_idx if begun is None else begun):
             return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.between()}
         if going is None or batch_idx > going.taken:
             raise ValueError(f"position({batch_idx}): the training data have not been read so far in this epoch.")
@@ -203,6 +215,7 @@ class Feeds:
         taken, pieces = position["taken"], position["pieces"]
         reading = self._train if same else self._reading(self.settings.replace(batch_size=position["batch_size"]))
         doubts += reading.place_inside(position["train"], taken, pieces > 0)
+        reading.begun = True
         self._going, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
         return doubts
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
-from workbench.engine.together import weights_of
+from workbench.engine.together import Together, weights_of
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import shares
 from workbench.techniques.tbptt import Piece, detached
@@ -65,7 +65,7 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
     reported: list[Tensor | float] = []
     kept: list[float] = []
     summed: Tensor | None = None
-    halted = back = False
+    halted = False
     passing = _Pass(session, opt, window, there[-1] if there else None)
     for number in there:
         going_on = passing.start(number)
@@ -88,17 +88,24 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
         else:
             kept.append(share[number])
             part = found.loss if alone or share[number] == 1.0 else found.loss * share[number]
+        last = number == there[-1]
         _back(session, opt, part, fresh=summed is None)
-        back = number == there[-1]
         summed = part.detach() if summed is None else summed + part.detach()
-        passing.end(number, found, last=number == there[-1], anew=anew)
+        if together is not None and last:  # what the task hears of the backward, it hears of all ranks'
+            loss = _settle(together, opt, summed, reported or kept, len(weights), planned=not reported, back=True)
+        if session.within:
+            session.moments.after_backward()
+        passing.end(number, found, last=last, anew=anew)
+        if together is not None and last:
+            passing.leave()
+            return loss
     passing.leave()
     if together is not None:
         if not halted:  # nothing of its own, and yet it takes the step
             yield
-        missing = not reported and len(kept) == len(weights)
-        weight = sum(reported) if reported else sum(kept) / together.unit if kept else 0.0
-        return together.settle(opt, summed, weight, planned=missing, back=back)
+        if summed is None and session.within:
+            _drop(session, opt)
+        return _settle(together, opt, summed, reported or kept, len(weights), planned=not reported, back=False)
     if summed is None or alone:
         return summed
     if reported:
@@ -121,10 +128,26 @@ def _back(session: Session, opt: Optimizing, part: Tensor, *, fresh: bool) -> No
         scaled.backward()  # type: ignore[no-untyped-call]
         return
     if fresh:
-        session.moments.zero_grad(opt.index, session.batch_idx)
-        if not session.moments.zeroes:
-            opt.optimizer.zero_grad()
+        _drop(session, opt)
     session.moments.backward(scaled)
+
+
+def _drop(session: Session, opt: Optimizing) -> None:
+    """The gradients of the update before go, where the task has a say in it; also on a rank that has no others."""
+    session.moments.zero_grad(opt.index, session.batch_idx)
+    if not session.moments.zeroes:
+        opt.optimizer.zero_grad()
+
+
+def _settle(
+    together: Together, opt: Optimizing, summed: Tensor | None, weighed: Sequence[Tensor | float], batches: int,
+    *, planned: bool, back: bool,
+) -> Tensor | None:  # fmt: skip
+    """`Together.settle`. weighed: the shares of the batches that had something in them, or (not `planned`) their weights."""
+    if not planned:
+        return together.settle(opt, summed, sum(weighed), planned=False, back=back)
+    weight = sum(weighed) / together.unit if weighed else 0.0
+    return together.settle(opt, summed, weight, planned=len(weighed) == batches, back=back)
 
 
 def _divided(opt: Optimizing, summed: Tensor, total: Tensor | float) -> Tensor:
@@ -146,6 +169,8 @@ def losses(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor:
 def pass_on(session: Session, window: Sequence[Any]) -> None:
     """The window is done with: the next batch has the next number."""
     session.ready = {}
+    if session.together is not None:
+        session.together.waiting = 0
     if session.tbptt is None:
         session.batch_idx += len(window) if session.together is None else session.together.size
     elif window:

@@ -49,7 +49,9 @@ def turn(session: Session, opt: Optimizing, window: Sequence[Any], take: Take) -
         stepped |= taken
         return loss
 
-    session.moments.step(opt.index, session.batch_idx + len(window) - 1, closure, step)
+    # A rank without batches steps with the others, under rank 0's numbers.
+    batches = len(window) or (0 if session.together is None else session.together.size)
+    session.moments.step(opt.index, session.batch_idx + batches - 1, closure, step)
     return (evaluated[0] if evaluated else None), stepped
 
 

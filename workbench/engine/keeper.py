@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from workbench.engine import checkpoint
+from workbench.engine import checkpoint, per_rank
 from workbench.engine.checks import Checks
 from workbench.engine.extras import Extras
 from workbench.engine.plain import NotPlainError, packed
@@ -31,7 +31,8 @@ _AVERAGED = "_averaged"
 class Keeper:
     """Writes the checkpoints of one fit to `folder`, the directory of its run that holds them.
 
-    What goes wrong in writing is said, and the fit goes on.
+    What goes wrong in writing is said, and the fit goes on. Of several ranks all are asked, since each has state of its
+    own, and decide alike; rank 0 writes.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Keeper:
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
         self._extras = Extras(session.task, session.moved)
-        self._step, self._seconds = session.step, session.meter.seconds
+        self._step, self._seconds = session.step, session.seconds
         """When the last one was written."""
         self._marked: tuple[tuple[int, ...], Point] | None = None
         self._judged: tuple[int, float] | None = None
@@ -66,7 +67,7 @@ class Keeper:
         """Whether it is time for one, between two updates."""
         if self._updates is not None:
             return self._session.step % self._updates == 0 and self._session.step != self._step
-        return self._time is not None and self._session.meter.seconds - self._seconds >= self._time
+        return self._time is not None and self._session.seconds - self._seconds >= self._time
 
     def keep(self) -> None:
         """Write one: an update is over, and nothing has been read for the next."""
@@ -75,7 +76,7 @@ class Keeper:
     def after_epoch(self) -> None:
         """An epoch is over, and the next has not begun: write one if it is time, or if the check was among the best."""
         asked = self._updates is not None or self._time is not None
-        waited = self._session.meter.seconds - self._seconds
+        waited = self._session.seconds - self._seconds
         if self._pending or (self.due() if asked else waited >= AUTOMATIC):
             self._save(Point.here(self._session))
 
@@ -93,7 +94,7 @@ class Keeper:
 
     def judge(self, metrics: Mapping[str, float]) -> None:
         """All metrics that are known behind a check: is it among the best?"""
-        value = metrics.get(self._monitor)
+        value = self._session.ranks.agree(metrics.get(self._monitor))
         self._judged, self._pending = None, False
         if value is None and self._session.checking:
             self._refuse_unknown(metrics)
@@ -101,7 +102,7 @@ class Keeper:
             self._averaged = None
             return
         self._judged = self._session.step, value
-        self._pending = self._ranks(value)
+        self._pending = self._session.ranks.agree(self._session.ranks.first and self._among_best(value))
         if not self._pending:
             self._averaged = None
 
@@ -110,7 +111,7 @@ class Keeper:
         if self._pending:
             self._save(self._here())
 
-    def _ranks(self, value: float) -> bool:
+    def _among_best(self, value: float) -> bool:
         """Whether so few have been kept, or it is better than one of them."""
         values = best_values(list_checkpoints(self._folder.parent), self._monitor)
         if not 0 < self._top_k <= len(values):
@@ -134,7 +135,7 @@ class Keeper:
     def cut(self) -> None:
         """The fit ends here, in the middle of an epoch that counts as over: a longer one would go on with the rest of it."""
         session = self._session
-        if session.batch_idx != session.data.batches or session.pieces:
+        if session.ranks.any(session.batch_idx != session.data.batches or session.pieces > 0):
             flush(session, self._emit, wait=True)
             state, why = self._state(Point.here(session))
             self._left = session.step, _copied(state), why
@@ -193,24 +194,33 @@ class Keeper:
         return {"raw": packed(checkpoint.tensors_of(self._session.task.model), "the model")}
 
     def _state(self, point: Point) -> tuple[dict[str, Any] | None, str | None]:
-        """All state but the weights, or why there is none."""
+        """All state but the weights, or why there is none; of several ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
             self._say(what, f"{what} cannot be kept in a checkpoint: a fit that goes on from one begins with what is there then.")
         inexact = self._session.data.exact() if self._session.mid_epoch and not self._session.checking else None
         if inexact is not None:
             self._say("data", f"a fit that goes on from the middle of an epoch is not exact: {inexact}.")
+        state: dict[str, Any] | None = None
+        why: str | None = None
         try:
-            return state_of(self._session, self._checks, point, held), None
+            state = state_of(self._session, self._checks, point, held)
         except NotPlainError as error:
-            self._say("state", f"checkpoints have weights alone, and no fit can go on from them: {error}.")
-            return None, str(error)
+            why = str(error)
+        state = per_rank.gathered(self._session, state)
+        why = next((found for found in self._session.ranks.gather(why) if found is not None), None)
+        if why is not None:
+            self._say("state", f"checkpoints have weights alone, and no fit can go on from them: {why}.")
+        return state, why
 
     def _write(
         self, weights: Mapping[str, Tensor], state: dict[str, Any] | None, why: str | None, value: float | None,
         *, end: bool = False,
     ) -> None:  # fmt: skip
         session, name = self._session, name_of(self._session.step, end)
+        self._step, self._seconds, self._pending = session.step, session.seconds, False
+        if not session.ranks.first:
+            return
         there = best_values(list_checkpoints(self._folder.parent), self._monitor)
         sign = 1.0 if self._mode == "min" else -1.0
         best = value is not None and all(sign * value <= sign * other for other in there)
@@ -220,7 +230,6 @@ class Keeper:
             "step": session.step, "epoch": epoch, "end": end, "monitor": monitor,
             "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "time": time.time(),
         }  # fmt: skip
-        self._step, self._seconds, self._pending = session.step, session.meter.seconds, False
         self._settle()
         try:
             checkpoint.write(self._folder, name, weights, state, info)

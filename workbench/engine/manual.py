@@ -63,6 +63,7 @@ class SessionHandle:
         scaled = self._session.precision.scale(part)
         if self._session.within:
             self._session.moments.backward(scaled, **options)
+            self._session.moments.after_backward()
         else:
             scaled.backward(**options)  # type: ignore[no-untyped-call]
         part = part.detach()

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.commands import Command, Inbox
-from workbench.task.data import Share
+from workbench.task.shares import Share
 
 T = TypeVar("T")
 
@@ -230,7 +230,7 @@ def _host_group() -> Any:
 
 
 Joined = tuple[Tensor, list[Tensor]]
-_BUCKET = 25 << 20
+BUCKET = 25 << 20
 """Bytes that travel together, as in DDP."""
 
 
@@ -242,7 +242,7 @@ def _joined(tensors: Sequence[Tensor]) -> Iterator[Joined]:
         key = tensor.dtype, tensor.device
         waiting.setdefault(key, []).append(tensor)
         size[key] = size.get(key, 0) + tensor.numel() * tensor.element_size()
-        if size[key] >= _BUCKET:
+        if size[key] >= BUCKET:
             yield _flat(waiting.pop(key))
             size[key] = 0
     for parts in waiting.values():

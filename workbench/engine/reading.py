@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from workbench.task.data import Loader, batches_in, positioned, users_own
+from workbench.task.data import Loader, batches_in, dealing, positioned, users_own
 from workbench.task.datasets import Batches
 from workbench.task.held import Held, State, as_then, process_state, put_process
 from workbench.task.position import checksum_of
 from workbench.task.protocol import TaskError
+from workbench.task.shares import SharedLoader, has_ended
 
 _NONE = object()
 _TOLD = -1
@@ -34,11 +35,16 @@ class Reading:
         self.loader = loader
         self.batch_size = batch_size
         self.taken = 0
+        self.begun = False
+        """Whether a pass has begun since `begun` was last set to False."""
         self._name = name
         self._here = loader.num_workers == 0
         self._deals = positioned(loader)
+        self._dealing = dealing(loader)
         ready = loader.batch_sampler is None and loader.batch_size is None
         self._by_index = self._deals is not None and (self._here or not ready)
+        self._shared = loader.dealing if isinstance(loader, SharedLoader) else None
+        """What all ranks draw alike from in reading the data here; None: they are read as this process draws."""
         self._rereads = rereads and self._here
         self._data = self._held()
         self._made: Tensor | None = None
@@ -97,12 +103,12 @@ class Reading:
 
     def _open(self, count: int | None) -> tuple[list[Any], Generator[Any]]:
         """A pass: batches that are read already, and the others."""
-        self.taken, placed = self._placed or 0, self._placed is not None
+        self.taken, placed, self.begun = self._placed or 0, self._placed is not None, True
         ahead, left = self._ahead, self._left
         self._placed, self._ahead, self._left, self._stands = None, [], None, None
         if not placed:
             self._data = self._held()
-            self._begun = {} if self._by_index else {"process": process_state(), "data": self._data.state()}
+            self._begun = {} if self._by_index else {"process": self._drawn(), "data": self._data.state()}
             if self._told is not None:
                 return self._open_again(count, self._told)
             if self._rereads:
@@ -126,15 +132,29 @@ class Reading:
 
     def _use_up(self) -> None:
         """Data that were told where they are, and of which nothing more is wanted, begin the next pass anew."""
-        before = {"process": process_state(), "data": self._data.state()}
+        before = {"process": self._drawn(), "data": self._data.state()}
         if next(self._iterator(), _NONE) is not _NONE:
             self._told = self._state_sum()
         self._undraw(before)
 
     def _undraw(self, before: Mapping[str, Any]) -> None:
         self._source = None  # what the data do at the end of a pass, they do now
-        put_process(before["process"])
+        self._draw_from(before["process"])
         self._data.put(before["data"], states=False)
+
+    def _drawn(self) -> State:
+        """What data may draw from that are read here without numbers."""
+        return process_state() if self._shared is None else self._shared.state
+
+    def _draw_from(self, state: State) -> None:
+        if self._shared is None:
+            put_process(state)
+        else:
+            self._shared.state = state
+
+    def _as_then(self, state: State) -> contextlib.AbstractContextManager[None]:
+        """Inside, such data draw as they would have drawn then."""
+        return as_then(state) if self._shared is None else self._shared.as_then(state)
 
     def _state_sum(self) -> int:
         return checksum_of(self._data.state()["states"])
@@ -142,7 +162,7 @@ class Reading:
     def _remember(self, first: bool = False) -> None:
         data = self._data.state()
         # At the first batch, a state of its own would say where the pass before was left.
-        self._before = {"process": process_state(), "data": {**data, "states": {}} if first else data}
+        self._before = {"process": self._drawn(), "data": {**data, "states": {}} if first else data}
 
     def _iterator(self) -> Iterator[Any]:
         if not self._lives_on:
@@ -159,7 +179,7 @@ class Reading:
         """Whether the data have come to their end, which the loader will only find out."""
         if self._source is None:
             return self._ended
-        return bool(getattr(getattr(self._source, "_dataset_fetcher", None), "ended", False))
+        return has_ended(self._source)
 
     @property
     def _lives_on(self) -> bool:
@@ -197,6 +217,7 @@ class Reading:
                 "sampler": None if self._deals is None else self._deals.held().state(),
                 "passes": 0 if self._deals is None else self._deals.passes,
                 "data": self._held().state() if self._stands is None else self._stands,
+                "dealing": None if self._dealing is None else self._dealing.state,
                 "cut": self._cut,
                 "doubts": self._doubts_between(),
             }
@@ -216,7 +237,13 @@ class Reading:
             self._made = position["made"]
             self.loader.generator.set_state(position["made"])
             self._start_from(position["generator"])
+        self._deal_from(position)
         return doubts
+
+    def _deal_from(self, position: Mapping[str, Any]) -> None:
+        """All ranks deal as they would have dealt; a fit of one process had nothing that they must draw alike."""
+        if self._dealing is not None and position.get("dealing") is not None:
+            self._dealing.state = position["dealing"]
 
     def _tell(self, data: Mapping[str, Any], states: bool = True) -> list[str]:
         """Bring back the data's generators, and the `states` by which they know where they are."""
@@ -261,6 +288,7 @@ class Reading:
             "made": self._made,
             "pass": {**self._begun, "order": None if self._deals is None else self._deals.position()},
             "data": data,
+            "dealing": None if self._dealing is None else self._dealing.state,
             "here": self._here,
             "before": self._before if rereads else None,
             "last": crc if not ahead else None,
@@ -312,6 +340,7 @@ class Reading:
         except BaseException:
             self.close()
             raise
+        self._deal_from(position)
         return [*position["doubts"], *doubts]
 
     def _deal_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
@@ -337,13 +366,13 @@ class Reading:
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
         """The batch that was in use."""
-        with as_then(before["process"]):
+        with self._as_then(before["process"]):
             self._data.put(before["data"])
             self._left = self._iterator()
             self._ahead = [self._next(self.taken)]
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
-        with as_then(self._begun["process"]):
+        with self._as_then(self._begun["process"]):
             self._data.put(self._begun["data"])
             self._left = self._iterator()
             batch = None

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from workbench.engine import extras, length, rates
+from workbench.engine import extras, length, per_rank, rates
 from workbench.engine.checkpoint import extra_state_of, fill, misfit, tensors_of
 from workbench.engine.checks import Checks
 from workbench.engine.plain import packed
@@ -38,7 +38,12 @@ class Point:
     @classmethod
     def here(cls, session: Session) -> Point:
         """As of now: between two updates, nothing having been read for the next, or behind an epoch's last update."""
-        return cls(RandomState.capture(), session.data.position(0 if session.checking else session.batch_idx))
+        data, together = session.data, session.together
+        if together is None or session.checking or not session.mid_epoch:
+            return cls(RandomState.capture(), data.position(0 if session.checking else session.batch_idx))
+        # A rank counts its own: it need not have had as many batches as the others, and may have had none.
+        own = data.taken - together.waiting if session.tbptt is None else session.batch_idx
+        return cls(RandomState.capture(), data.position(own, data.begun))
 
 
 def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,6 +80,7 @@ def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
     """
     weights = state.get("raw", state["weights"])
     _refuse_another(session, state, weights)
+    state, alike = per_rank.own(session, state)
     for name in _COUNTERS:
         setattr(session, name, state[name])
     doubts = session.data.place(state["data"])
@@ -91,9 +97,13 @@ def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
     checks.load_state(state["checks"])
     session.epoch_loss.load_state_dict(state["epoch_loss"])
     session.meter.go_on_from(state["seconds"])
+    if session.ranks.several:
+        session.ranks.seconds = state["seconds"]
     session.resumed = True
     session.notes += [Message(f"it may not go on exactly as it would have: {doubt}.", "warning", session.step) for doubt in doubts]
     RandomState.from_state(state["random"]).restore()
+    if not alike:
+        per_rank.begin_anew(session)
 
 
 def _settings(session: Session) -> dict[str, Any]:
@@ -132,6 +142,8 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
 def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     model, *others = session.task.modules
     fill(model, weights, state["extra_state"])
+    if per_rank.BUFFERS in state:
+        fill(model, state[per_rank.BUFFERS])
     for part, kept in zip(others, state["others"], strict=True):
         fill(part, kept["tensors"], kept["extra_state"])
     session.moved, missing = extras.put(session.task, state["held"], session.device)

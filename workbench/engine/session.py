@@ -20,7 +20,7 @@ from workbench.engine.feeds import Feeds, Unread
 from workbench.engine.length import ahead_of_plan
 from workbench.engine.meter import Meter
 from workbench.engine.optimizing import Optimizing
-from workbench.engine.ranks import ManyRanks
+from workbench.engine.ranks import ManyRanks, Ranks
 from workbench.engine.runtime import Runtime
 from workbench.engine.snapshot import Modes, Snapshot
 from workbench.engine.together import Together
@@ -266,6 +266,16 @@ class Session:
             self.clip_val, self.stage, self.noted, self.pieces = clip_val, stage, noted, pieces
             self.cut_short = False
             before.restore()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, this rank does all by itself: nothing waits for the others, whatever becomes of them."""
+        ranks, together = self.ranks, self.together
+        self.ranks, self.together = Ranks(), None
+        try:
+            yield
+        finally:
+            self.ranks, self.together = ranks, together
 
     def _begin(self) -> None:
         """What is tried may count on what a fit would have told the task by then."""

@@ -42,6 +42,8 @@ class Together:
         self._begun = False
         """Whether DDP waits for the backward of a forward."""
         self._left_over = False
+        self.waiting = 0
+        """The batches that this rank has read for an update that is not taken yet."""
         self.look_again()
 
     def look_again(self) -> None:
@@ -74,7 +76,7 @@ class Together:
             if session.task.manual and beat.able < self._ranks.world:
                 self._say_left_over()
                 continue
-            self._round = beat
+            self._round, self.waiting = beat, 0 if window is None else len(window)
             yield () if window is None else window
 
     def _say_left_over(self) -> None:
@@ -94,6 +96,11 @@ class Together:
         return self._ranks.world / self._round.weight if self._round.weight else 0.0
 
     # -- one window
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether DDP brings gradients together, in memory that it has taken already."""
+        return self._copy is not None
 
     @property
     def synced(self) -> bool:

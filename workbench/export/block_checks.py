@@ -228,5 +228,7 @@ def mean_of(r: Recipe) -> str:
     return dedent('''\
         def mean_of(losses):
             """The mean of the losses that are finite, as a metric."""
-            finite = [loss for loss in gather_object(losses) if math.isfinite(loss)]
-            return {"train_loss": sum(finite) / len(finite)} if finite else {}''')
+            finite = [loss for loss in @@ if math.isfinite(loss)]
+            return {"train_loss": sum(finite) / len(finite)} if finite else {}''').replace(
+        "@@", "losses" if r.together else "gather_object(losses)"
+    )

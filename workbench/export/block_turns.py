@@ -24,7 +24,7 @@ def needs_parameters(r: Recipe) -> bool:
     """Whether the loop looks at parameters itself."""
     made_up = r.accumulates and (r.skips or r.reports_weight or r.train.empty)
     clips = r.clips and not r.owns("configure_gradient_clipping")
-    return clips or r.settings.on_nonfinite == "skip" or made_up
+    return clips or r.settings.on_nonfinite == "skip" or made_up or r.together
 
 
 def toggled(r: Recipe) -> str:

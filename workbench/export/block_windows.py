@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export import block_hooks, block_loss, block_pieces, block_precision, loaders
+from workbench.export import block_hooks, block_loss, block_pieces, block_precision, block_ranks, loaders
 from workbench.export.lines import indented
 from workbench.export.recipe import Recipe
 
@@ -31,8 +31,10 @@ def head(r: Recipe) -> list[str]:
         batches = block_pieces.stream(r, batches)
     elif r.numbered:
         batches = f"enumerate({batches})"
+    size = "config.accumulate_grad_batches" if r.windows is None else "window_size(epoch)"
+    if r.together:
+        return [block_ranks.head(r, batches, size if r.accumulates else "1")]
     if r.accumulates:
-        size = "config.accumulate_grad_batches" if r.windows is None else "window_size(epoch)"
         made = batches if r.carries or r.numbered else f"iter({batches})"
         return [f"batches = {made}", f"while window := list(itertools.islice(batches, {size})):"]
     return [f"for {_item(r)} in {batches}:"]
@@ -60,6 +62,8 @@ def updates_in_epoch(r: Recipe) -> str | None:
 
 def gradient(r: Recipe, moved: bool = False) -> list[str]:
     """The lines that add a window's gradient up and give its loss. moved: a single batch is on the device already."""
+    if r.together:
+        return block_ranks.gradient(r, _weighted(r, block_ranks.SHARE, varies=False))
     return _window(r) if r.accumulates else _one_batch(r, moved)
 
 
@@ -73,11 +77,12 @@ def _item(r: Recipe) -> str:
 def _call(r: Recipe) -> str:
     """The forward pass of a training batch."""
     state = "hiddens" if r.skips else "None if first else hiddens"
+    model = block_ranks.model(r) if r.together else "wrapped"
     if r.hooks is None:
-        return f"forward(wrapped, batch{', ' + state if r.carries else ''})"
+        return f"forward({model}, batch{', ' + state if r.carries else ''})"
     told = {"optimizer_idx": "turn", "hiddens": state}
     more = [f"{name}={told[name]}" for name in r.told]
-    return f"wrapped({', '.join(['batch', *(['number'] if r.indexed else []), *more])})"
+    return f"{model}({', '.join(['batch', *(['number'] if r.indexed else []), *more])})"
 
 
 def _one_batch(r: Recipe, moved: bool) -> list[str]:

@@ -7,6 +7,7 @@ from workbench.export import (
     block_hooks,
     block_log,
     block_manual,
+    block_ranks,
     block_schedule,
     block_stopping,
     block_trainer,
@@ -41,6 +42,7 @@ def _model(r: Recipe) -> list[str]:
             "if accelerator.num_processes > 1:",
             f'    raise SystemExit("This script trains in one process: {r.alone}.")',
         ]
+    lines += block_ranks.told(r)
     if r.settings.deterministic:
         lines += ["torch.use_deterministic_algorithms(True)", "torch.backends.cudnn.benchmark = False"]
     if r.settings.detect_anomaly:
@@ -68,7 +70,7 @@ def threads(r: Recipe) -> str:
 
 
 def _data(r: Recipe) -> list[str]:
-    lines = ["set_seed(config.seed, device_specific=True)"]
+    lines = [f"set_seed(config.seed{'' if r.together else ', device_specific=True'})"]
     if r.remakes_loader:
         lines += loaders.remade(r, r.train, "loader", "training")
     else:
@@ -88,16 +90,16 @@ def _data(r: Recipe) -> list[str]:
             "        metric.to(accelerator.device)",
         ]
     if r.hooks is None:
-        lines.append("wrapped = accelerator.prepare_model(network)")
+        lines += block_ranks.wrapped(r, "network") if r.together else ["wrapped = accelerator.prepare_model(network)"]
     elif r.manual:
         lines.append("network.to(accelerator.device)")
     else:
         training = "TrainingStep(network)"
         lines.append("network.to(accelerator.device)")
-        if r.hands_results_on:
+        if r.hands_results_on or r.together:
             lines.append(f"training = {training}")
             training = "training"
-        lines.append(f"wrapped = accelerator.prepare_model({training})")
+        lines += block_ranks.wrapped(r, training) if r.together else [f"wrapped = accelerator.prepare_model({training})"]
     return [*lines, *block_trainer.planned(r), *_compiled(r)]
 
 
@@ -129,7 +131,7 @@ def _optimizer(r: Recipe) -> list[str]:
     if r.scales:
         lines.append("scaler = torch.amp.GradScaler(accelerator.device.type)")
     lines += block_stopping.made(r) if r.monitors else []
-    return [*lines, *block_averaging.made(r)]
+    return [*lines, *block_averaging.made(r), *block_ranks.seeded(r)]
 
 
 def _given_optimizer(r: Recipe) -> list[str]:

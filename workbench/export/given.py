@@ -46,6 +46,8 @@ class Data:
     """How many samples `batch` holds."""
     empty: bool = False
     """Whether a batch may be None, and is left out."""
+    draws: bool = False
+    """Whether dealing its batches out to several processes may draw from their own random numbers."""
     steps: str = "config.truncated_bptt_steps"
     """How many time steps `batch` holds, where batches are split in time."""
 

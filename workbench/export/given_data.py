@@ -19,8 +19,9 @@ from workbench.export.given import Data, quoted
 from workbench.export.given_step import may_skip
 from workbench.export.source import Sliced
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, batches_in
+from workbench.task.data import DataSpec, Loader, batches_in, positioned, users_own
 from workbench.task.datasets import Batches, Columns
+from workbench.task.shares import Share, dealing_for
 from workbench.task.supervised import TARGETS
 
 
@@ -53,6 +54,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         sized=batches_in(loader) is not None,
         count=_count(first_batch(spec, settings)) or "1",
         empty=_may_be_empty(parts.collate_fn, dataset),
+        draws=_draws(loader, settings),
         steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim) or "config.truncated_bptt_steps",
     )
 
@@ -63,6 +65,15 @@ def _may_be_empty(collate: Any, dataset: Any) -> bool:
         return True
     ready = getattr(dataset, "_batches", None) if isinstance(dataset, Batches) else None
     return isinstance(ready, (list, tuple)) and any(batch is None for batch in ready)
+
+
+def _draws(loader: Loader, settings: Settings) -> bool:
+    """Whether all processes must draw alike to go through the same batches; as `task.shares`."""
+    deals = positioned(loader)
+    if deals is None:
+        ready = users_own(loader)
+        return not settings.num_workers and not isinstance(ready, (list, tuple))
+    return dealing_for(deals.batches, Share(0, 2), settings.seed) is not None
 
 
 def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, tuple[str, ...], bool]:

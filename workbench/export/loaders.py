@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+from workbench.export import block_ranks
 from workbench.export.given import Data
 from workbench.export.lines import call, indented
 from workbench.export.recipe import Recipe, is_whole
@@ -160,6 +161,9 @@ def _batches(r: Recipe, samples: list[Data], options: list[str]) -> list[str]:
     lines.append(f"batches = BatchSampler(sampler, config.batch_size, drop_last={last})")
     if "batches" in options:
         lines = [] if all(d.batch_sampler for d in samples) else ["if batches is None:", *indented(lines)]
+    if r.together:
+        alike = ["batches = Alike(batches, config.seed)"] if any(data.draws for data in samples) else []
+        return [*lines, *alike, "batches = Share(batches, accelerator)"]
     even = "train" if mixed else str(trains)
     shard = ["batches", "accelerator.num_processes", "accelerator.process_index", f"even_batches={even}"]
     return [*lines, "if accelerator.num_processes > 1:", *indented(call("batches = ", "BatchSamplerShard", shard, 8))]
@@ -219,6 +223,12 @@ def loader(r: Recipe, data: Data, name: str) -> list[str]:
             arguments.append("drop_last=True")
     arguments.append(f"generator={data.generator or 'torch.Generator().manual_seed(config.seed)'}")
     arguments += [*common(r), *(f"{o}={options[o]}" for o in ("collate_fn", "worker_init_fn") if o in options)]
+    if r.together and data.kind == "batches" and not data.iterable and wrapped:  # by number
+        arguments.insert(1, f"sampler=Share(SequentialSampler({data.dataset}), accelerator)")
+        return [*data.before, *call(f"{name} = ", "DataLoader", arguments, 4)]
+    if r.together:
+        made = call(f"{name} = ", "DataLoader", arguments, 4)
+        return [*data.before, *made, *call(f"{name} = ", "Share", block_ranks.dealt(data, name), 4)]
     return [
         *data.before,
         *call(f"{name} = ", "DataLoader", arguments, 4),

@@ -50,6 +50,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     sliced = slice_call(site)
     started = next((e for e in run.events if isinstance(e, RunStarted)), None)
     planned = started.updates if started else None
+    ranks = started.ranks if started else 1
     settings = limits.effective(run.settings)
     _check_task(task)
     sources = sources_of(task, sliced)
@@ -63,7 +64,8 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
             sliced=sliced,
             kinds=site.kinds,
             settings=settings,
-            threads=int(header.get("threads", torch.get_num_threads())),
+            ranks=ranks,
+            threads=max(1, int(header.get("threads", torch.get_num_threads())) // (ranks // settings.num_nodes)),
             weights=weights,
             ended=_ended(run, settings),
             by_hand=run.status == "stopped",
@@ -211,6 +213,7 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "val": None if task.val is None else data_of(task.val, "val", owner, sliced, settings),
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
+        "partial": task.partial,
         "batch_norm": has_batch_norm([task.model]),
         "buffers": tuple(_with_buffers(task)),
     }

@@ -25,7 +25,10 @@ class Recipe:
     """What each of the user's names held, in a word."""
     settings: Settings
     """What held: `overfit_batches` is told as limits."""
+    ranks: int
+    """How many processes made the run together."""
     threads: int
+    """Of each process."""
     weights: str | None
     """The file beside the script with the weights that the run began with; None: there is none."""
     ended: int | None
@@ -59,6 +62,8 @@ class Recipe:
     own: Own
     step: Step
     optimizers: tuple[Optimizer, ...]
+    partial: bool
+    """Whether an update may leave some parameters without a gradient."""
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
     buffers: tuple[str, ...]
@@ -201,6 +206,11 @@ class Recipe:
     def transfers(self) -> bool:
         """Whether it has a say in how batches come to the device."""
         return self.owns(*TRANSFER)
+
+    @property
+    def together(self) -> bool:
+        """Whether several processes made the run."""
+        return self.ranks > 1
 
     @property
     def alone(self) -> str:

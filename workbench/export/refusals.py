@@ -16,7 +16,19 @@ def refuse(r: Recipe) -> None:
 
 
 def _together(r: Recipe) -> dict[str, bool]:
-    return {**_techniques(r), **_hooks(r), **_resumed(r)}
+    return {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r)}
+
+
+def _ranks(r: Recipe) -> dict[str, bool]:
+    """What several processes do in a run and not in a script."""
+    of, devices = f"a run of {r.ranks} processes in which", r.settings.devices
+    named = ", ".join(name for name in WITHIN if r.owns(name))
+    shared = isinstance(devices, tuple) and len(set(devices)) < len(devices)
+    return {
+        f"{of} {r.alone}": r.together and bool(r.alone),
+        f"{of} the model has a say within updates ({named})": r.together and r.within,
+        f"devices={list(devices) if isinstance(devices, tuple) else devices}, several processes on one GPU,": r.together and shared,
+    }
 
 
 def _hooks(r: Recipe) -> dict[str, bool]:

@@ -20,6 +20,7 @@ from workbench.export import (
     block_manual,
     block_pieces,
     block_precision,
+    block_ranks,
     block_rate,
     block_schedule,
     block_stopping,
@@ -84,7 +85,7 @@ def _place(r: Recipe, name: str) -> int:
 def _ours(r: Recipe) -> str:
     """All that is not the user's, in the names of `GIVEN`."""
     functions = [
-        loaders.datasets(r), loaders.workers(r), loaders.make_loader(r), loaders.first_of(r), block_windows.sizes(r), block_pieces.pieces(r),
+        loaders.datasets(r), block_ranks.share(r), loaders.workers(r), loaders.make_loader(r), loaders.first_of(r), block_windows.sizes(r), block_ranks.rounds(r), block_pieces.pieces(r),
         block_precision.precision(r), "" if r.manual else block_loss.forward(r), block_schedule.schedule(r),
         block_rate.set_lr(r), block_turns.owned(r), block_turns.toggled(r), block_manual.manual(r), block_hooks.moved(r), block_hooks.outputs_of(r), block_hooks.clip_gradients(r), block_hooks.stepper(r), block_log.log(r),
         block_averaging.averaging(r), block_validation.kept(r), block_validation.validate(r), block_stopping.stopping(r),
@@ -144,14 +145,13 @@ def _head(r: Recipe) -> str:
     return dedent('''\
         """Train {} as the run {} did.{}
 
-            python {}
-            accelerate launch {}    (or torchrun; on every device there is)
+        {}
 
         Every setting has an option: --lr 1e-3. --help lists them.
         {}
         {}{}
         Written by Tuning Workbench {}.
-        """''').format(_plain(r.model), _plain(r.run), end, _plain(script), _plain(script), start, needs, notes, r.version)
+        """''').format(_plain(r.model), _plain(r.run), end, block_ranks.start(r, _plain(script)), start, needs, notes, r.version)
 
 
 def _plain(text: str) -> str:

@@ -133,7 +133,7 @@ def _counted(r: Recipe) -> list[str]:
     """What the epoch's mean and the user's object know of the update."""
     lines = []
     if not r.watches_training:
-        whole = r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")
+        whole = r.together or r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")
         lines.append("total += loss" if whole else "total += loss.detach()")
     return [*lines, *block_trainer.progress(r, "global_step", "step")]
 

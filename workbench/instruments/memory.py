@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,9 @@ import psutil
 import torch
 
 from workbench.share.segment import NAME
+
+if sys.platform != "win32":
+    import resource
 
 _OUT_OF_MEMORY = (
     "cannot allocate memory",  # the system's own words, as torch and the loaders repeat them
@@ -116,6 +121,27 @@ def data_bytes() -> int:
     return _status().get("VmData", 0)
 
 
+@contextlib.contextmanager
+def limited(memory: int | None) -> Iterator[None]:
+    """No more than `memory` bytes of new private memory. What is here already does not count."""
+    if memory is None:
+        yield
+        return
+    held = data_bytes()
+    if sys.platform == "win32" or not held:
+        print("memory_limit: this system cannot limit a process's memory; the trial runs without.", file=sys.stderr)
+        yield
+        return
+    torch.ones(torch.get_num_threads() << 15).mul_(2)  # starts the threads: their stacks are not the function's
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [data_bytes() + memory, *(old for old in (soft, hard) if old != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
 def _status() -> dict[str, int]:
     """The sizes in /proc/self/status, in bytes."""
     try:
@@ -144,7 +170,7 @@ def _file_pages() -> int:
 
 
 def _most_resident() -> int:
-    import resource
-
+    if sys.platform == "win32":
+        return 0
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if psutil.MACOS else most * 1024

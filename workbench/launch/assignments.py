@@ -61,8 +61,8 @@ class Assignment(abc.ABC):
         """Do it. The first event is RunStarted; only rank 0's are heard."""
 
     def _started(self, session: Session, updates: int | None, epochs: int | None) -> RunStarted:
-        settings = self.settings.model_dump()
-        return RunStarted(self.id, self.kind, settings, session.where, session.names, updates, epochs)
+        settings, ranks = self.settings.model_dump(), session.ranks.world
+        return RunStarted(self.id, self.kind, settings, session.where, session.names, updates, epochs, ranks)
 
 
 class Training(Assignment):

@@ -16,6 +16,7 @@ from workbench.instruments.memory import available_memory as available_memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import forked, letter, spawned
 from workbench.launch.forked import ServerError as ServerError
+from workbench.launch.lines import Lines
 from workbench.launch.worker import Given, Reply, Request
 from workbench.share import segment
 from workbench.share.parcel import Parcel, pack, unpack
@@ -94,10 +95,10 @@ def run_in_child(
     parcels = [arg for arg in args if isinstance(arg, Parcel)]
     places = iter(range(len(parcels)))
     plain = [Given(next(places)) if isinstance(arg, Parcel) else arg for arg in args]
-    request = _request(function, threads, memory_limit)
-    lines = _Lines(on_message)
-    with pack((function, plain), names=_names(function, plain, request.name)) as own:
-        cover, handles = letter.write(request, [own, *parcels])
+    asked = request(_name(function), threads, memory_limit)
+    lines = Lines(on_message)
+    with pack((function, plain), names=_names(function, plain, asked.name)) as own:
+        cover, handles = letter.write(asked, [own, *parcels])
         with cover:
             answers: list[tuple[Reply, Parcel]] = []
             take = partial(_take, answers)
@@ -116,15 +117,19 @@ def close() -> None:
     forked.close()
 
 
-def _request(function: Callable[..., Any], threads: int, memory_limit: int | None) -> Request:
+def request(name: str, threads: int, memory_limit: int | None = None) -> Request:
+    """A request for what is called `name`, as from this process, now."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
         folder = None
-    name = getattr(function, "__qualname__", None) or type(function).__qualname__
     # Lines without a time of change belong to no file.
     cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
     return Request(name, threads, memory_limit, list(sys.path), list(sys.argv), folder, dict(os.environ), cells)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def _names(function: Callable[..., Any], args: list[Any], name: str) -> dict[str, Any]:
@@ -149,7 +154,7 @@ def _outcome(end: forked.End, answers: list[tuple[Reply, Parcel]], tail: str) ->
             parcel.close()
         return Outcome("stopped", code=end.code)
     if not answers:
-        return Outcome("died", traceback=tail, died=end.lost or _words(end.code), code=end.code)
+        return Outcome("died", traceback=tail, died=end.lost or in_words(end.code), code=end.code)
     reply, parcel = answers[0]
     with parcel:
         try:
@@ -174,7 +179,8 @@ _WORDS = {
 }
 
 
-def _words(code: int | None) -> str:
+def in_words(code: int | None) -> str:
+    """How a child ended, of which nothing else is known."""
     if code is None:
         return "ended, and nothing is known of how"
     if code >= 0:
@@ -184,42 +190,3 @@ def _words(code: int | None) -> str:
     except ValueError:
         name = ""
     return _WORDS.get(name, f"ended by signal {-code} {name}".rstrip())
-
-
-class _Lines:
-    """Whole lines out of what a child writes, so that several children and we do not write into one another's."""
-
-    _KEPT = 40
-
-    def __init__(self, on_message: Callable[[str], None] | None) -> None:
-        self._on_message = on_message
-        self._rest = {"out": b"", "err": b""}
-        self._errors: list[str] = []
-
-    @property
-    def tail(self) -> str:
-        """The last lines of stderr."""
-        return "\n".join(self._errors)
-
-    def feed(self, name: str, data: bytes) -> None:
-        *whole, self._rest[name] = (self._rest[name] + data).split(b"\n")
-        for line in whole:
-            self._say(name, line)
-
-    def finish(self) -> None:
-        for name, rest in self._rest.items():
-            if rest:
-                self._rest[name] = b""
-                self._say(name, rest)
-
-    def _say(self, name: str, line: bytes) -> None:
-        # A progress bar redraws its line: what a terminal would show of it at the end.
-        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
-        if name == "err":
-            self._errors = [*self._errors, text][-self._KEPT :]
-        if self._on_message is not None:
-            self._on_message(text)
-        else:
-            stream = sys.stdout if name == "out" else sys.stderr
-            stream.write(text + "\n")
-            stream.flush()

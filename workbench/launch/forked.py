@@ -7,7 +7,6 @@ import contextlib
 import os
 import selectors
 import shutil
-import signal
 import site
 import socket
 import subprocess
@@ -21,14 +20,15 @@ from pathlib import Path
 from typing import IO
 
 import workbench
-from workbench.launch.server import FIXED, MOST_FDS
+from workbench.launch.children import Child
+from workbench.launch.children import Deliver as Deliver
+from workbench.launch.server import FIXED, MOST_FDS, Kind
 from workbench.share.segment import Handle
 
 POLL = 0.02
 """Seconds between two looks at `stop`."""
 
 _GRACE = 5.0
-Deliver = Callable[[str, bytes], None]
 Stop = Callable[[], bool]
 
 
@@ -52,14 +52,14 @@ class ForkServer:
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._temporary = tempfile.mkdtemp(prefix="workbench-")
+        self.temporary = tempfile.mkdtemp(prefix="workbench-")
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
         self._lock = threading.Lock()
         fd, own = str(theirs.fileno()), str(os.getpid())
         with theirs:
             self.process = subprocess.Popen(
                 # -P: a random.py in the notebook's folder is not the standard library's.
-                [sys.executable, "-P", "-m", "workbench.launch.server", fd, own, self._temporary],
+                [sys.executable, "-P", "-m", "workbench.launch.server", fd, own, self.temporary],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -69,10 +69,10 @@ class ForkServer:
                 env=_environment(),
             )
 
-    def submit(self, fds: Sequence[int]) -> None:
-        """Hand over a call. `OSError` when the server is gone."""
+    def submit(self, kind: Kind, fds: Sequence[int]) -> None:
+        """Ask for a child. `OSError` when the server is gone."""
         with self._lock:
-            socket.send_fds(self.control, [str(len(fds)).encode()], list(fds))
+            socket.send_fds(self.control, [f"{len(fds)} {kind}".encode()], list(fds))
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -102,7 +102,7 @@ class ForkServer:
             self.process.kill()
             self.process.wait()
         self._log.close()
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     def forget(self) -> None:
         """In a process forked from ours: not its server. Its copy of the socket would keep the server alive."""
@@ -124,7 +124,6 @@ def _environment() -> dict[str, str]:
 
 _server: ForkServer | None = None
 _starting = threading.Lock()
-_live: set[Call] = set()
 
 
 def server() -> ForkServer:
@@ -154,8 +153,6 @@ def _forget() -> None:
     if _server is not None:
         _server.forget()
         _server = None
-    for call in list(_live):
-        call.close()
 
 
 atexit.register(close)
@@ -186,135 +183,55 @@ def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> End
     raise ServerError(f"the fork server took no call: {end.lost}, {how}. {used.last_words()}".rstrip())
 
 
-def _nowhere(name: str, data: bytes) -> None:
-    pass
-
-
-class Call:
-    """The caller's ends of one call."""
+class Call(Child):
+    """One letter for one child, and its answer."""
 
     def __init__(self, deliver: Deliver) -> None:
-        self.pid: int | None = None
-        self._deliver = deliver
-        self._end = End()
-        self._done = False
-        self._killed = False
-        self._channel, theirs = socket.socketpair()
-        self._status, status = socket.socketpair()
-        out, out_in = os.pipe()
-        err, err_in = os.pipe()
-        self._pipes = {"out": out, "err": err}
-        self._theirs = [theirs.detach(), status.detach(), out_in, err_in]
-        _live.add(self)
+        super().__init__(deliver)
+        self._answer: list[Handle] | None = None
+        self._stopped = False
 
     def run(self, used: ForkServer, letter: Sequence[int], stop: Stop | None) -> End:
         """Submit, and wait for the end. A call that is left by an exception leaves no child."""
-        try:
-            used.submit([*self._theirs, *letter])
-        except OSError as error:
-            self._end.lost = str(error)
-            return self._end
-        finally:
-            self._close_theirs()
-        try:
-            self._follow(stop)
-        except BaseException:
-            self._deliver = _nowhere
-            self._kill()
-            self._follow(None)
-            raise
-        return self._end
+        if self.begin(used, "call", letter):
+            try:
+                self._follow(stop)
+            except BaseException:
+                self.mute()
+                self.kill()
+                self._follow(None)
+                raise
+        return End(self._answer, self.code, self._stopped, self.lost)
 
     def _follow(self, stop: Stop | None) -> None:
         deadline = float("inf")
         with selectors.DefaultSelector() as select:
-            select.register(self._status, selectors.EVENT_READ, self._hear_status)
-            if self._end.answer is None:
-                select.register(self._channel, selectors.EVENT_READ, self._hear_answer)
-            for name, fd in self._pipes.items():
-                os.set_blocking(fd, False)
-                select.register(fd, selectors.EVENT_READ, lambda name=name: self._hear_lines(name))
-            while not self._done and time.monotonic() < deadline:
-                for key, _ in select.select(POLL if stop is not None or self._killed else None):
+            if self._answer is None:
+                select.register(self._end, selectors.EVENT_READ, self._hear_answer)
+            for fd, hear in self.sources():
+                select.register(fd, selectors.EVENT_READ, hear)
+            while not self.over and time.monotonic() < deadline:
+                for key, _ in select.select(POLL if stop is not None or self.killed else None):
                     if not key.data():
                         select.unregister(key.fileobj)
-                if stop is not None and not self._killed and self._end.answer is None and stop():
-                    self._end.stopped = True
-                    self._kill()
-                if self._killed and deadline == float("inf"):
+                if stop is not None and not self.killed and self._answer is None and stop():
+                    self._stopped = True
+                    self.kill()
+                if self.killed and deadline == float("inf"):
                     # A call that has not begun never will: the server looks before it forks.
                     deadline = time.monotonic() + (_GRACE if self.pid is not None else 0)
-        if self._end.answer is None:
+        if self._answer is None:
             self._hear_answer()
-        for name in self._pipes:
-            self._drain(name)
-
-    def _kill(self) -> None:
-        self._killed = True
-        with contextlib.suppress(OSError):
-            self._status.shutdown(socket.SHUT_WR)
-
-    def _hear_status(self) -> bool:
-        data = self._status.recv(4096)
-        for line in data.decode().splitlines():
-            word, _, rest = line.partition(" ")
-            if word == "pid":
-                self.pid = int(rest)
-            elif word == "exit":
-                self._end.code = int(rest)
-                self._done = True
-            else:
-                self._end.lost = rest
-                self._done = True
-        if not data:
-            self._lose()
-        return not self._done
-
-    def _lose(self) -> None:
-        """The server is gone, and with it whoever would tell of the child: end the child from here."""
-        self._done = True
-        self._end.lost = "the fork server that it came from is gone"
-        if self.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self.drain()
 
     def _hear_answer(self) -> bool:
         with contextlib.suppress(OSError):
             how = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-            data, fds, flags, _ = socket.recv_fds(self._channel, 1, MOST_FDS, how)
+            data, fds, flags, _ = socket.recv_fds(self._end, 1, MOST_FDS, how)
             if flags & socket.MSG_CTRUNC:
                 for fd in fds:
                     os.close(fd)
                 raise ServerError("no file descriptors are left to take a child's result: raise `ulimit -n`")
             if data:
-                self._end.answer = list(fds)
+                self._answer = list(fds)
         return False
-
-    def _hear_lines(self, name: str) -> bool:
-        try:
-            data = os.read(self._pipes[name], 1 << 16)
-        except BlockingIOError:
-            return True
-        if data:
-            self._deliver(name, data)
-        return bool(data)
-
-    def _drain(self, name: str) -> None:
-        """What is in the pipe now. Not until its end: a process that left the child's group may hold it."""
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._pipes[name], 1 << 16):
-                self._deliver(name, data)
-
-    def _close_theirs(self) -> None:
-        for fd in self._theirs:
-            os.close(fd)
-        self._theirs.clear()
-
-    def close(self) -> None:
-        self._close_theirs()
-        for fd in self._pipes.values():
-            os.close(fd)
-        self._pipes.clear()
-        self._channel.close()
-        self._status.close()
-        _live.discard(self)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +18,14 @@ from workbench.events import Message, RunStarted, Status
 from workbench.launch import milestones, where
 from workbench.launch.assignments import Assignment, Done, Evaluating, Predicting, Sweeping, Training
 from workbench.launch.folders import Place
-from workbench.launch.opening import Opening
+from workbench.launch.opening import Opening, Words
 from workbench.launch.origin import Origin, Wanted
-from workbench.launch.protocol import Outlet
-from workbench.launch.resuming import GoingOn, Story
+from workbench.launch.protocol import Desk
+from workbench.launch.resuming import Story
+from workbench.launch.search import Searching, trials_of_ranks
 from workbench.launch.start import Start
-from workbench.launch.trials import trials
+from workbench.launch.trials import TrialOf, trials
+from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.past import take_over
 from workbench.settings import Settings
 from workbench.task.data import DataSpec
@@ -48,16 +51,16 @@ class BenchWork(abc.ABC):
         self._place = place
 
     @abc.abstractmethod
-    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         """Do it, and say how it ended."""
 
     def _carry(
-        self, assignment: Assignment, emit: Outlet, inbox: Mailbox, messages: Sequence[Message] = (),
-        story: Story | None = None, behind: Callable[[], Message | None] = lambda: None,
+        self, assignment: Assignment, emit: Desk, inbox: Mailbox, messages: Sequence[Message] = (),
+        story: Story | None = None, behind: _KeptStart | None = None,
     ) -> Done:  # fmt: skip
         """Have it done where the settings say. The rest is what the record says at the job's beginning."""
         trouble = [] if self._place.trouble is None else [self._place.trouble]
-        opening = Opening(emit, [*trouble, *messages], story, behind)
+        opening = Opening(emit, Words([*trouble, *messages], story, behind))
         try:
             return where.carry(assignment, opening, inbox)
         finally:
@@ -73,7 +76,7 @@ class Fit(BenchWork):
         self._start = start
         self._origin = origin
 
-    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         on = self._origin.look(self._start.untouched_since)
         self.settings = self._origin.asked if on is None else on.settings
         milestones.check(self.settings)
@@ -85,19 +88,28 @@ class Fit(BenchWork):
                 self._place.id, self._task, self.settings, None if folder is None else folder.path,
                 None if on is None else peek(on.point.path, *length.NAMES), None if on is None else on.point.path,
             )  # fmt: skip
+            past = None if on is None else (on.folder, on.point)
+            kept = None if folder is None else _KeptStart(folder.path / "checkpoints", self._task, past)
             story = None if on is None else on.story()
-            return self._carry(training, emit, inbox, early, story, lambda: self._keep_start(on)).status
+            return self._carry(training, emit, inbox, early, story, kept).status
 
-    def _keep_start(self, on: GoingOn | None) -> Message | None:
-        """What the run starts from is kept in its folder: the weights, or the checkpoints of the run that goes on."""
-        if self._place.folder is None:
-            return None
+
+@dataclass(frozen=True)
+class _KeptStart:
+    """Keeps what a fit starts from in `folder`: the weights, or the checkpoints of the run that goes on, to one of them."""
+
+    folder: Path
+    task: Task
+    past: tuple[Path, Checkpoint] | None
+
+    def __call__(self) -> Message | None:
         try:
-            kept = self._place.folder.checkpoints
-            if on is None:
-                save_weights(self._task.model, kept / "start.safetensors")
+            self.folder.mkdir(exist_ok=True)
+            if self.past is None:
+                save_weights(self.task.model, self.folder / "start.safetensors")
             else:
-                take_over(on.folder, kept, on.point)
+                run, point = self.past
+                take_over(run, self.folder, point)
         except OSError as error:
             return Message(f"what the run starts from could not be saved ({error}); the run goes on.", "warning")
         return None
@@ -115,7 +127,7 @@ class FindLR(BenchWork):
         self._root = root
         self._request = request
 
-    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         early: list[Message] = []
         with self._borrowed(early):
             sweeping = Sweeping(self._place.id, self._task, self.settings, self._request)
@@ -138,7 +150,7 @@ class Evaluate(BenchWork):
         super().__init__(task, settings)
         self._stage = stage
 
-    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         return self._carry(Evaluating(self._place.id, self._task, self.settings, self._stage), emit, inbox).status
 
 
@@ -150,7 +162,7 @@ class Predict(BenchWork):
         self._spec = spec
         self.outputs: list[Any] = []
 
-    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         done = self._carry(Predicting(self._place.id, self._task, self.settings, self._spec), emit, inbox)
         self.outputs = done.value
         return done.status
@@ -165,12 +177,28 @@ class FindBatchSize(BenchWork):
             effective_batch(settings)  # refuses what it cannot keep
         self._request = request
 
-    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status:
-        batch_size.cap_of(self._task, self._request.method)
-        with opened(self._task, self.settings) as session:
-            settings = self.settings.model_dump()
-            started = RunStarted(self._place.id, "find_batch_size", settings, session.where, session.names)
-        Opening(emit, [] if self._place.trouble is None else [self._place.trouble])(started)
-        with trials(self._task, self.settings, self._request, inbox) as trial:
-            found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial)
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+        found = where.where(self.settings)
+        ranks = self.settings.num_nodes * len(found.devices)
+        batch_size.cap_of(self._task, self._request.method, ranks)
+        if found.strategy == "launch":
+            searching = Searching(self._place.id, self._task, self.settings, self._request)
+            return self._carry(searching, emit, inbox).status
+        if found.strategy == "thread":
+            with opened(self._task, self.settings) as session:
+                self._tell_start(emit, session.where, session.names)
+            with trials(self._task, self.settings, self._request, inbox) as trial:
+                return self._search(emit, inbox, trial)
+        names = tuple(name for name, p in self._task.model.named_parameters() if p.requires_grad)
+        self._tell_start(emit, f"{ranks} x {found.accelerator}", names, ranks)
+        trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, inbox, ranks)
+        return self._search(emit, inbox, trial, ranks)
+
+    def _tell_start(self, emit: Desk, device: str, names: tuple[str, ...], ranks: int = 1) -> None:
+        settings = self.settings.model_dump()
+        started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks)
+        Opening(emit, Words([] if self._place.trouble is None else [self._place.trouble]))(started)
+
+    def _search(self, emit: Desk, inbox: Mailbox, trial: TrialOf, ranks: int = 1) -> Status:
+        found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)
         return "stopped" if found.ended == "stopped" else "finished"

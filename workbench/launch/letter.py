@@ -12,10 +12,10 @@ from workbench.share.segment import Handle, Segment
 
 def write(message: Any, parcels: Sequence[Parcel]) -> tuple[Segment, list[Handle]]:
     """A letter with `message` (plain data) and `parcels`: its cover, to be closed by the sender, and all handles."""
-    about = [(parcel.segment is not None, parcel.devices) for parcel in parcels]
+    about = [(len(parcel.segments), parcel.devices, parcel.elsewhere, parcel.note) for parcel in parcels]
     head = pickle.dumps((message, about))
     cover = Segment.place([head, *(parcel.code for parcel in parcels)])
-    return cover, [cover.handle, *(p.segment.handle for p in parcels if p.segment is not None)]
+    return cover, [cover.handle, *(segment.handle for parcel in parcels for segment in parcel.segments)]
 
 
 def read(handles: Sequence[Handle]) -> tuple[Any, list[Parcel]]:
@@ -26,7 +26,7 @@ def read(handles: Sequence[Handle]) -> tuple[Any, list[Parcel]]:
     message, about = pickle.loads(head)
     segments = iter(rest)
     parcels = [
-        Parcel(bytes(code), next(segments) if has_data else None, devices)
-        for code, (has_data, devices) in zip(codes, about, strict=True)
+        Parcel(bytes(code), tuple(next(segments) for _ in range(count)), *others)
+        for code, (count, *others) in zip(codes, about, strict=True)
     ]
     return message, parcels

@@ -31,8 +31,8 @@ def milestones(session: Session) -> AtEpoch:
         return {}  # a dry run tries the steps of a fit; a search on two batches would find nothing
     _refuse_too_late(session)
     if settings.find_batch_size_at:
-        batch_size.cap_of(session.task)
-        if session.on_cpu:  # its trials run in another process
+        batch_size.cap_of(session.task, ranks=session.ranks.world)
+        if session.on_cpu and not session.ranks.several:  # its trials run in another process
             pack((session.task, settings), names={"task": session.task}).close()
     return dict.fromkeys(_epochs(settings), _searches)
 
@@ -66,7 +66,7 @@ def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
     best = None
     try:
         with trials(task, settings, request, inbox, session) as trial:
-            best = batch_size.run(task, settings, request, emit, inbox, trial).best
+            best = batch_size.run(task, settings, request, emit, inbox, trial, session.ranks.world).best
     except ModelDoesNotFit as error:
         _warn(session, emit, f"no batch size was found at epoch {session.epoch}, and it stays. {error}")
     if inbox.has(Stop):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from workbench.events import Event, Message, RunStarted
 from workbench.launch.protocol import Outlet
@@ -13,35 +14,46 @@ _PAST = 60.0
 """Seconds that a fit which goes on waits at most until its past is written."""
 
 
+class Words(NamedTuple):
+    """What a job's owner has to say; it can be said by another process."""
+
+    messages: Sequence[Message] = ()
+    story: Story | None = None
+    """Of a fit that goes on."""
+    behind: Callable[[], Message | None] | None = None
+    """Done when all this is in the record; what went wrong there."""
+
+
 class Opening:
     """An outlet that follows RunStarted up with what the job's owner has to say; all else passes."""
 
-    def __init__(
-        self, emit: Outlet, messages: Sequence[Message] = (), story: Story | None = None,
-        behind: Callable[[], Message | None] = lambda: None,
-    ) -> None:  # fmt: skip
-        """story: of a fit that goes on. behind: done when all this is in the record; what went wrong there."""
-        self._emit, self._messages, self._behind = emit, messages, behind
-        self._story = story
+    def __init__(self, outlet: Outlet, words: Words) -> None:
+        self.outlet = outlet
+        self._words = words
+
+    def give(self) -> Words:
+        """What is to be said, for somebody else to say it: once."""
+        words, self._words = self._words, Words()  # all of its past need not be held any longer
+        return words
 
     def __call__(self, event: Event, /) -> None:
         if not isinstance(event, RunStarted):
-            self._emit(event)
+            self.outlet(event)
             return
-        story, self._story = self._story, None  # all of its past need not be held any longer
+        messages, story, behind = self.give()
         if story is None:
-            self._emit(event)
+            self.outlet(event)
         else:
-            self._emit(replace(event, settings=story.settings))
+            self.outlet(replace(event, settings=story.settings))
             for told in story.events:
-                self._emit(told)
-        for message in self._messages:
-            self._emit(message)
+                self.outlet(told)
+        for message in messages:
+            self.outlet(message)
         if story is not None:
-            self._emit.settle(_PAST)  # before its checkpoints are here: none may be ahead of the record
-        trouble = self._behind()
+            self.outlet.settle(_PAST)  # before its checkpoints are here: none may be ahead of the record
+        trouble = None if behind is None else behind()
         if trouble is not None:
-            self._emit(trouble)
+            self.outlet(trouble)
 
     def settle(self, seconds: float = 3.0) -> None:
-        self._emit.settle(seconds)
+        self.outlet.settle(seconds)

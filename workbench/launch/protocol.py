@@ -8,7 +8,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from workbench.commands import Change, Mailbox, Pause, Resume, Stop
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
@@ -33,6 +34,25 @@ class Outlet(Protocol):
         """Wait until the record holds all that was emitted; so long at most."""
 
 
+class Away(NamedTuple):
+    """A job that another process does."""
+
+    folder: RunFolder
+    """Its record, which that process writes."""
+    left: threading.Event
+    """Set when nobody here waits for it any more."""
+
+
+class Desk(Outlet, Protocol):
+    """The outlet of a job in the process that asked for it."""
+
+    def away(self) -> AbstractContextManager[Away]:
+        """Inside, another process does the job and writes its record: here its events are only heard.
+
+        Jobs of other benches have their turn meanwhile. RuntimeError where the job has no folder.
+        """
+
+
 class Work(Protocol):
     """What a job does when it has its turn."""
 
@@ -41,7 +61,7 @@ class Work(Protocol):
     settings: Settings
     """What it works with; of a fit that goes on from a run that is not over yet, what can be foreseen of it."""
 
-    def __call__(self, emit: Outlet, inbox: Mailbox) -> Status: ...
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status: ...
 
 
 class Job(Generic[T]):
@@ -65,6 +85,7 @@ class Job(Generic[T]):
         self._began: float | None = None
         self._error: BaseException | None = None
         self.ended = threading.Event()
+        self._left: threading.Event | None = None
 
     @property
     def settings(self) -> Settings:
@@ -87,9 +108,7 @@ class Job(Generic[T]):
         try:
             return self._watch(timeout)
         except KeyboardInterrupt:
-            self.stop()
-            if self._status != "queued":
-                self.ended.wait()
+            self._interrupted()
             raise
 
     def result(self, timeout: float | None = None) -> T:
@@ -141,6 +160,12 @@ class Job(Generic[T]):
         if self.done():
             raise RuntimeError(f"{what}() comes too late: {self.kind} {self.id} has {self._status}.")
 
+    def _interrupted(self) -> None:
+        """Whoever waits does not want it any more."""
+        self.stop()
+        if self._status != "queued":
+            self.ended.wait()
+
     def _watch(self, timeout: float | None) -> bool:
         if not sys.stdout or self.ended.is_set():
             return self.ended.wait(timeout)
@@ -156,7 +181,7 @@ class Job(Generic[T]):
 
     # What follows is for the launcher.
 
-    def run(self, emit: Outlet) -> tuple[Status, BaseException | None]:
+    def run(self, emit: Desk) -> tuple[Status, BaseException | None]:
         """Do the work in this thread; one that was stopped before its turn touches nothing."""
         if self.inbox.has(Stop):
             return "stopped", None
@@ -167,6 +192,17 @@ class Job(Generic[T]):
             if is_out_of_memory(error):
                 _clear(error)  # its frames hold the tensors that took the memory
             return "failed", error
+
+    def away(self, left: threading.Event | None) -> None:
+        """Another process does it, until `leave` sets this; None: no longer."""
+        self._left = left
+
+    def leave(self) -> None:
+        """Nobody will wait for it: what another process does goes on by itself, anything else ends."""
+        if self._left is not None:
+            self._left.set()
+        else:
+            self.stop()
 
     @property
     def updates(self) -> int:
@@ -189,9 +225,9 @@ class Job(Generic[T]):
         elif isinstance(event, RunEnded):
             self._status = event.status
 
-    def end(self, event: RunEnded, error: BaseException | None) -> None:
-        """It is over, and everybody has heard."""
-        self._status = event.status
+    def end(self, status: Status, error: BaseException | None) -> None:
+        """It is over, and everybody has heard; or ("running") nobody here follows it any longer."""
+        self._status = status
         self._error = error
         self.ended.set()
 

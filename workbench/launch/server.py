@@ -6,9 +6,10 @@ reaps them, kills what they leave behind, and tells the caller how they ended. I
 group of the kernel's (an interrupt or a kill goes to the whole group), and it is gone, with all children and
 its temporary folder, when its own parent is gone.
 
-One message on CONTROL is one call. Its file descriptors: the caller's channel for the reply, a status socket,
-the pipes for stdout and stderr, and the letter's segments. On the status socket the server writes lines
-("pid 12", "exit -9", "refused why"); its end of file means that the call is to be killed.
+One message on CONTROL is one child: "7 call" or "5 rank". Its 7 or 5 file descriptors: the caller's channel, a
+status socket, the pipes for stdout and stderr, and more (a call's letter; where a rank writes its stacks). On the
+status socket the server writes lines ("pid 12", "exit -9", "refused why"); its end of file means that the child is
+to be killed.
 """
 
 from __future__ import annotations
@@ -26,23 +27,25 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 PRELOAD = (
-    "torch", "torch._dynamo", "accelerate", "cloudpickle", "workbench.launch.worker", "workbench.tuners.batch_size",
-    "workbench.tuners.trying",
+    "torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "accelerate", "cloudpickle",
+    "workbench.launch.worker", "workbench.launch.rank", "workbench.tuners.batch_size", "workbench.tuners.trying",
 )  # fmt: skip
 """torch._dynamo: the first optimizer of a process imports it, for seconds."""
 
+Kind = Literal["call", "rank"]
+"""What a child is for: one letter and its answer (worker.py), or one job after another (rank.py)."""
 FIXED = 4
-"""File descriptors of a call before those of its letter."""
+"""File descriptors of a child before those that are its own."""
 MOST_FDS = 250
 
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 2.0
 
 
-class _Call:
+class _Child:
     """One child, from its fork until its whole process group is gone."""
 
     def __init__(self, pid: int, status: socket.socket) -> None:
@@ -65,13 +68,13 @@ class _Call:
 
 
 class Server:
-    """The loop: calls come in, children end, callers let go."""
+    """The loop: children are asked for and end, callers let go."""
 
     def __init__(self, control: socket.socket, parent: int, temporary: str) -> None:
         self._control = control
         self._parent = parent
         self._temporary = temporary
-        self._calls: dict[int, _Call] = {}
+        self._children: dict[int, _Child] = {}
         self._select = selectors.DefaultSelector()
         self._woken, self._wake = socket.socketpair()
         for end in (self._woken, self._wake):
@@ -83,7 +86,7 @@ class Server:
 
     def serve(self) -> NoReturn:
         while True:
-            ending = any(call.code is not None for call in self._calls.values())
+            ending = any(child.code is not None for child in self._children.values())
             for key, _ in self._select.select(0.005 if ending else 0.5):
                 key.data()
             self._reap()
@@ -97,19 +100,20 @@ class Server:
             word, fds, flags = b"", [], 0
         if not word:
             self._leave()
-        if len(fds) != int(word) or flags & socket.MSG_CTRUNC:
+        count, _, kind = word.decode().partition(" ")
+        if len(fds) != int(count) or flags & socket.MSG_CTRUNC:
             # Dropping them ends the status socket, which the caller sees; the reason stands in our log.
-            print(f"a call came with {len(fds)} of {int(word)} file descriptors", file=sys.stderr, flush=True)
+            print(f"a {kind} came with {len(fds)} of {count} file descriptors", file=sys.stderr, flush=True)
         else:
             status = socket.socket(fileno=os.dup(fds[1]))
             if not _hung_up(status):
-                self._start(fds, status)
+                self._start(kind, fds, status)
             else:
                 status.close()
         for fd in fds:
             os.close(fd)
 
-    def _start(self, fds: list[int], status: socket.socket) -> None:
+    def _start(self, kind: str, fds: list[int], status: socket.socket) -> None:
         try:
             pid = os.fork()
         except OSError as error:
@@ -117,39 +121,44 @@ class Server:
             status.close()
             return
         if pid == 0:
-            self._become_child(fds, status)
+            self._become_child(kind, fds, status)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # in both processes: whoever comes first
-        call = self._calls[pid] = _Call(pid, status)
-        self._select.register(status, selectors.EVENT_READ, lambda: self._let_go(call))
+        child = self._children[pid] = _Child(pid, status)
+        self._select.register(status, selectors.EVENT_READ, lambda: self._let_go(child))
         _tell(status, f"pid {pid}\n")
 
-    def _become_child(self, fds: list[int], status: socket.socket) -> NoReturn:
+    def _become_child(self, kind: str, fds: list[int], status: socket.socket) -> NoReturn:
         try:
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._select.close()
-            for end in (self._control, self._woken, self._wake, status, *(c.status for c in self._calls.values())):
+            for end in (self._control, self._woken, self._wake, status, *(c.status for c in self._children.values())):
                 end.close()
-            channel, status_fd, out, err, *letter = fds
+            channel, status_fd, out, err, *more = fds
             os.close(status_fd)
             os.dup2(out, 1)
             os.dup2(err, 2)
             os.close(out)
             os.close(err)
-            from workbench.launch.worker import run_forked  # loads torch: not before the server does
+            # These load torch: not before the server does.
+            if kind == "rank":
+                from workbench.launch.rank import run_rank
 
-            run_forked(channel, letter, self._temporary)
+                run_rank(channel, more, self._temporary)
+            from workbench.launch.worker import run_forked
+
+            run_forked(channel, more, self._temporary)
         except BaseException:  # noqa: BLE001 - nothing may get back into the server's loop
             os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(1)
 
-    def _let_go(self, call: _Call) -> None:
-        """The caller closed its end, or has died: the call is over."""
-        self._select.unregister(call.status)
-        call.kill()
+    def _let_go(self, child: _Child) -> None:
+        """The caller closed its end, or has died: it is over."""
+        self._select.unregister(child.status)
+        child.kill()
 
     def _reap(self) -> None:
         while True:
@@ -160,24 +169,24 @@ class Server:
                 ended = None
             if ended is None:
                 break
-            call = self._calls.get(ended.si_pid)
-            if call is not None:
-                call.kill()
+            child = self._children.get(ended.si_pid)
+            if child is not None:
+                child.kill()
             _, wait_status = os.waitpid(ended.si_pid, 0)
-            if call is not None:
-                call.code = os.waitstatus_to_exitcode(wait_status)
-                call.deadline = time.monotonic() + _GRACE
-        for call in [call for call in self._calls.values() if call.code is not None and call.is_gone()]:
-            del self._calls[call.pid]
-            _tell(call.status, f"exit {call.code}\n")
-            if call.status in self._select.get_map():
-                self._select.unregister(call.status)
-            call.status.close()
+            if child is not None:
+                child.code = os.waitstatus_to_exitcode(wait_status)
+                child.deadline = time.monotonic() + _GRACE
+        for child in [child for child in self._children.values() if child.code is not None and child.is_gone()]:
+            del self._children[child.pid]
+            _tell(child.status, f"exit {child.code}\n")
+            if child.status in self._select.get_map():
+                self._select.unregister(child.status)
+            child.status.close()
 
     def _leave(self) -> NoReturn:
         """Gone at once, with every child and its children."""
-        for call in self._calls.values():
-            call.kill()
+        for child in self._children.values():
+            child.kill()
         shutil.rmtree(self._temporary, ignore_errors=True)
         _wait_for_all()
         os._exit(0)
@@ -195,7 +204,7 @@ def _wait_for_all() -> None:
 
 
 def _hung_up(status: socket.socket) -> bool:
-    """Whether the caller stopped the call before it began."""
+    """Whether the caller stopped it before it began."""
     try:
         return status.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
     except BlockingIOError:

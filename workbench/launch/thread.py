@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
-from workbench.launch.protocol import WORKERS, AnyJob
+from workbench.launch.protocol import WORKERS, AnyJob, Away
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
 """Hands an event of a job to those who listen; what went wrong there for the first time, in words."""
@@ -79,12 +79,12 @@ class ThreadLauncher:
             raise RuntimeError("this bench is closed; make a new Workbench.")
 
     def close(self) -> None:
-        """Stop what runs, drop what waits, and wait until it is over."""
+        """Stop what runs, drop what waits, and wait until it is over. What was launched goes on."""
         with self._lock:
             self._closed = True
             jobs = [*self._waiting, *([self._running] if self._running else [])]
         for job in jobs:
-            job.stop()
+            job.leave()
         for job in jobs:
             job.ended.wait()
 
@@ -103,19 +103,29 @@ class ThreadLauncher:
                     self._running = None
                     return
                 job = self._running = self._waiting.popleft()
-            with _turn, _quick_switches():
+            with contextlib.ExitStack() as turn:
+                turn.enter_context(_turn)
+                turn.enter_context(_quick_switches())
                 try:
-                    _Desk(job, self._tell).run()
+                    JobDesk(job, self._tell, turn.close).run()
                 except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
-                    job.end(RunEnded("failed", job.updates, 0.0, f"{type(error).__name__}: {error}"), error)
+                    job.end("failed", error)
 
 
-class _Desk:
+class Left(RuntimeError):
+    """Nobody here follows a job any longer, and it goes on."""
+
+
+class JobDesk:
     """One job at work: the runner's side and the clerk's."""
 
-    def __init__(self, job: AnyJob, tell: Tell) -> None:
+    def __init__(self, job: AnyJob, tell: Tell, end_turn: Callable[[], None] = lambda: None) -> None:
+        """end_turn: lets jobs of other benches run, before this one is over."""
         self._job = job
         self._tell = tell
+        self._end_turn = end_turn
+        self._ended: RunEnded | None = None
+        """What the process that did the job has said of its end."""
         self._post: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
         self._writing = job.folder is not None
         self._metrics: dict[str, float] = {}
@@ -130,17 +140,36 @@ class _Desk:
         began = time.perf_counter()
         status, error = self._job.run(self)
         self._end_pause()
-        end = RunEnded(
-            status=status,
-            step=self._job.updates,
-            seconds=self._before + time.perf_counter() - began - self._paused,
-            error=None if error is None else f"{type(error).__name__}: {error}",
-            metrics=self._metrics,
-        )
-        self._post.put(end)
+        left = isinstance(error, Left)
+        if not left:
+            self._post.put(self._ended or RunEnded(
+                status=status,
+                step=self._job.updates,
+                seconds=self._before + time.perf_counter() - began - self._paused,
+                error=None if error is None else f"{type(error).__name__}: {error}",
+                metrics=self._metrics,
+            ))  # fmt: skip
         self._post.put(None)
         clerk.join()
-        self._job.end(end, error)
+        self._job.end("running" if left else status, error)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[Away]:
+        """Inside, another process does the job and writes its record; behind it too, if that has said the end."""
+        if self._job.folder is None:
+            raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, by which another process could do it.")
+        self.settle()
+        self._writing, left = False, threading.Event()
+        self._job.away(left)
+        self._end_turn()
+        try:
+            yield Away(self._job.folder, left)
+        finally:
+            self._job.away(None)
+            if self._ended is None and not left.is_set():
+                self.settle()
+                self._job.folder.write_again()
+                self._writing = True
 
     def settle(self, seconds: float = 3.0) -> None:
         """Wait for the clerk, so that what is saved next lies behind its record; a slow listener is not waited for."""
@@ -150,6 +179,9 @@ class _Desk:
 
     def __call__(self, event: Event, /) -> None:
         """Post an event, and keep what the end will say."""
+        if isinstance(event, RunEnded):
+            self._ended = event
+            return
         if isinstance(event, StepsDone):
             self._metrics["loss"] = float(event.array("loss")[-1])
             self._told = event.seconds

@@ -1,4 +1,7 @@
-"""What a batch-size trial runs in: a child process with a memory limit on CPU, this process on a device."""
+"""What a batch-size trial runs in: a child process with a memory limit on CPU, this process on a device.
+
+A fit on several ranks makes it in all of them as they are; a search of its own for several is in `search.py`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from workbench.settings import Settings
 from workbench.share.parcel import pack
 from workbench.task.protocol import Task
 from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
+from workbench.tuners.concert import measure_together
 from workbench.tuners.trying import measure, measure_here, measure_within
 
 TrialOf = Callable[[int], Trial]
@@ -29,6 +33,9 @@ def trials(
 
     session: of a fit that goes on afterwards. On a device its own memory is what a trial has.
     """
+    if session is not None and session.ranks.several:
+        yield in_all(settings, request, inbox, session)
+        return
     device = session.device if session is not None else Runtime(settings).device
     if device.type != "cpu":
         yield _in_place(task, settings, request, session)
@@ -70,6 +77,24 @@ def _in_place(
         if session is not None:
             return measure_within(session, at_size, size, steps)
         return measure_here(task, at_size, size, steps, method)
+
+    return trial
+
+
+def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session) -> TrialOf:
+    """A `trial(size)` that all ranks of this session call, and make inside it."""
+
+    def trial(size: int) -> Trial:
+        return measure_together(
+            session,
+            request.settings_at(settings, size),
+            size,
+            request.steps_per_trial,
+            request.method,
+            session.epoch,
+            max_memory=request.max_memory,
+            stop=lambda: inbox.has(Stop),
+        )
 
     return trial
 

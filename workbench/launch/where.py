@@ -9,9 +9,9 @@ import torch
 
 from workbench.commands import Mailbox
 from workbench.engine.runtime import check_device
-from workbench.launch import pool
+from workbench.launch import accelerate, attached, pool
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.protocol import Outlet
+from workbench.launch.opening import Opening
 from workbench.settings import Settings, SettingsError
 
 
@@ -46,17 +46,19 @@ def where(settings: Settings) -> Where:
 
 def check(settings: Settings) -> None:
     """Refuse, when a job is asked for, what cannot be here."""
-    where(settings)
+    found = where(settings)
+    if found.strategy == "launch":
+        accelerate.plan(settings, found.accelerator)
 
 
-def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox) -> Done:
+def carry(assignment: Assignment, opening: Opening, inbox: Mailbox) -> Done:
     """Have an assignment done where its settings say; behind it the task is as the job has left it."""
     found = where(assignment.settings)
     if found.strategy == "thread":
-        return assignment(emit, inbox)
+        return assignment(opening, inbox)
     if found.strategy == "launch":
-        raise SettingsError("strategy='launch' is not here yet: take strategy='pool'.")
-    return pool.carry(assignment, found.accelerator, found.devices, emit, inbox)
+        return attached.carry(assignment, opening, inbox, accelerate.plan(assignment.settings, found.accelerator))
+    return pool.carry(assignment, found.accelerator, found.devices, opening, inbox)
 
 
 def _accelerator(settings: Settings) -> Literal["cpu", "cuda", "mps"]:

@@ -23,14 +23,11 @@ from typing import Any, Literal, NoReturn, TextIO
 import numpy as np
 import torch
 
-from workbench.instruments.memory import data_bytes, peak_bytes, reset_peak
+from workbench.instruments.memory import limited, peak_bytes, reset_peak
 from workbench.launch import letter
 from workbench.share import segment
 from workbench.share.parcel import Parcel, pack, unpack
 from workbench.share.segment import Handle
-
-if sys.platform != "win32":
-    import resource
 
 
 @dataclass(frozen=True)
@@ -69,24 +66,29 @@ class RemoteError(RuntimeError):
 
 
 def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoReturn:
-    """The whole life of a child of the fork server. Never returns."""
+    """The whole life of a child of the fork server that has one call. Never returns."""
     connection = socket.socket(fileno=channel)
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+    become_child(temporary)
+    reply, parcel = work(handles)
+    cover, answer = letter.write(reply, [parcel])
+    flush()
+    socket.send_fds(connection, [b"R"], [handle for handle in answer if isinstance(handle, int)])
+    cover.close()
+    os._exit(0)
+
+
+def become_child(temporary: str) -> None:
+    """What every child of the fork server does first."""
     # Loader workers that are killed would leave their socket's folder behind: the server removes this one.
     getattr(multiprocessing.current_process(), "_config", {}).setdefault("tempdir", temporary)
     with contextlib.suppress(OSError):
-        # If the system must end something, then this trial and not the notebook.
+        # If the system must end something, then this child and not the notebook.
         Path("/proc/self/oom_score_adj").write_text("1000")
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc, assignment]
     faulthandler.enable()
     np.random.seed()  # the server's state would be the same in every child; Python reseeds its own
-    reply, parcel = work(handles)
-    cover, answer = letter.write(reply, [parcel])
-    _flush()
-    socket.send_fds(connection, [b"R"], [handle for handle in answer if isinstance(handle, int)])
-    cover.close()
-    os._exit(0)
 
 
 def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
@@ -102,7 +104,7 @@ def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
 
     sys.stdout, sys.stderr = _Teller("out", send), _Teller("err", send)
     reply, parcel = work(handles)
-    _flush()
+    flush()
     cover, answer = letter.write(reply, [parcel])
     send(("reply", answer))
     pipe.recv()  # named segments stay until the parent has taken them over
@@ -114,23 +116,26 @@ def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
 def work(handles: Sequence[Handle]) -> tuple[Reply, Parcel]:
     """Unpack a call and run it. Whatever goes wrong, here or in the function, is in the reply."""
     peak = 0
-    limited = contextlib.ExitStack()
+    limits = contextlib.ExitStack()
     try:
         request, parcels = letter.read(handles)
-        function, arguments = _set_up(request, parcels)
+        settle_in(request)
+        (function, plain), *given = unpacked(request.name, parcels)
+        arguments = [given[a.index] if isinstance(a, Given) else a for a in plain]
         try:
-            limited.enter_context(_limit(request.memory_limit))
+            limits.enter_context(limited(request.memory_limit))
             reset_peak()
             result = function(*arguments)
         finally:
-            limited.close()  # what follows needs memory too
+            limits.close()  # what follows needs memory too
             peak = peak_bytes()
         return Reply("result", "", peak), pack(result, names={f"the result of {request.name}": result})
     except BaseException as error:  # noqa: BLE001 - it is the caller's, SystemExit and KeyboardInterrupt too
-        return Reply("error", _traceback(error), peak), _pack_error(error)
+        return Reply("error", told(error), peak), pack_error(error)
 
 
-def _set_up(request: Request, parcels: list[Parcel]) -> tuple[Callable[..., Any], list[Any]]:
+def settle_in(request: Request) -> None:
+    """This process becomes one like that of whoever asked: where modules are found, what inspect finds of cells."""
     os.environ.clear()
     os.environ.update(request.environment)
     sys.path[:], sys.argv[:] = request.path, request.argv
@@ -139,47 +144,29 @@ def _set_up(request: Request, parcels: list[Parcel]) -> tuple[Callable[..., Any]
     linecache.cache.update(request.sources)
     importlib.invalidate_caches()  # the server's are as old as the server
     torch.set_num_threads(request.threads)
+
+
+def unpacked(name: str, parcels: list[Parcel]) -> list[Any]:
+    """What the parcels hold, which are closed then; an error says that it is one of unpacking for `name`."""
     try:
-        own, *given = (unpack(parcel) for parcel in parcels)
+        values = [unpack(parcel) for parcel in parcels]
     except BaseException as error:
-        error.add_note(f"raised in the child while what {request.name} was given was unpacked there")
+        error.add_note(f"raised in the child while what {name} was given was unpacked there")
         raise
     for parcel in parcels:
         parcel.close()
-    function, arguments = own
-    return function, [given[a.index] if isinstance(a, Given) else a for a in arguments]
+    return values
 
 
-@contextlib.contextmanager
-def _limit(memory: int | None) -> Iterator[None]:
-    """No more than `memory` bytes of new private memory. What is here already does not count."""
-    if memory is None:
-        yield
-        return
-    held = data_bytes()
-    if sys.platform == "win32" or not held:
-        print("memory_limit: this system cannot limit a process's memory; the trial runs without.", file=sys.stderr)
-        yield
-        return
-    torch.ones(torch.get_num_threads() << 15).mul_(2)  # starts the threads: their stacks are not the function's
-    before = soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [data_bytes() + memory, *(old for old in (soft, hard) if old != resource.RLIM_INFINITY)]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
-def _traceback(error: BaseException) -> str:
-    """The traceback without this file's own frames at its top."""
+def told(error: BaseException, own: Sequence[str] = (__file__,)) -> str:
+    """The traceback without the frames of our `own` files at its top."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+    while frames is not None and frames.tb_frame.f_code.co_filename in own:
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 
 
-def _pack_error(error: BaseException) -> Parcel:
+def pack_error(error: BaseException) -> Parcel:
     """The exception as it is, or without its constructor's wishes, or at least its name and text."""
     bare = _Bare(type(error), error.args, dict(error.__dict__))
     last = RemoteError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
@@ -230,7 +217,8 @@ def _stream(number: int) -> TextIO:
     return open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """All that was printed is on its way."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -28,18 +28,21 @@ class Tried(Protocol):
     def peak_bytes(self) -> int | None: ...
     @property
     def error(self) -> str | None: ...
+    @property
+    def ranks(self) -> int: ...
 
 
 def batch_size(trials: Iterable[Tried], best: int | None = None, largest: int | None = None) -> list[Chart]:
     """Two charts over the sizes tried: samples/s and, where it was measured, peak memory above idle."""
     tried = sorted(trials, key=lambda t: t.size)
-    axis = Axis("batch size", "samples", ticks=tuple(str(t.size) for t in tried))
+    several = any(t.ranks > 1 for t in tried)
+    axis = Axis("batch size", "samples per device" if several else "samples", ticks=tuple(str(t.size) for t in tried))
     speed = _column(t.samples_per_second if t.ok else None for t in tried)
     charts = [
         Chart(
             "Speed",
             axis,
-            Axis("speed", "samples/s"),
+            Axis("speed of all devices" if several else "speed", "samples/s"),
             (_bars("samples/s", speed, 0),),
             (*_failures(tried, speed), *_chosen(tried, speed, best, largest)),
         )

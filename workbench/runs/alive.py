@@ -25,9 +25,9 @@ _SAME_NAME_SILENCE = 600.0
 _OTHER_HOST_SILENCE = 7 * 86400.0
 
 
-def identity() -> dict[str, Any]:
-    """The header keys that name the present process as the writer."""
-    pid = os.getpid()
+def identity(pid: int | None = None) -> dict[str, Any]:
+    """The header keys that name the present process, or another one of this machine, as the writer."""
+    pid = os.getpid() if pid is None else pid
     return {"host": platform.node(), "boot": _boot(), "pid": pid, "pid_started": started(pid)}
 
 

@@ -85,7 +85,7 @@ def read_events(folder: Path) -> list[Event]:
 def read_record(folder: Path) -> Record:
     """The events of a run folder, and how many lines could not be read."""
     try:
-        return _parse((Path(folder) / RECORD).read_bytes())
+        return parse((Path(folder) / RECORD).read_bytes())
     except FileNotFoundError:
         return Record([])
 
@@ -167,7 +167,8 @@ def _updates(event: Event) -> int:
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
-def _parse(data: bytes) -> Record:
+def parse(data: bytes) -> Record:
+    """The events in the lines of a record; what stands behind the last whole line is left out."""
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
     skipped = 0
@@ -193,7 +194,7 @@ def _tail(path: Path) -> list[Event]:
                 data = file.read(size - start)
                 # Unless the block begins the file, its first line is cut.
                 whole = data if start == 0 else data.partition(b"\n")[2]
-                events = _parse(whole).events
+                events = parse(whole).events
                 if events or start == 0:
                     return events
                 block *= 8

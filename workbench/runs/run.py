@@ -229,13 +229,15 @@ class Run:
         known = self._metrics  # what is there as `…_epoch` too is told once
         facts += [(name, f"{value:.4g}") for name, value in known.items() if f"{name}_epoch" not in known]
         facts.append(("time", duration(self.seconds)))
+        if self._ranks is not None:
+            facts.append(("on", self._ranks))
         if self.clip_share is not None:
             facts.append(("clipped", f"{self.clip_share:.0%}"))
         if self.skipped:
             facts.append(("skipped", str(self.skipped)))
         if self.resumes:
             facts.append(("resumed from", f"{self.resumes[-1].run} at update {self.resumes[-1].step}"))
-        facts += [(name, _text(value)) for name, value in self._key_settings().items()]
+        facts += [(name, _text(name, value)) for name, value in self._key_settings().items()]
         if self.changes:
             facts.append(("live changes", str(len(self.changes))))
         if self.error:
@@ -273,6 +275,11 @@ class Run:
     @cached_property
     def _recorded(self) -> dict[str, Any]:
         return next((e.settings for e in self.events if isinstance(e, RunStarted)), {})
+
+    @cached_property
+    def _ranks(self) -> str | None:
+        """On how many devices together, where there were several."""
+        return next((e.device for e in self.events if isinstance(e, RunStarted) and e.ranks > 1), None)
 
     @cached_property
     def _metrics(self) -> dict[str, float]:
@@ -329,5 +336,5 @@ def _count(value: str, name: str) -> str:
     return f"1 {name[:-1]}" if value == "1" else f"{value} {name}"
 
 
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) and value != 1.0 else terse.text(value)
+def _text(name: str, value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) and value != 1.0 else terse.typed(name, value)

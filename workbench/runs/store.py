@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from workbench.events import Event, to_line
 from workbench.runs.alive import identity
-from workbench.runs.read import HEADER, RECORD, RUNS, list_runs
+from workbench.runs.read import HEADER, RECORD, RUNS, list_runs, read_header
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
 _NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
@@ -62,6 +62,28 @@ class RunFolder:
             _forget(path)
             raise
         return cls(path, full, record)
+
+    @classmethod
+    def take_over(cls, path: Path) -> Self:
+        """Be the writer of a run that another process has made, and named this one for (`name_writer`)."""
+        header = {**read_header(path), **identity()}
+        record = FileIO(os.open(path / RECORD, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)), "ab")
+        try:
+            _write_aside(path / HEADER, header)
+        except BaseException:
+            record.close()
+            raise
+        return cls(path, header, record)
+
+    def name_writer(self, pid: int, **facts: Any) -> None:
+        """Process `pid` of this machine, or a child of it, writes the record from here on. facts: more for the header."""
+        self._header = {**self._header, **identity(pid), **facts}
+        _write_aside(self.path / HEADER, self._header)
+
+    def write_again(self) -> None:
+        """The process that wrote the record has ended, perhaps in the middle of a line."""
+        with self._lock:
+            self._torn = not _ends_whole(self.path / RECORD)
 
     @property
     def id(self) -> str:
@@ -213,6 +235,13 @@ def _claim(path: Path) -> FileIO:
         path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
     )
     return FileIO(descriptor, "ab")
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read(1) in (b"", b"\n")
 
 
 def _write_aside(path: Path, header: Mapping[str, Any]) -> None:

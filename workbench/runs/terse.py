@@ -29,12 +29,23 @@ def text(value: Any) -> str:
     return str(terse(value))
 
 
+def typed(name: str, value: Any) -> str:
+    """The same of setting `name`, such that typing it again means the same: of one GPU its number in brackets."""
+    only = value[0] if isinstance(value, tuple) and len(value) == 1 else None
+    return f"[{only}]" if isinstance(only, int) and not same(_settled(name, only), value) else text(value)
+
+
 def recorded(name: str, value: Any) -> str:
     """The same of setting `name` as it stands in a record, where JSON has lists for tuples."""
+    return typed(name, _settled(name, value))
+
+
+def _settled(name: str, value: Any) -> Any:
+    """The value as Settings keeps it; as it is where Settings would not take it."""
     try:
-        return text(getattr(Settings.make(**{name: value}), name))
+        return getattr(Settings.make(**{name: value}), name)
     except SettingsError:
-        return text(value)
+        return value
 
 
 def same(one: Any, other: Any) -> bool:

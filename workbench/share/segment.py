@@ -3,8 +3,8 @@
 The writer places all buffers once, each on a 64-byte boundary, and the segment is then sealed: nobody can
 change it. Every reader maps it copy-on-write, so any number of processes share one copy of the data, and
 what one of them writes stays its own. The segment is a memfd: it has no name, so nothing is left behind
-however its processes end. Where the system has no memfd it is `multiprocessing.shared_memory`, whose name
-is gone once the writer closes it.
+however its processes end. Where memory is short it is a file whose name is removed at once. Where the system
+has no memfd it is `multiprocessing.shared_memory`, whose name is gone once the writer closes it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import contextlib
 import mmap
 import os
 import sys
+import tempfile
 from array import array
 from collections.abc import Iterable, Sequence
 from multiprocessing import shared_memory
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 
@@ -48,14 +50,18 @@ class Segment:
         self._owner = owner
 
     @classmethod
-    def place(cls, buffers: Sequence[Any]) -> Segment:
-        """A new segment that holds `buffers` (anything contiguous with the buffer protocol), each memory once."""
+    def place(cls, buffers: Sequence[Any], folder: Path | None = None) -> Segment:
+        """A new segment that holds `buffers` (anything contiguous with the buffer protocol), each memory once.
+
+        folder: where a file without a name holds them, instead of memory. Only where the system has memfd.
+        """
         raws = [np.frombuffer(buffer, dtype=np.uint8) for buffer in map(_flat, buffers)]
         spans, size = _lay_out(raws)
         table = array("q", [len(raws), *(number for span in spans for number in span)]).tobytes()
         pieces = {0: memoryview(table)} | {at: raw.data for raw, (at, n) in zip(raws, spans, strict=True) if n}
         if MEMFD:
-            return cls(_fill_memfd(pieces.items(), size), None, owner=True)
+            fill = _fill_memfd(pieces.items(), size) if folder is None else _fill_file(pieces.items(), size, folder)
+            return cls(fill, None, owner=True)
         shared = shared_memory.SharedMemory(create=True, size=size)
         for at, piece in pieces.items():
             _bytes(shared)[at : at + piece.nbytes] = piece
@@ -77,6 +83,10 @@ class Segment:
             return self._shared.name
         raise ValueError("this segment is closed")
 
+    def again(self) -> Segment:
+        """The same segment once more, to be closed by itself."""
+        return Segment.attach(os.dup(self._fd) if self._fd is not None else self._memory.name)
+
     @property
     def nbytes(self) -> int:
         """The size of the whole segment, its table included."""
@@ -88,12 +98,9 @@ class Segment:
             raise ValueError("this segment is closed")
         return self._shared
 
-    def views(self) -> list[memoryview]:
+    def views(self) -> Views:
         """The buffers in the order they were placed, mapped copy-on-write. The mapping lives as long as they do."""
-        memory = memoryview(self._map())
-        count = int.from_bytes(memory[:_WORD], sys.byteorder)
-        table = memory[_WORD : _WORD * (1 + 2 * count)].cast("q").tolist()
-        return [memory[at : at + size] for at, size in zip(table[::2], table[1::2], strict=True)]
+        return Views(memoryview(self._map()))
 
     def _map(self) -> mmap.mmap:
         size = self.nbytes
@@ -128,6 +135,39 @@ class Segment:
         self.close()
 
 
+class Views(Sequence[memoryview]):
+    """The buffers of a mapped segment. Each is looked up when it is asked for: there may be very many."""
+
+    def __init__(self, memory: memoryview) -> None:
+        count = int.from_bytes(memory[:_WORD], sys.byteorder)
+        self._memory = memory
+        self._table = memory[_WORD : _WORD * (1 + 2 * count)].cast("q")
+
+    def __len__(self) -> int:
+        return len(self._table) // 2
+
+    @overload
+    def __getitem__(self, index: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[memoryview]: ...
+    def __getitem__(self, index: int | slice) -> memoryview | list[memoryview]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(len(self))[index]]
+        place = range(len(self))[index] * 2
+        at, size = self._table[place], self._table[place + 1]
+        return self._memory[at : at + size]
+
+
+def size_of(buffers: Sequence[Any]) -> int:
+    """The size of the segment that `place` would make of these."""
+    return _lay_out([np.frombuffer(buffer, dtype=np.uint8) for buffer in map(_flat, buffers)])[1]
+
+
+def address_of(raw: np.ndarray[Any, Any]) -> int:
+    """Where an array's memory begins."""
+    return int(raw.__array_interface__["data"][0])
+
+
 def _bytes(shared: shared_memory.SharedMemory) -> memoryview:
     assert shared.buf is not None, "closed"
     return shared.buf
@@ -144,7 +184,7 @@ def _lay_out(raws: list[np.ndarray[Any, np.dtype[np.uint8]]]) -> tuple[list[Span
     places: dict[Span, Span] = {}
     spans = []
     for raw in raws:
-        source = (int(raw.ctypes.data), raw.nbytes)
+        source = (address_of(raw), raw.nbytes)
         if source not in places:
             start = -(-end // ALIGN) * ALIGN
             places[source] = (start, raw.nbytes)
@@ -159,9 +199,22 @@ def _fill_memfd(pieces: Iterable[tuple[int, memoryview]], size: int) -> int:
         os.ftruncate(fd, size)
         for at, piece in pieces:
             # Written, not mapped: the pages never count as this process's own memory.
-            for start in range(0, piece.nbytes, _CHUNK):
-                _write(fd, piece[start : start + _CHUNK], at + start)
+            _write(fd, piece, at)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _fill_file(pieces: Iterable[tuple[int, memoryview]], size: int, folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(prefix=f".{NAME}-", dir=folder)
+    try:
+        os.unlink(name)  # it is there as long as a process holds or maps it
+        os.posix_fallocate(fd, 0, size)  # a disk that is full says so now, and not as a bus error
+        for at, piece in pieces:
+            _write(fd, piece, at)
     except BaseException:
         os.close(fd)
         raise
@@ -170,7 +223,7 @@ def _fill_memfd(pieces: Iterable[tuple[int, memoryview]], size: int) -> int:
 
 def _write(fd: int, piece: memoryview, at: int) -> None:
     while piece:
-        done = os.pwrite(fd, piece, at)
+        done = os.pwrite(fd, piece[:_CHUNK], at)
         piece, at = piece[done:], at + done
 
 

@@ -32,6 +32,7 @@ from workbench.settings import Settings
 from workbench.task.datasets import Batches, Columns, KeyedBatches, Samples, SeededBatches, StackedTensors
 from workbench.task.position import Positioned
 from workbench.task.protocol import TaskError
+from workbench.task.shares import Dealing, Share, SharedLoader, dealing_for, refuse_dealt
 
 Loader = DataLoader[Any]
 Collate = Callable[[list[Any]], Any]
@@ -39,14 +40,6 @@ Collate = Callable[[list[Any]], Any]
 
 def _as_is(batch: Any) -> Any:
     return batch
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which batches of a loader are read here: of `world` processes each takes every world-th, the `rank`-th first."""
-
-    rank: int = 0
-    world: int = 1
 
 
 @dataclass(frozen=True)
@@ -235,8 +228,13 @@ class DataSpec:
         """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
 
         `train`: samples are drawn in the order of `settings.shuffle` and `settings.seed`; the last short
-        batch is dropped when `settings.drop_last`.
+        batch is dropped when `settings.drop_last`. Of the batches those of `share` come.
         """
+        if self.share.several:
+            refuse_dealt(self.name, self.parts.sampler, self.parts.batch_sampler)
+        return self._loader(settings, self.share, batch_size, train)
+
+    def _loader(self, settings: Settings, share: Share, batch_size: int | None = None, train: bool = False) -> Loader:
         parts = self.parts
         size = batch_size or settings.batch_size
         generator = torch.Generator()
@@ -257,15 +255,16 @@ class DataSpec:
             "collate_fn": parts.collate_fn,
             **(parts.worker_options if workers else {}),
         }
-        if parts.ready:
-            if not isinstance(parts.dataset, IterableDataset):
-                common["sampler"] = Positioned(SequentialSampler(parts.dataset), generator)  # type: ignore[arg-type]
-            return DataLoader(parts.dataset, batch_size=None, **common)
         if isinstance(parts.dataset, IterableDataset):
-            return DataLoader(parts.dataset, batch_size=size, drop_last=train and settings.drop_last, **common)
+            if not parts.ready:
+                common["drop_last"] = train and settings.drop_last
+            return _stream(parts.dataset, None if parts.ready else size, share, settings.seed, common)
+        if parts.ready:
+            common["sampler"] = Positioned(SequentialSampler(parts.dataset), generator, share)  # type: ignore[arg-type]
+            return DataLoader(parts.dataset, batch_size=None, **common)
         if parts.batch_sampler is not None:
-            return _map_style(parts, _apart(parts.batch_sampler), settings, common)
-        return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, common)
+            return _map_style(parts, _apart(parts.batch_sampler), settings, share, common)
+        return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, share, common)
 
     def _batches(
         self, parts: Parts, settings: Settings, size: int, train: bool, generator: torch.Generator
@@ -301,13 +300,20 @@ class DataSpec:
             samples = self.samples
             size = count if samples is None else min(count, samples)
             calm = Settings(batch_size=max(size, 1), shuffle=False, pin_memory=False)
-            batch = next(iter(self.loader(calm)), None)
+            batch = next(iter(self._loader(calm, Share())), None)
         if batch is None:
             raise TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
         return batch
 
 
-def _map_style(parts: Parts, batches: Any, settings: Settings, common: dict[str, Any]) -> Loader:
+def _stream(dataset: Any, size: int | None, share: Share, seed: int, common: dict[str, Any]) -> Loader:
+    """Of data without numbers; size: None where they are batches already."""
+    if share.several:
+        return SharedLoader(dataset, share, seed, batch_size=size, **common)
+    return DataLoader(dataset, batch_size=size, **common)
+
+
+def _map_style(parts: Parts, batches: Any, settings: Settings, share: Share, common: dict[str, Any]) -> Loader:
     dataset = _whole_batches(parts)
     if isinstance(dataset, Columns) and common["collate_fn"] is None:
         common["collate_fn"] = _as_is
@@ -315,7 +321,8 @@ def _map_style(parts: Parts, batches: Any, settings: Settings, common: dict[str,
         batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
         if parts.worker_init_fn is not None:
             common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
-    return DataLoader(dataset, batch_sampler=Positioned(batches, common["generator"]), **common)
+    deals = Positioned(batches, common["generator"], share, dealing_for(batches, share, settings.seed))
+    return DataLoader(dataset, batch_sampler=deals, **common)
 
 
 def _whole_batches(parts: Parts) -> Dataset[Any]:
@@ -377,6 +384,14 @@ def positioned(loader: Loader) -> Positioned | None:
         if isinstance(sampler, Positioned):
             return sampler
     return None
+
+
+def dealing(loader: Loader) -> Dealing | None:
+    """What all ranks draw alike from to deal out a loader's batches; None where they need no such numbers."""
+    if isinstance(loader, SharedLoader):
+        return loader.dealing
+    deals = positioned(loader)
+    return None if deals is None else deals.dealing
 
 
 def users_own(loader: Loader) -> Any:

@@ -174,6 +174,7 @@ class LightningLike(Task):
 
     def follow(self, progress: Progress) -> None:
         super().follow(progress)
+        self._log.follow(progress, self.module)
         self._trainer.made(self._made)
         self._trainer.refresh()
 

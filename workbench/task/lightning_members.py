@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
-from workbench.task.batch import is_several
 from workbench.task.lightning_hooks import attached, own_method
 from workbench.task.lightning_manual import Manual
 from workbench.task.lightning_moments import LightningMoments
 from workbench.task.log import Shared
+from workbench.task.processes import stacked
 from workbench.task.protocol import TaskError
 
 
@@ -55,7 +52,8 @@ class Members(Shared):
     def _attributes(self) -> dict[str, Any]:
         """What a LightningModule has as properties."""
         return {
-            "logger": None, "loggers": [], "print": print, "global_rank": 0, "local_rank": 0,
+            "logger": None, "loggers": [], "print": self._trainer.print,
+            "global_rank": self._trainer.global_rank, "local_rank": self._trainer.local_rank,
             **self._trainer.where(),
         }  # fmt: skip
 
@@ -88,15 +86,8 @@ class Members(Shared):
             self._moments.clipper(index, value, algorithm)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The data of all processes, of which there is one: as it is, numbers as tensors."""
-        return _as_tensors(data, self._trainer.at_hand.device)
+        """The data of all processes, each tensor with one more dimension in front; a single process has it as it is.
 
-
-def _as_tensors(data: Any, device: torch.device) -> Any:
-    if isinstance(data, numbers.Real):
-        return torch.tensor(data, device=device)
-    if isinstance(data, Mapping):
-        return {name: _as_tensors(value, device) for name, value in data.items()}
-    if is_several(data):
-        return [_as_tensors(value, device) for value in data]
-    return data
+        All ranks must call it alike, with tensors of the same shapes: also where the last batches do not go round.
+        """
+        return stacked(data, self._trainer.at_hand.device, graph=sync_grads)

@@ -96,7 +96,7 @@ class LightningMoments(DataMoments):
         self._say("on_train_epoch_start")
 
     def epoch_ended(self) -> None:
-        self._log.let_go()
+        self._gather("on_train_epoch_end", evaluation=False)
         self._say("on_train_epoch_end")
 
     def train_ended(self) -> None:
@@ -144,6 +144,8 @@ class LightningMoments(DataMoments):
         else:
             beside = (self._optimizer(self.index),) if "optimizer" in hook.names else ()  # Lightning 1
             self._say("backward", loss, *beside, **options)
+
+    def after_backward(self) -> None:
         self._say("on_after_backward")
 
     def zero_grad(self, index: int, batch_idx: int) -> None:
@@ -206,9 +208,16 @@ class LightningMoments(DataMoments):
         self._log.let_go()
 
     def evaluation_ended(self, stage: Stage) -> None:
-        self._log.let_go()
+        if stage != "predict":
+            self._gather(f"on_{_STAGES[stage]}_epoch_end", f"on_{_STAGES[stage]}_end", evaluation=True)
         self._say(f"on_{_STAGES[stage]}_epoch_end")
         self._say(f"on_{_STAGES[stage]}_end")
+
+    def _gather(self, *hooks: str, evaluation: bool) -> None:
+        """These hooks come next, and find in `trainer.callback_metrics` what all ranks have logged."""
+        self._log.let_go()
+        if any(name in self._own for name in hooks):
+            self._log.gather(evaluation=evaluation)
 
     # -- what the module logs
 

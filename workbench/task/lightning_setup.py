@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from workbench.settings import Settings
@@ -14,6 +17,7 @@ from workbench.task.lightning_hooks import attached, own_method
 from workbench.task.lightning_refused import refuse_callbacks, refuse_unserved
 from workbench.task.lightning_trainer import Trainer
 from workbench.task.log import Log
+from workbench.task.processes import place, wait
 from workbench.task.protocol import Phase, Progress, TaskError
 
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
@@ -27,7 +31,9 @@ _DONE: weakref.WeakKeyDictionary[Any, set[Phase]] = weakref.WeakKeyDictionary()
 class Preparation:
     """The objects that bring a bench's data, and its module, set up in Lightning's order: DataModules first.
 
-    setup("fit") runs when the bench is made, and again where a teardown of the object's own has undone it.
+    setup("fit") runs when the bench is made, and again where a teardown of the object's own has undone it. The ranks of
+    a job get the objects as they are then, so that all have the same data, whatever is drawn or asked for in a setup;
+    what they set up and tear down beyond that, they do on copies of their own.
     """
 
     def __init__(self, module: Any, data: Sequence[Any]) -> None:
@@ -48,8 +54,7 @@ class Preparation:
             refuse_unserved(source)
         with self.attached(), self.trainer.planning(settings):
             self._refuse_callbacks()
-            for source in self._sources:
-                _call(source, "prepare_data")
+            self._prepare()
             for done in self._done:
                 done.clear()  # it may be another one than when a bench was made of it last
             self._set_up(("fit",))
@@ -63,6 +68,11 @@ class Preparation:
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
         """Around a whole job; it is torn down behind it, unless an error ends it, or it is of a fit that has no end."""
         with self.attached(), self.trainer.doing(phase), self.trainer.planning(settings):
+            here = place()
+            if here.nodes > 1:  # where the bench was made all is there
+                self._prepare()
+            if here.several:
+                _draw_alike(settings.seed)
             self._set_up((phase,), again=phase != "fit")
             before, self._over = self._over, phase != "fit"
             try:
@@ -92,6 +102,16 @@ class Preparation:
                     stack.enter_context(attached(part, {_home_of_trainer(part): self.trainer}))
             yield
 
+    def _prepare(self) -> None:
+        """Download and the like: one process of each machine does it, or of all, and the others wait."""
+        here = place()
+        for source in self._sources:
+            each = bool(getattr(source, "prepare_data_per_node", True))
+            if (here.local_rank if each else here.rank) == 0:
+                _call(source, "prepare_data")
+            if own_method(source, "prepare_data") is not None:
+                wait()
+
     def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False) -> None:
         """For the first of these, unless it has been done for one. again: also then, as Lightning does to evaluate."""
         for source, done in zip(self._sources, self._done, strict=True):
@@ -112,6 +132,13 @@ class Preparation:
             where = f"{type(self._module).__name__}.configure_callbacks()"
             refuse_callbacks(made, where)
             raise TaskError(f"{where} returned {made!r}: callbacks are not called here; return [] and use the module's own hooks.")
+
+
+def _draw_alike(seed: int) -> None:
+    """A setup that splits data at random splits it in the same way on all ranks; a job seeds anew behind it."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def _done_of(source: Any) -> set[Phase]:

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from workbench.settings import Settings
 from workbench.task.data import DataSpec
+from workbench.task.lightning_strategy import NotServed, Strategy
 from workbench.task.log import Log, Shared
+from workbench.task.processes import One, Processes, place
 from workbench.task.protocol import Optimization, Phase, Progress, TaskError
 
 _STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
@@ -27,17 +29,13 @@ INSTEAD: Mapping[str, str] = {
     **{job: _BENCH.format(job) for job in ("fit", "validate", "test", "predict")},
     "save_checkpoint": _CHECKPOINTS,
     "ckpt_path": "bench.fit(start=…) goes on from a checkpoint, bench.load(…) loads one",
-    "strategy": "self.device, self.all_gather and self.clip_gradients are served on the module",
     "precision_plugin": "self.clip_gradients and self.manual_backward are served on the module",
+    "distributed_sampler_kwargs": "the workbench deals the batches out to the ranks: world_size and global_rank are served",
     "accelerator": "self.device is served on the module",
     "fit_loop": "current_epoch, global_step, num_training_batches and is_last_batch are served",
     "barebones": "self.log is served on the module that is trained, not on those inside it",
     "profiler": "torch.profiler profiles a part of the code",
 }
-
-
-class NotServed(TaskError, AttributeError):
-    """Something of Lightning's Trainer that a module asked for and that is not here."""
 
 
 def unknown() -> int | None:
@@ -52,6 +50,7 @@ class Plan:
     step = epoch = batch_idx = 0
     stage: Literal[""] = ""
     batches = (None, None)
+    ranks: Processes = One()
 
     def __init__(self, settings: Settings, count: Callable[[], int | None] = unknown) -> None:
         self.settings = settings
@@ -70,9 +69,6 @@ class Trainer(Shared):
     should_stop: bool
     """Set to True, the fit ends where it may (the minimums hold)."""
 
-    is_global_zero = True
-    global_rank = local_rank = node_rank = 0
-    world_size = num_nodes = num_devices = 1
     logger = progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
     interrupted = received_sigterm = False
 
@@ -313,8 +309,45 @@ class Trainer(Shared):
     # -- where it runs
 
     @property
+    def is_global_zero(self) -> bool:
+        return place().rank == 0
+
+    @property
+    def global_rank(self) -> int:
+        return place().rank
+
+    @property
+    def local_rank(self) -> int:
+        return place().local_rank
+
+    @property
+    def node_rank(self) -> int:
+        return place().node_rank
+
+    @property
+    def world_size(self) -> int:
+        return place().world
+
+    @property
+    def num_devices(self) -> int:
+        """Of one machine."""
+        return place().local_world
+
+    @property
+    def num_nodes(self) -> int:
+        return place().nodes
+
+    @property
     def device_ids(self) -> list[int]:
-        return [self.at_hand.device.index or 0]
+        asked, there = self.at_hand.settings.devices, place()
+        if not there.several:
+            return [self.at_hand.device.index or 0]
+        return list(asked) if isinstance(asked, tuple) else list(range(there.local_world))
+
+    @property
+    def strategy(self) -> Strategy:
+        """What is served of Lightning's strategies: how the processes of the job talk to each other."""
+        return Strategy(self.at_hand.device)
 
     # -- what it works with
 
@@ -380,7 +413,9 @@ class Trainer(Shared):
         return {name: float(value) for name, value in self.callback_metrics.items() if name in shown}
 
     def print(self, *arguments: Any, **options: Any) -> None:
-        print(*arguments, **options)
+        """On rank 0 alone."""
+        if self.is_global_zero:
+            print(*arguments, **options)
 
 
 def _setting(name: str) -> Any:

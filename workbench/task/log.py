@@ -16,7 +16,8 @@ from torch import Tensor
 
 from workbench.task.batch import sample_count
 from workbench.task.log_kept import MARK, Kept, Value, of_step, recorded, reduction
-from workbench.task.protocol import TaskError
+from workbench.task.log_ranks import Key, of_update, over_ranks
+from workbench.task.protocol import Progress, TaskError
 
 CHUNK = 512
 """So many values of one name are kept as they are; then they become one sum."""
@@ -74,17 +75,32 @@ class Log(Shared):
         self.latest: dict[str, Value] = {}
         """The latest value of everything that was logged for single updates."""
         self._fresh: dict[str, Value] = {}
-        self._kept: dict[bool, dict[tuple[str, str], Kept]] = {False: {}, True: {}}
+        self._kept: dict[bool, dict[Key, Kept]] = {False: {}, True: {}}
         """What was logged in training (False) and in the evaluation at hand, by hook and name."""
         self.batch: Any = None
         """The batch that values belong to; None: they belong to none."""
         self._open: list[tuple[Kept, int]] = []
         """The values whose weight is not known yet: that of the batch at hand."""
         self._long: list[Kept] = []
+        self._session: Progress | None = None
+        """The session of several ranks that runs; None: there is one process."""
+        self._module: Any = None
+        self._synced: dict[str, str] = {}
+        """What was logged for updates with sync_dist, by the names of the record, and how it is reduced."""
+        self._agreed: dict[str, str] = {}
+        """Those of them that all ranks know of."""
+        self._so_far: dict[Key, tuple[list[str], Value]] = {}
+        """At the end of an epoch or an evaluation: what it has come to on all ranks, before the hooks of that end."""
 
     def __getstate__(self) -> dict[str, Any]:
         self.let_go()
-        return vars(self)
+        return {**vars(self), "_session": None, "_module": None, "_agreed": {}}
+
+    def follow(self, progress: Progress, module: Any) -> None:
+        """A session has begun; of several ranks all that is logged becomes one."""
+        self._session = progress if progress.ranks.several else None
+        self._module = module
+        self._agree()
 
     # -- what the module calls
 
@@ -108,8 +124,14 @@ class Log(Shared):
     ) -> None:
         """Log a number, a tensor that holds one, or an object with `compute()` and `reset()` (a metric).
 
-        Of Lightning's arguments those that speak of several processes or of loggers change nothing here.
+        On several ranks, values of epochs and evaluations (`on_epoch`) are those of all ranks' batches, each at its
+        weight, whether `sync_dist` is given or not: what one rank has seen of its data is no number anybody wants. Values
+        of single updates are rank 0's, or with `sync_dist=True` their mean (`reduce_fx`) over ranks. A metric is asked on
+        every rank, and gathers its state itself, as torchmetrics' do; of one that does not, the mean over ranks counts.
+        rank_zero_only: what rank 0 logs is all there is. Arguments that speak of loggers change nothing here.
         """
+        if rank_zero_only and self._session is not None and self._session.ranks.rank:
+            return
         hook = self.hook
         place = PLACES.get(hook or "")
         if hook is None or place is None:
@@ -124,6 +146,8 @@ class Log(Shared):
                 f"self.log({name!r}) is called twice in {hook} with other arguments (prog_bar, on_step, on_epoch or "
                 "reduce_fx): log it once, or under another name."
             )
+        if sync_dist and kept.on_step:
+            self._synced[kept.step_name] = kept.how if isinstance(kept.how, str) else "mean"
         self._take(kept, self._checked(name, value), batch_size)
 
     def log_dict(self, dictionary: Any, *arguments: Any, **options: Any) -> None:
@@ -163,20 +187,36 @@ class Log(Shared):
     # -- what comes out
 
     def steps(self) -> dict[str, Value]:
-        """What was logged for single updates since this was last asked."""
+        """What was logged for single updates since this was last asked; all ranks ask alike."""
+        if self._agreed and self._session is not None:
+            found = of_update(self._session.ranks, self._session.device, self._agreed, self._fresh)
+            self._fresh.update(found)
+            self.latest.update(found)
         if not self._fresh:
             return {}
         found, self._fresh = self._fresh, {}
         return found
 
     def reduced(self, *, evaluation: bool) -> dict[str, Value]:
-        """What was logged for the epoch, or for the evaluation at hand; a fork's value has its plain name too."""
+        """What was logged for the epoch, or for the evaluation at hand; a fork's value has its plain name too.
+
+        Of several ranks, what this one knows: of all of them where they have come to the end, else its own.
+        """
         self.let_go()
         found: dict[str, Value] = {}
-        for kept in self._kept[evaluation].values():
-            if kept.on_epoch and (value := kept.result()) is not None:
+        for key, kept in self._kept[evaluation].items():
+            if kept.on_epoch and key not in self._so_far and (value := kept.result()) is not None:
                 found |= dict.fromkeys(kept.epoch_names, value)
+        for names, value in self._so_far.values():
+            found |= dict.fromkeys(names, value)
         return found
+
+    def gather(self, *, evaluation: bool) -> None:
+        """The values of all ranks become known on each, which all come here alike."""
+        self.let_go()
+        if self._session is not None:
+            self._so_far = over_ranks(self._session.ranks, self._kept[evaluation], self._module)
+            self._agree()
 
     def known(self) -> dict[str, Value]:
         """The latest values, by the names that the module gave them; at an end also what that has come to."""
@@ -188,8 +228,10 @@ class Log(Shared):
         return found
 
     def end(self, *, evaluation: bool) -> dict[str, Value]:
-        """`reduced`, and it is forgotten."""
+        """`reduced` over all ranks, and it is forgotten."""
+        self.gather(evaluation=evaluation)
         found = self.reduced(evaluation=evaluation)
+        self._so_far = {}
         # A fork's plain name stands for whatever came last: now for the epoch.
         self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
         self._reset(evaluation)
@@ -197,7 +239,7 @@ class Log(Shared):
 
     def forget(self) -> None:
         """Drop all that was logged."""
-        self.batch, self._fresh, self.latest = None, {}, {}
+        self.batch, self._fresh, self.latest, self._so_far = None, {}, {}, {}
         self._open.clear()
         self._long.clear()
         for evaluation in (False, True):
@@ -208,11 +250,11 @@ class Log(Shared):
         """Inside, everything may be logged, and nothing of it stays."""
         self.let_go()
         before = dict(vars(self))
-        vars(self).update(vars(Log()))
+        vars(self).update({**vars(Log()), **{name: before[name] for name in ("_session", "_module", "_synced", "_agreed")}})
         try:
             yield
         finally:
-            vars(self).update(before)
+            vars(self).update({**before, "_agreed": self._agreed})
 
     def state(self) -> dict[str, Any]:
         """What was logged in training and is not told yet, in plain containers."""
@@ -226,6 +268,13 @@ class Log(Shared):
         self._kept[False] = {(one["hook"], one["name"]): Kept.of(one) for one in state.get("kept", ())}
 
     # -- inside
+
+    def _agree(self) -> None:
+        """All ranks know which values of updates they are to exchange; one that is new comes in with the next check."""
+        if self._session is not None:
+            for known in self._session.ranks.gather(self._synced):
+                self._synced |= known
+            self._agreed = dict(sorted(self._synced.items()))
 
     def _new(self, hook: str, name: str, place: Place, asked: Any, known: Kept | None) -> Kept:
         """What is logged under a name for the first time (known: but for what a checkpoint knows of it)."""

@@ -39,27 +39,36 @@ class Kept:
         self.weights: list[float] = []
         self.folded: tuple[Tensor, float] | None = None
         """The sum (or the least, or the greatest) of the values before these, and their weight."""
+        self.also = False
+        """Whether other ranks alone have logged it, and its metric is asked with theirs."""
+
+    @classmethod
+    def borrowed(cls, name: str, epoch_names: list[str], metric: Any) -> Kept:
+        """What other ranks have logged: their metric, as it is here."""
+        kept = cls(name, False, True, "mean", fork=False)
+        kept.epoch_names, kept.metric, kept.also = epoch_names, metric, True
+        return kept
 
     def fold(self) -> None:
         """Make one value of all so far."""
         if self.values and isinstance(self.how, str):
-            self.folded = self._whole()
+            self.folded = self.whole()
             self.values, self.weights = [], []
 
     def result(self) -> Value | None:
         """The reduced value; None where there is none."""
         if self.metric is not None:
-            return _number(self.name, self.metric.compute())
-        if not self.values and self.folded is None:
+            return number(self.name, self.metric.compute())
+        if self.values and not isinstance(self.how, str):
+            return number(self.name, self.how(_column(self.values)))
+        found = self.whole()
+        if found is None:
             return None
-        if not isinstance(self.how, str):
-            return _number(self.name, self.how(_column(self.values)))
-        total, weight = self._whole()
-        return total / weight if self.how == "mean" else total
+        return found[0] / found[1] if self.how == "mean" else found[0]
 
-    def _whole(self) -> tuple[Tensor, float]:
+    def whole(self) -> tuple[Tensor, float] | None:
+        """The sum (or the least, or the greatest) of all values so far, and their weight; None where there are none."""
         if not self.values:
-            assert self.folded is not None
             return self.folded
         column, weight = _column(self.values), sum(self.weights)
         if self.how == "mean":
@@ -120,10 +129,11 @@ def of_step(name: str, metric: Any) -> Value | None:
     value = getattr(metric, "_forward_cache", metric)
     if value is metric:
         value = metric.compute()
-    return None if value is None else _number(name, value)
+    return None if value is None else number(name, value)
 
 
-def _number(name: str, value: Any) -> Value:
+def number(name: str, value: Any) -> Value:
+    """What a `compute()` or a function of the module's gave, if it is one number."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.detach().clone().reshape(())
     if isinstance(value, numbers.Real):

@@ -78,8 +78,12 @@ class Moments:
         return to_device(batch, device)
 
     def backward(self, loss: Tensor, **options: Any) -> None:
-        """Gradients of a loss that is scaled already; what comes before and behind it (on_before_backward, …) too."""
+        """Gradients of a loss that is scaled already; what comes before it (on_before_backward) too."""
         loss.backward(**options)  # type: ignore[no-untyped-call]
+
+    def after_backward(self) -> None:
+        """Behind each backward. On several ranks: behind a window's last one the gradients are those of all ranks,
+        unless a task steps manually (then they are when it steps)."""
 
     def zero_grad(self, index: int, batch_idx: int) -> None:
         """Between a window's first forward and its backward: drop the gradients of optimizer `index`.
@@ -133,7 +137,11 @@ class Moments:
     # -- what the task logs
 
     def logged(self) -> Values:
-        """What was logged for single updates since this was last asked (`on_step`); scalars. Cheap where it is nothing."""
+        """What was logged for single updates since this was last asked (`on_step`); scalars. Cheap where it is nothing.
+
+        Like the two that follow, it is asked on all ranks alike, also of one that had no batch. Ranks may be told
+        different values here, and never there.
+        """
         return {}
 
     def epoch_logged(self) -> Values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import zlib
@@ -18,6 +19,9 @@ from torch.utils.data import Sampler
 from workbench.task.datasets import KeyedBatches
 from workbench.task.held import Held, State, as_then, process_state
 from workbench.task.protocol import TaskError
+from workbench.task.shares import NOTHING, Dealing, Share
+
+_ALONE = Share()
 
 
 @dataclass
@@ -26,7 +30,7 @@ class _Pass:
 
     begun: State
     crcs: array[int] = field(default_factory=lambda: array("I"))
-    """A checksum of all the batches up to each one that was handed out (to workers, ahead of the training)."""
+    """A checksum of all the batches up to each one that was dealt out (to workers, ahead of the training)."""
     ended: bool = False
 
 
@@ -35,10 +39,16 @@ class Positioned(Sampler[Any]):
 
     `generator`: the loader's own. A loader draws from it too, for the seeds of its workers, between asking for the
     pass and taking its first batch; so its state is remembered at that first batch.
+
+    Of several ranks each deals out all batches, of which it hands out those of its `share`. `dealing`: where the order
+    takes random numbers of the process, they are these instead, which all ranks draw alike.
     """
 
-    def __init__(self, batches: Iterable[Any], generator: torch.Generator) -> None:
+    def __init__(
+        self, batches: Iterable[Any], generator: torch.Generator, share: Share = _ALONE, dealing: Dealing | None = None
+    ) -> None:
         self.batches, self.generator = batches, generator
+        self.share, self.dealing = share, dealing
         self.passes = 0
         self.start: Tensor | None = None
         """State of the generator for the first batch of the next pass, whatever the loader draws before."""
@@ -49,26 +59,50 @@ class Positioned(Sampler[Any]):
         """What is left of a pass that was gone through again."""
 
     def __len__(self) -> int:
-        return len(self.batches)  # type: ignore[arg-type]
+        return self.share.rounds(len(self.batches))  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         # A loader with workers asks twice for its first pass, and begins one of them.
         if self._left is not None:
             return self._rest()
-        self._pass = _Pass({"process": process_state(), "sampler": self.held().state(), "passes": self.passes})
-        return self._begin(self._pass, iter(self.batches))
+        process = process_state() if self.dealing is None else self.dealing.state
+        self._pass = _Pass({"process": process, "sampler": self.held().state(), "passes": self.passes})
+        with self._drawing():
+            return self._begin(self._pass, iter(self.batches))
+
+    def _drawing(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the user's sampler may draw."""
+        return contextlib.nullcontext() if self.dealing is None else self.dealing.here()
+
+    def _drawing_as(self, process: State) -> contextlib.AbstractContextManager[None]:
+        """Inside, it draws as it would have drawn then."""
+        if self.dealing is None:
+            return as_then(process)
+        self.dealing.state = process
+        return self.dealing.here()
 
     def _begin(self, this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
         self._take_start()
         self.passes += 1
         this.begun["generator"] = self.generator.get_state()
-        yield from self._handed_out(_counted(this, batches))
+        yield from self._handed_out(self._own(_counted(this, batches)))
 
     def _rest(self) -> Iterator[Any]:
         self._take_start()
         assert self._left is not None
         left, self._left = self._left, None
         yield from self._handed_out(left)
+
+    def _own(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return self._of_rounds(batches) if self.share.several else batches
+
+    def _of_rounds(self, batches: Iterator[Any]) -> Iterator[Any]:
+        whole = True
+        while whole:
+            with self._drawing():
+                own, whole = self.share.own(batches)
+            if own is not NOTHING:
+                yield own
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
         return batches if self.before_each is None else self._announced(batches, self.before_each)
@@ -100,29 +134,30 @@ class Positioned(Sampler[Any]):
             self.batches.epoch = passes
 
     def position(self) -> State:
-        """How the latest pass began, and what was handed out of it so far."""
+        """How the latest pass began, and what was dealt out of it so far."""
         assert self._pass is not None
         crcs = self._pass.crcs
         return {**self._pass.begun, "handed": len(crcs), "ended": self._pass.ended, "crc": crcs[-1] if crcs else 0}
 
     def replay(self, position: Mapping[str, Any], taken: int) -> list[str]:
-        """Begin that pass again and leave out its first `taken` batches; what is not as it was, in words.
+        """Begin that pass again and leave out its first `taken` batches here; what is not as it was, in words.
 
-        What was handed out beyond them is gone through now, since it had been drawn by then.
+        What was dealt out beyond them is gone through now, since it had been drawn by then.
         """
         doubts = self.held().put(position["sampler"])
         self.number_from(position["passes"])
         this = self._pass = _Pass({key: position[key] for key in ("process", "sampler", "passes", "generator")})
-        with as_then(position["process"]):
+        with self._drawing_as(position["process"]):
             source = _counted(this, iter(self.batches))
             self.generator.set_state(position["generator"])
             again = list(itertools.islice(source, position["handed"]))
             if position["ended"] and len(again) == position["handed"]:
                 # Some samplers draw a last number at their very end.
                 again += itertools.islice(source, 1)
-        if len(again) < taken:
+        needed = self.share.dealt(taken)
+        if len(again) < needed:
             raise TaskError(
-                f"an epoch of the training data has {len(again)} batches now, and this one had come to its batch {taken}: "
+                f"an epoch of the training data has {len(again)} batches now, and this one had come to its batch {needed}: "
                 "give the data that the run had."
             )
         self.passes = position["passes"] + 1
@@ -132,7 +167,7 @@ class Positioned(Sampler[Any]):
                 "sampler draws random numbers in a way that cannot be repeated (give it a generator of its own, or "
                 "state_dict() and load_state_dict())"
             )
-        self._left = itertools.chain(again[taken:], source)
+        self._left = itertools.islice(self._own(itertools.chain(again, source)), taken, None)
         self.start = self.generator.get_state()
         return doubts
 

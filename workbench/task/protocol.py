@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
 from workbench.task.moments import Moments
+from workbench.task.processes import Processes
 
 if TYPE_CHECKING:
     from workbench.task.data import DataSpec
@@ -125,6 +126,10 @@ class Progress(Protocol):
     metrics: dict[str, float]
     """The latest value of every metric that the run has reported."""
     clip_val: float | None
+
+    @property
+    def ranks(self) -> Processes:
+        """The processes that do the job together."""
 
     @property
     def batches(self) -> tuple[int | None, int | None]:

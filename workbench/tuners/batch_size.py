@@ -1,7 +1,7 @@
 """The batch-size search: real updates at each size, and only sizes that were tried and passed come back.
 
-`batch_sizes` has the search as arithmetic, `trying` what one trial does. The launcher supplies `trial`: on CPU it
-runs in a child process with a memory limit, on a device in place.
+`batch_sizes` has the search as arithmetic, `trying` what one trial does (`concert`: of several ranks). The launcher
+supplies `trial`: on CPU it runs in a child process with a memory limit, on a device in place, of several ranks in theirs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from workbench.tuners.stages import METHODS, data_of
 
 @dataclasses.dataclass(frozen=True)
 class BatchSizeRequest:
-    """How to search. `max_memory`: bytes a CPU trial may take; None: what is free now."""
+    """How to search. `max_memory`: bytes a trial may take on CPU, in each rank; None: an even part of what is free now."""
 
     mode: str = "power"
     init_val: int = 2
@@ -65,8 +65,12 @@ def run(
     emit: Emit,
     inbox: Inbox,
     trial: Callable[[int], Trial],
+    ranks: int = 1,
 ) -> BatchSizes:
-    """Search with `trial`, telling each outcome as it happens. A Stop ends it, and stays in the inbox."""
+    """Search with `trial`, which so many ranks make together, telling each outcome as it happens.
+
+    A Stop ends it, and stays in the inbox.
+    """
 
     def told(size: int) -> Trial:
         outcome = trial(size)
@@ -79,21 +83,28 @@ def run(
         init_val=request.init_val,
         max_trials=request.max_trials,
         max_val=request.max_val,
-        cap=cap_of(task, request.method),
+        cap=cap_of(task, request.method, ranks),
         headroom=request.headroom,
-        effective=effective_batch(settings) if request.keep_effective else None,
+        effective=effective_batch(settings, ranks) if request.keep_effective else None,
+        ranks=ranks,
         stop=lambda: inbox.has(Stop),
     )
     emit(ended_event(found))
     return found
 
 
-def cap_of(task: Task, method: str = "fit") -> int | None:
-    """The most samples a batch can hold: the data's length. Refuses data that makes its own batches."""
+def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:
+    """The most samples a batch can hold: the data's length, for each rank. Refuses data that makes its own batches."""
     spec = data_of(task, method)
     own = spec.parts.own_batches
     if own is not None:
         raise TaskError(
             f"find_batch_size cannot set the batch size of {spec.name}: {own}. Give the Dataset instead."
         )
-    return spec.samples
+    if spec.samples is None:
+        return None
+    if spec.samples < ranks:
+        raise TaskError(
+            f"{spec.name} has {spec.samples} samples, which is none for some of {ranks} ranks: take devices={spec.samples}."
+        )
+    return spec.samples // ranks

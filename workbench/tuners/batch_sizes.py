@@ -37,7 +37,7 @@ class TrialStopped(Exception):
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """What a batch-size search found. Sizes are samples in a batch on one device; all were tried and passed.
+    """What a batch-size search found. Sizes are samples in a batch per device; all were tried and passed.
 
     `largest` is the biggest that passed; `best` the smallest with at least 90% of the best samples/s, and after
     "binsearch" not above the size that `headroom` left, since at the very limit a run may fail later on. Both
@@ -97,7 +97,9 @@ class BatchSizes:
     def __repr__(self) -> str:
         many = self.accumulate_grad_batches
         best = _or_none(self.best) + (f" x {many} batches" if many is not None else "")
-        head = f"BatchSizes: best {best}, largest {_or_none(self.largest)} ({self.ended})"
+        ranks = max((t.ranks for t in self.trials), default=1)
+        each = f" on each of {ranks} devices" if ranks > 1 else ""
+        head = f"BatchSizes: best {best}, largest {_or_none(self.largest)}{each} ({self.ended})"
         rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
         return "\n".join([head, f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'peak':>10}", *rows])
 
@@ -119,6 +121,7 @@ def search(
     cap: int | None = None,
     headroom: float = 0.05,
     effective: int | None = None,
+    ranks: int = 1,
     stop: Callable[[], bool] = lambda: False,
 ) -> BatchSizes:
     """Try sizes until the limit is known; sizes in samples per device.
@@ -130,27 +133,29 @@ def search(
     itself, and a start above it begins there. Where the start fails it is halved down to 1, and where 1 fails
     too, `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is asked before each trial.
 
-    `effective`: an effective batch to keep. No size is above it, those that divide it are preferred, as tries and
-    as `best`, and the result says how many batches of `best` make it.
+    `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part of it, those that
+    divide that are preferred, as tries and as `best`, and the result says how many batches of `best` make it.
 
     Without a failure memory is not the limit, so no headroom is taken.
     """
     check(mode, init_val, max_trials, max_val, cap, headroom)
-    limits = {"max_val": max_val, "length of the data set": cap, "effective batch": effective}
+    part = None if effective is None else max(1, effective // ranks)
+    each = "" if ranks == 1 else " per device"
+    limits = {"max_val": max_val, f"length of the data set{each}": cap, f"effective batch{each}": part}
     known = {name: value for name, value in limits.items() if value is not None}
     limit_name = min(known, key=lambda name: known[name], default="")
     hunt = _Hunt(trial, max_trials, stop)
-    ended = _power(hunt, _doubling(int(init_val), known.get(limit_name), effective), limit_name)
+    ended = _power(hunt, _doubling(int(init_val), known.get(limit_name), part), limit_name)
     ceiling = None
     if mode == "binsearch" and hunt.smallest_failed is not None:
         if hunt.why is None:
             ended, ceiling = _bisect(hunt, headroom)
         if ceiling is None and hunt.largest is not None:
             ceiling = _less(hunt.largest, headroom)
-    ended, best, many = hunt.why or ended, hunt.best(ceiling, effective), None
+    ended, best, many = hunt.why or ended, hunt.best(ceiling, part), None
     if effective is not None and best is not None:
-        many = accumulation(effective, best)
-        ended = "; ".join(filter(None, [ended, short_of(effective, best)]))
+        many = accumulation(effective, ranks * best)
+        ended = "; ".join(filter(None, [ended, short_of(effective, best, ranks)]))
     return BatchSizes(best, hunt.largest, tuple(hunt.trials), ended, many)
 
 

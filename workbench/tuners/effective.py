@@ -1,4 +1,4 @@
-"""The effective batch: the samples of one update. Keeping it at another batch size, or moving the rate with it.
+"""The effective batch: the samples of one update, of all ranks together. Keeping it at another batch size, or moving the rate with it.
 
 Sources for the rates: Goyal et al., "Accurate, Large Minibatch SGD" (2017) for the linear rule; Krizhevsky, "One
 weird trick for parallelizing convolutional neural networks" (2014) for the square root.
@@ -15,8 +15,8 @@ from workbench.techniques.accumulation import size_at
 _RULES: dict[str, Callable[[float], float]] = {"linear": lambda k: k, "sqrt": math.sqrt, "none": lambda k: 1.0}
 
 
-def effective_batch(settings: Settings) -> int:
-    """Samples in one update: the batch size times the batches that are accumulated, if their number stays."""
+def effective_batch(settings: Settings, ranks: int = 1) -> int:
+    """Samples in one update: ranks x batch size x the batches that are accumulated, if their number stays."""
     setting = settings.accumulate_grad_batches
     epochs = [0] if isinstance(setting, int) else [0, *setting]
     sizes = {size_at(setting, epoch) for epoch in epochs}
@@ -25,7 +25,7 @@ def effective_batch(settings: Settings) -> int:
             f"keep_effective=True with accumulate_grad_batches={setting!r}: the effective batch changes on the way, "
             "so there is none to keep; give one number of batches."
         )
-    return settings.batch_size * sizes.pop()
+    return ranks * settings.batch_size * sizes.pop()
 
 
 def accumulation(effective: int, size: int) -> int:
@@ -39,12 +39,14 @@ def next_size(size: int, effective: int | None) -> int:
     return divides[0] if divides else 2 * size
 
 
-def short_of(effective: int, size: int) -> str:
-    """What to know where no number of batches of `size` makes the effective batch; else nothing."""
-    if effective % size == 0:
+def short_of(effective: int, size: int, ranks: int = 1) -> str:
+    """What to know where no number of batches of `size` on each rank makes the effective batch; else nothing."""
+    together = ranks * size
+    if effective % together == 0:
         return ""
-    count = accumulation(effective, size)
-    return f"{effective} is no multiple of {size}: {count} of them make {count * size}"
+    count = accumulation(effective, together)
+    named = f"{size}" if ranks == 1 else f"{ranks} x {size}"
+    return f"{effective} is no multiple of {named}: {count} of them make {count * together}"
 
 
 def rescaled(lr: float, rule: str, factor: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from workbench.engine.feeds import first
@@ -10,8 +10,11 @@ from workbench.settings import Settings
 from workbench.task.data import Loader, batches_in
 from workbench.task.protocol import Task, TaskError
 from workbench.techniques import limits
-from workbench.techniques.accumulation import size_at
+from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.tbptt import pieces
+
+Window = Sequence[Any]
+InStep = Callable[[Iterable[Window]], Iterable[Window]]
 
 
 class NoBatch(TaskError):
@@ -19,12 +22,13 @@ class NoBatch(TaskError):
 
 
 def cycled_windows(
-    task: Task, settings: Settings, *, epoch: int = 0, across_epochs: bool = False
-) -> Generator[list[Any]]:
+    task: Task, settings: Settings, *, epoch: int = 0, across_epochs: bool = False, in_step: InStep = iter
+) -> Generator[Window]:
     """Windows of `accumulate_grad_batches` (as in `epoch`) batches, without end; close it to end its workers.
 
     An epoch's last window may be shorter, unless windows go on `across_epochs`. Under truncated BPTT they hold
-    pieces in time.
+    pieces in time. in_step: of several ranks, brings the windows of one pass in step with theirs; a rank may come to
+    the end of its share before the others.
     """
     spec = task.train
     if spec is None:
@@ -36,20 +40,21 @@ def cycled_windows(
         )
     loader = spec.loader(settings, train=True)
     size = size_at(settings.accumulate_grad_batches, epoch)
-    window: list[Any] = []
+    if across_epochs:
+        yield from in_step(windows(_cycled(lambda: _epoch(loader, task, settings)), size))
+    else:
+        yield from _cycled(lambda: in_step(windows(_epoch(loader, task, settings), size)))
+
+
+def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """One pass after another."""
     while True:
-        count = 0
-        for batch in _epoch(loader, task, settings):
-            count += 1
-            window.append(batch)
-            if len(window) == size:
-                yield window
-                window = []
-        if not count:
+        nothing = True
+        for item in one_pass():
+            nothing = False
+            yield item
+        if nothing:
             raise NoBatch("the training data gave no batch: it is empty, or drop_last left out the only one.")
-        if window and not across_epochs:
-            yield window
-            window = []
 
 
 def _epoch(loader: Loader, task: Task, settings: Settings) -> Iterator[Any]:

@@ -59,7 +59,7 @@ class LRRequest:
 def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> CurveEnded:
     """Sweep the session's learning rate; whatever happens, the session is as it was before.
 
-    A Stop ends it, and stays in the inbox; other commands wait there too.
+    A Stop ends it, and stays in the inbox; other commands wait there too. Several ranks sweep together, and end alike.
     """
     opt = _chosen(session, request)
     one_cycle = _one_cycle(opt)
@@ -70,6 +70,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         end = _conclude(opt.optimizer, one_cycle, points, ended, request)
     if session.several:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
+    end = session.ranks.agree(end)
     emit(end)
     return end
 
@@ -85,10 +86,10 @@ def _chosen(session: Session, request: LRRequest) -> Optimizing:
 def _sweep(
     session: Session, opt: Optimizing, request: LRRequest, emit: Emit, inbox: Inbox
 ) -> tuple[list[CurvePoint], str]:
-    windows = cycled_windows(session.task, session.data.settings, epoch=session.epoch)
+    in_step = iter if session.together is None else session.together.rounds
+    windows = cycled_windows(session.task, session.data.settings, epoch=session.epoch, in_step=in_step)
     with contextlib.closing(windows) as feed:
-        together = feed if session.together is None else session.together.rounds(feed)
-        return _points(session, opt, request, together, emit, inbox)
+        return _points(session, opt, request, feed, emit, inbox)
 
 
 def _points(

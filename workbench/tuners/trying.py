@@ -1,11 +1,14 @@
-"""What one trial of the batch-size search does: real updates, or batches of another stage, timed and measured."""
+"""What one trial of the batch-size search does: real updates, or batches of another stage, timed and measured.
+
+Here in one process; `concert` has the trial of several ranks.
+"""
 
 from __future__ import annotations
 
 import gc
 import statistics
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -32,7 +35,7 @@ MOST = 50
 """Further updates at the most."""
 
 
-class _Work(NamedTuple):
+class Work(NamedTuple):
     """What a trial repeats: an update, or a batch of another stage."""
 
     once: Callable[[], object]
@@ -47,13 +50,10 @@ def measure(
 
     method: "validate", "test" and "predict" take batches of that stage instead. epoch: whose accumulation holds.
     """
-    settings = _calm(settings)
-    if method == "fit":
-        settings = settings.replace(batch_size=size, drop_last=True)
+    settings = at_size(settings, size, method)
     with opened(task, settings) as session, session.scratch():
-        if session.average is not None and method == "fit":
-            session.average.update(session.averaged_parameters)  # it has its place in a fit's memory
-        return _measured(session, settings, size, steps, method, epoch)
+        make_average(session, method)
+        return measured(session, settings, size, steps, method, epoch)
 
 
 def measure_here(
@@ -67,15 +67,15 @@ def measure_here(
             raise
         return Trial(size, False, error=str(error))
     finally:
-        _let_go()
+        let_go()
 
 
 def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
     """The same trial of a fit inside its own session, between two updates: afterwards it is as it was before."""
-    settings = _calm(settings).replace(batch_size=size, drop_last=True)
+    settings = at_size(settings, size)
     with session.scratch():
         try:
-            return _measured(session, settings, size, steps, "fit", session.epoch)
+            return measured(session, settings, size, steps, "fit", session.epoch)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -84,13 +84,15 @@ def measure_within(session: Session, settings: Settings, size: int, steps: int) 
             traceback.clear_frames(error.__traceback__)
         finally:
             session.drop_gradients()
-            _let_go()
+            let_go()
         return Trial(size, False, error=said)
 
 
-def _calm(settings: Settings) -> Settings:
-    """Nothing that depends on how many batches there are: their number is not what is tried."""
+def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
+    """With this batch size, and nothing that depends on how many batches there are: their number is not what is tried."""
+    sized = {"batch_size": size, "drop_last": True} if method == "fit" else {}
     return settings.replace(
+        **sized,
         limit_train_batches=1.0,
         limit_val_batches=1.0,
         overfit_batches=0,
@@ -102,36 +104,46 @@ def _calm(settings: Settings) -> Settings:
     )
 
 
-def _measured(
-    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int
+def make_average(session: Session, method: str) -> None:
+    """The average of the weights has its place in a fit's memory."""
+    if session.average is not None and method == "fit":
+        session.average.update(session.averaged_parameters)
+
+
+def measured(
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, enough: float = ENOUGH
 ) -> Trial:
+    """The trial itself. enough: so many seconds, and not more, go into its speed."""
     idle = _begin_peak(session.device)
-    if method == "fit":
-        work = _updates(session, settings, size, epoch)
-    else:
-        work = _batches(session, settings, size, method)
-    seconds = [_timed(work) for _ in range(steps)]
+    work = updates(session, settings, size, epoch) if method == "fit" else _batches(session, settings, size, method)
+    seconds = [timed(work) for _ in range(steps)]
     if method == "fit":
         _validate_once(session, size)
     peak = _peak(session.device, idle)
     # The first updates also allocate, choose kernels and start threads: a speed worth comparing needs more.
-    until = perf_counter() + ENOUGH
+    until = perf_counter() + enough
     while perf_counter() < until and len(seconds) < steps + MOST:
-        seconds.append(_timed(work))
-    typical = statistics.median(seconds[1:] or seconds)
+        seconds.append(timed(work))
+    typical = usual(seconds)
     return Trial(size, True, typical, work.samples / typical, peak)
 
 
-def _timed(work: _Work) -> float:
+def usual(seconds: Sequence[float]) -> float:
+    """What one takes, the first left out, which also gets things ready."""
+    return statistics.median(seconds[1:] or seconds)
+
+
+def timed(work: Work) -> float:
     """Seconds for one more, its batches included."""
     began = perf_counter()
     work.once()
     return perf_counter() - began
 
 
-def _updates(session: Session, settings: Settings, size: int, epoch: int) -> _Work:
-    # Full windows: an epoch's short one would take less time and memory than it is counted for.
-    feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True)
+def updates(session: Session, settings: Settings, size: int, epoch: int) -> Work:
+    """Updates of full windows: an epoch's short one would take less time and memory than it is counted for."""
+    in_step = iter if session.together is None else session.together.rounds
+    feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True, in_step=in_step)
     session.train_mode()
 
     def once() -> None:
@@ -144,7 +156,7 @@ def _updates(session: Session, settings: Settings, size: int, epoch: int) -> _Wo
             float(loss)  # waits for the device
 
     batches = size_at(settings.accumulate_grad_batches, epoch) / _pieces(session, settings)
-    return _Work(once, size * batches)
+    return Work(once, size * batches)
 
 
 def _pieces(session: Session, settings: Settings) -> int:
@@ -155,7 +167,7 @@ def _pieces(session: Session, settings: Settings) -> int:
     return max(1, sum(1 for _ in session.data.split([batch])))
 
 
-def _batches(session: Session, settings: Settings, size: int, method: str) -> _Work:
+def _batches(session: Session, settings: Settings, size: int, method: str) -> Work:
     feed = _whole_batches(session.task, settings, size, method)
 
     def once() -> None:
@@ -165,7 +177,7 @@ def _batches(session: Session, settings: Settings, size: int, method: str) -> _W
         else:
             validate(session, [batch], "test" if method == "test" else "val")
 
-    return _Work(once, size)
+    return Work(once, size)
 
 
 def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> Iterator[Any]:
@@ -211,7 +223,8 @@ def _peak(device: torch.device, idle: int) -> int:
     return int(torch.cuda.max_memory_allocated(device)) - idle
 
 
-def _let_go() -> None:
+def let_go() -> None:
+    """Memory that nobody needs any more is free again."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

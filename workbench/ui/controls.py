@@ -132,7 +132,7 @@ def _written(name: str) -> Control:
     box = widgets.Text(placeholder=written.default(name), continuous_update=False, **_common(name))
 
     def write(value: Any) -> None:
-        box.value = "" if terse.same(value, default) else terse.text(value)
+        box.value = "" if terse.same(value, default) else terse.typed(name, value)
 
     def read() -> Any:
         value = written.read(name, box.value, bool in shape(name).types)

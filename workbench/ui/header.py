@@ -9,7 +9,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from workbench.settings import Settings
+from workbench.launch.where import where
+from workbench.settings import Settings, SettingsError
 from workbench.ui import controls, words
 from workbench.ui.calm import shown
 
@@ -69,8 +70,9 @@ class Header(widgets.Box):  # type: ignore[misc]
         self.use_lr = Found(lambda value: edited("lr", value), words.rate)
         self.find_batch_size = _button("Find", "Try batch sizes for speed and memory", find_batch_size)
         self.find_lr = _button("Find", "Sweep the learning rate and watch the loss", find_lr)
+        self._size_step = _step("①", "Batch size", [self.batch_size.widget, self.find_batch_size, self.use_batch_size])
         super().__init__([
-            _step("①", "Batch size", [self.batch_size.widget, self.find_batch_size, self.use_batch_size]),
+            self._size_step,
             _step("②", "Learning rate", [self.slider, self.lr.widget, self.find_lr, self.use_lr]).add_class("wb-step-lr"),
             _step("③", "Clip", [self.clip.widget], "0: off"),
             _step("④", "Epochs", [self.epochs.widget]),
@@ -94,6 +96,7 @@ class Header(widgets.Box):  # type: ignore[misc]
             self.epochs.widget.placeholder = "–" if settings.epochs is None else str(settings.epochs)
             self.use_lr.settle(settings.lr)
             self.use_batch_size.settle(settings.batch_size)
+            self._size_step.children[0].value = _name("①", "Batch size", _each(settings))
         finally:
             self._here.showing = False
 
@@ -129,6 +132,18 @@ def _button(text: str, tooltip: str, clicked: Callable[[], None]) -> widgets.But
 
 
 def _step(number: str, title: str, parts: list[widgets.Widget], note: str = "") -> widgets.VBox:
+    return widgets.VBox([widgets.HTML(_name(number, title, note)), widgets.HBox(parts)]).add_class("wb-step")
+
+
+def _name(number: str, title: str, note: str) -> str:
     aside = f" · {note}" if note else ""
-    name = widgets.HTML(f'<div class="wb-step-name">{number} <b>{title}</b>{aside}</div>')
-    return widgets.VBox([name, widgets.HBox(parts)]).add_class("wb-step")
+    return f'<div class="wb-step-name">{number} <b>{title}</b>{aside}</div>'
+
+
+def _each(settings: Settings) -> str:
+    """Of how many devices each has a batch of that size; nothing of one."""
+    try:
+        count = len(where(settings).devices)
+    except SettingsError:  # it is said when a job is asked for
+        return ""
+    return f"each of {count}" if count > 1 else ""

@@ -134,7 +134,7 @@ class Progress:
         })  # fmt: skip
 
     def _words(self, total: int | None) -> list[str]:
-        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', '3 updates skipped', 'saved at 300'; without a total '312'."""
+        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', 'on 2 x cuda', '3 updates skipped', 'saved at 300'; without a total '312'."""
         if self._run is None:
             return ["waiting for its turn"] if self._status == "queued" else ["it had not begun"]
         live = self._status in ("running", "paused")
@@ -149,6 +149,8 @@ class Progress:
         if self._epoch is not None:
             epochs = self._run.epochs
             parts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
+        if self._run.ranks > 1:
+            parts.append(f"on {self._run.device}")
         if self._skipped:
             parts.append(f"{self._skipped} update{'s' if self._skipped > 1 else ''} skipped")
         if self._saved is not None and (live or self._saved < self._done):  # a run that is over has saved all else

@@ -23,6 +23,8 @@ _DEFAULTS = {
     "max_steps": "no limit",
     "checkpoint_every": "epochs 10 min apart",
     "monitor": "val_loss, if any",
+    "devices": "auto, or 2, or [0, 2]",
+    "launch": "as your accelerate config has it",
 }
 
 

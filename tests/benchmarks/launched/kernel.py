@@ -1,0 +1,66 @@
+"""A process in the place of a notebook's kernel: `python -m tests.benchmarks.launched.kernel WHAT LAUNCHER …`.
+
+It says in lines on stdout where it is, and waits at some of them for a line on stdin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+from tests.benchmarks.launched.launchers import LAUNCHERS, Job
+from tests.benchmarks.launched.problems import MARKS, batch_size, data
+
+
+def at(place: str, *, wait: bool = False) -> None:
+    print(f"@ {place}", flush=True)
+    if wait:
+        sys.stdin.readline()
+
+
+def memory(launcher: str, kind: str, size: float, ranks: int, workers: int) -> None:
+    """A job of two epochs whose ranks wait at its last update."""
+    LAUNCHERS[launcher](Job(data(kind, 0 if kind != "list" else 4000), batch_size(kind), 1, ranks))  # what it imports
+    at("before the data", wait=True)
+    train = data(kind, size)
+    at("with the data", wait=True)
+    batches = len(train) // batch_size(kind) // ranks  # type: ignore[arg-type]
+    start = LAUNCHERS[launcher](Job(train, batch_size(kind), 2, ranks, workers, gate_at=2 * batches))
+    start()
+    at("done")
+
+
+def start(launcher: str, ranks: int, times: int) -> None:
+    """The time from the call to the end of the first update, several times in one kernel."""
+    marks = Path(os.environ[MARKS])
+    call = LAUNCHERS[launcher](Job(data("tensor", 0), 64, 1, ranks))
+    for _ in range(times):
+        marks.write_text("")
+        began = time.time()
+        call()
+        at(f"{min(map(float, marks.read_text().split())) - began}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["memory", "start"])
+    parser.add_argument("launcher", choices=LAUNCHERS)
+    parser.add_argument("--kind", default="tensor")
+    parser.add_argument("--size", type=float, default=0.0)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--times", type=int, default=1)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if given.what == "memory":
+        memory(given.launcher, given.kind, given.size, given.ranks, given.workers)
+    else:
+        start(given.launcher, given.ranks, given.times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""What several ranks cost, beside other launchers: `python -m tests.benchmarks.ranks [--gib 1] [memory start update alone]`.
+
+memory: of a job's processes at its last update, relative to the data; what the same job takes with next to no data is
+taken off. "added": by all processes beyond the kernel's own copy; "at most": the same at the worst moment.
+start: from the call to the end of the first update. update: of a small CNN, beside a plain loop under DDP.
+alone: one device, in the kernel or in a pool of one rank. Each case has a process of its own. All that is said of other
+launchers is measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from statistics import median
+
+from tests.benchmarks.launched import memory, raw_ddp, start
+from tests.benchmarks.launched.launchers import PEERS
+from tests.benchmarks.launched.memory import Case
+from tests.benchmarks.step_overhead import cnn, ours
+
+PARTS = ("memory", "start", "update", "alone")
+OURS = "workbench pool"
+PLACES = ((2, 0), (4, 0), (2, 2), (4, 2))
+"""Ranks, and loader workers of each."""
+
+
+def in_memory(gib: float, items: int, peers_gib: float) -> None:
+    titles = {"tensor": f"a tensor of {gib:g} GiB", "array": f"a numpy array of {gib:g} GiB in a Dataset", "list": f"a list of {items} dicts"}
+    sizes, peers = {"tensor": gib, "array": gib, "list": items}, {"tensor": peers_gib, "array": peers_gib, "list": items // 4}
+    print(memory.HEAD)
+    for kind, title in titles.items():
+        print(f"{title}; {peers[kind]:g} for the others")
+        for ranks, workers in PLACES:
+            print("  " + memory.row(Case(OURS, kind, sizes[kind], ranks, workers)), flush=True)
+        for launcher in PEERS:
+            print("  " + memory.row(Case(launcher, kind, peers[kind])), flush=True)
+
+
+def to_first_update() -> None:
+    print(f"{'from the call to the first update':24}{'ranks':>6}{'first':>11}{'later':>11}")
+    for launcher, ranks in ((OURS, 2), (OURS, 4), *((peer, 2) for peer in PEERS), (OURS, 1), ("workbench thread", 1)):
+        print("  " + start.row(launcher, ranks), flush=True)
+
+
+def an_update(rounds: int, steps: int) -> None:
+    """Interleaved, the median of the rounds' ratios."""
+    rows = []
+    with tempfile.TemporaryDirectory() as root:
+        for _ in range(rounds):
+            plain, agreed = raw_ddp.measured(2, steps, 64)
+            rows.append((plain, agreed, ours(cnn(), 64, steps, root, strategy="pool", devices=2)))
+    plain = median(row[0] for row in rows) * 1e6
+    print(f"CNN on 2 ranks: plain DDP {plain:.0f} us an update; with a few numbers summed {median(a / p for p, a, _ in rows):.3f}x;")
+    print(f"  workbench {median(o / p for p, _, o in rows):.3f}x, of the loop that sums numbers {median(o / a for _, a, o in rows):.3f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="part", help=", ".join(PARTS))
+    parser.add_argument("--gib", type=float, default=1.0, help="of the tensor and the array")
+    parser.add_argument("--items", type=int, default=1_000_000, help="of the list")
+    parser.add_argument("--peers-gib", type=float, default=0.25, help="the same for the other launchers")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=600)
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(unknown)}: {', '.join(PARTS)}")
+    if "memory" in given.parts:
+        in_memory(given.gib, given.items, given.peers_gib)
+    if "start" in given.parts:
+        to_first_update()
+    if "update" in given.parts:
+        an_update(given.rounds, given.steps)
+    if "alone" in given.parts:
+        subprocess.run([sys.executable, "-m", "tests.benchmarks.launched.alone"], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""`wb.attach`: a job of another process, or of another day, followed from here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.commands import Command, Mailbox
+from workbench.events import Status, Validated
+from workbench.launch.attached import Follower
+from workbench.launch.failures import LaunchError
+from workbench.launch.protocol import WORKERS, Desk, Job
+from workbench.launch.thread import JobDesk
+from workbench.runs import control
+from workbench.runs.alive import identity
+from workbench.runs.read import RUNS, list_runs, read_header, summary
+from workbench.runs.run import Run
+from workbench.runs.store import check_id
+from workbench.settings import Settings
+from workbench.tuners.batch_size import BatchSizes
+from workbench.tuners.lr_finder import LRCurve
+
+_PATIENCE = 30.0
+"""Seconds that `attach` waits at most for the record to be read."""
+
+
+def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
+    """Follow a run that another process does, with its full history, or one that is over.
+
+    The job is as that of the bench it is of: `events` grow, `result()` waits and gives a `Run` (a finder's: what it
+    found), `stop()`, `pause()`, `resume()` and `change()` reach a run with strategy='launch'. Any other belongs to the
+    process that trains it: it can be followed alone. An interrupt of a wait ends the wait and not the run.
+
+    Raises FileNotFoundError where `root` has no such run.
+    """
+    folder = _folder(run_id, Path(root))
+    header = read_header(folder)
+    kind, work = str(header.get("kind", "")), _Following(folder, header)
+    job: Attached = Attached(run_id, kind, None, work, _finish(kind, folder))
+    job.inbox = _Box(_refusal(folder, header))
+    desk = JobDesk(job, lambda job, event: ())
+    threading.Thread(target=desk.run, name=WORKERS[0], daemon=True).start()
+    if work.follower.caught_up.wait(_PATIENCE):
+        if summary(folder).over:
+            job.ended.wait(_PATIENCE)
+        else:
+            desk.settle(_PATIENCE)
+    return job
+
+
+class Attached(Job[Any]):
+    """A job that belongs to another process."""
+
+    def _interrupted(self) -> None:
+        """It goes on: nobody here has asked for it."""
+
+
+class _Following:
+    """What there is to do for a job that another process does."""
+
+    def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
+        self.follower = Follower(folder, lambda command: control.send(folder, command), threading.Event())
+        self._folder, self._settings = folder, header.get("settings", {})
+        self.updates = 0
+
+    @property
+    def settings(self) -> Settings:
+        """Those that it began with; what a newer version has beside is left out."""
+        return Settings.make(**{k: v for k, v in self._settings.items() if k in Settings.model_fields})
+
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+        try:
+            end = self.follower.follow(emit, inbox)
+        except LaunchError:
+            self.updates = summary(self._folder).step
+            raise self.follower.failed() from None
+        self.updates = end.step
+        emit(end)
+        if end.status == "failed":
+            raise self.follower.error(end)
+        return end.status
+
+
+class _Box(Mailbox):
+    """Takes commands, unless there is nobody for them."""
+
+    def __init__(self, refusal: str | None) -> None:
+        super().__init__()
+        self._refusal = refusal
+
+    def put(self, command: Command) -> None:
+        if self._refusal is not None:
+            raise RuntimeError(f"{type(command).__name__.lower()}() {self._refusal}")
+        super().put(command)
+
+
+def _refusal(folder: Path, header: Mapping[str, Any]) -> str | None:
+    """Why a run takes no commands from here."""
+    if header.get("launched"):
+        return None
+    where = f"process {header.get('pid')} on {header.get('host')}"
+    own = {**header, **identity()} == {**header}
+    who = "its own job in this process does it" if own else f"it must be asked for there, in {where}"
+    return f"does not reach {folder.name}, which was not launched: {who}."
+
+
+def _folder(run_id: str, root: Path) -> Path:
+    path = root / RUNS / check_id(run_id)
+    if not path.is_dir():
+        there = ", ".join(found.id for found in list_runs(root)) or "none"
+        raise FileNotFoundError(f"there is no run {run_id!r} in {root.absolute()}; there are: {there}. Another root: wb.attach({run_id!r}, root=…).")
+    return path
+
+
+def _finish(kind: str, folder: Path) -> Callable[[Job[Any]], Any]:
+    """What the result of a job of this kind is."""
+    if kind == "find_lr":
+        return lambda job: LRCurve.from_events(job.events)
+    if kind == "find_batch_size":
+        return lambda job: BatchSizes.from_events(job.events)
+    if kind in ("validate", "test"):
+        return lambda job: next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})
+    return lambda job: Run.open(folder)

@@ -1,0 +1,206 @@
+"""A job that another process does, as this one sees it: its record is followed, commands go through its folder.
+
+`carry` launches a job and follows it; launch/attach.py follows any run of a root, from any process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from workbench.commands import Command, Mailbox
+from workbench.engine import extras
+from workbench.engine.checkpoint import fill, load_weights, peek, tensors_of
+from workbench.events import Message, RunEnded
+from workbench.launch import accelerate, failures, order, sealed
+from workbench.launch.assignments import Assignment, Done
+from workbench.launch.failures import LaunchError
+from workbench.launch.opening import Opening
+from workbench.launch.order import FOLDER, VALUE
+from workbench.launch.protocol import Away, Desk, Outlet
+from workbench.launch.thread import Left
+from workbench.runs import control
+from workbench.runs.alive import is_alive
+from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.follow import Tail
+from workbench.runs.read import read_header, state
+from workbench.task.protocol import Task
+
+PERIOD = 0.1
+"""Seconds between two looks into a record."""
+_CHECK = 10
+"""Looks that find nothing, behind which its process is looked for."""
+_END = 10.0
+"""Seconds that the launcher has to end behind its job."""
+_LINES = 20
+"""Of the output, told of a job that ended without a word."""
+
+
+def carry(assignment: Assignment, opening: Opening, inbox: Mailbox, plan: accelerate.Plan) -> Done:
+    """Launch it and follow it; where it ends while this process waits for it, the task is as it has left it."""
+    desk: Desk = opening.outlet  # type: ignore[assignment]  # of the process that asked
+    words = opening.give()
+    with desk.away() as away:
+        run = away.folder.path
+        try:
+            order.write(run, assignment, words, plan.notes)
+            process = _start(plan, away, desk)
+        except BaseException:
+            order.remove(run)
+            raise
+        del words
+        follower = Follower(run, lambda command: control.send(run, command), away.left)
+        try:
+            end = follower.follow(desk, inbox)
+        except Left:
+            _left.append(process)
+            raise
+        except LaunchError:
+            _wait(process)
+            order.remove(run)
+            raise follower.failed() from None
+        _wait(process)
+        assignment.updates = end.step
+        if end.status == "failed":
+            desk(end)
+            raise follower.error(end)
+        if assignment.trains:
+            _take_home(assignment.task, run, end, desk)
+        desk(end)
+    return Done(end.status, _value(run))
+
+
+_left: list[subprocess.Popen[bytes]] = []
+"""Launchers that nobody here waits for; they are this process's children all the same."""
+
+
+def _start(plan: accelerate.Plan, away: Away, desk: Outlet) -> subprocess.Popen[bytes]:
+    _left[:] = [process for process in _left if process.poll() is None]
+    run = away.folder.path
+    process = accelerate.start(plan, run)
+    away.folder.name_writer(process.pid, launched=True)
+    if plan.machines > 1:
+        script = accelerate.write_script(plan, run)
+        numbers = "1" if plan.machines == 2 else f"1 to {plan.machines - 1}"
+        desk(Message(f"{away.folder.id} waits for its other machines: run `sh {script.absolute()} NUMBER` there, NUMBER being {numbers}.", "warning"))
+    return process
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_END)
+    except subprocess.TimeoutExpired:
+        _left.append(process)
+
+
+class Follower:
+    """Hands on what comes into the record of a run, until its end."""
+
+    def __init__(self, run: Path, send: Callable[[Command], None], left: threading.Event) -> None:
+        """send: where commands go. left: set when nobody waits any more."""
+        self._run, self._send, self._left = run, send, left
+        self._tail = Tail(run)
+        self.caught_up = threading.Event()
+        """Set when all has been handed on that was there."""
+
+    def follow(self, emit: Outlet, inbox: Mailbox) -> RunEnded:
+        """The end, as the record has it; `LaunchError` where its process ended without one, `Left`."""
+        idle, over = 0, False
+        while True:
+            new = self._tail.new()
+            for event in new:
+                if isinstance(event, RunEnded):
+                    self.caught_up.set()
+                    return event
+                emit(event)
+            if new:
+                idle = 0
+                continue
+            self.caught_up.set()
+            if over:
+                raise LaunchError(self._run.name)
+            idle += 1
+            over = idle % _CHECK == 0 and not self._alive()  # what it wrote last may have come since
+            if not over:
+                inbox.wait(PERIOD)
+            self._pass_on(inbox, emit)
+            if self._left.is_set():
+                raise Left(f"{self._run.name} goes on without this process: wb.attach({self._run.name!r}) follows it.")
+
+    def _pass_on(self, inbox: Mailbox, emit: Outlet) -> None:
+        while (command := inbox.take()) is not None:
+            try:
+                self._send(command)
+            except OSError as error:
+                emit(Message(f"{type(command).__name__} could not be left for {self._run.name} ({error}).", "error"))
+
+    def _alive(self) -> bool:
+        try:
+            return is_alive(read_header(self._run), self._run)
+        except (OSError, ValueError):
+            return self._run.is_dir()
+
+    def error(self, end: RunEnded) -> BaseException:
+        """The error that a run has ended with: its own where that can be had, else in its words."""
+        root = failures.root(self._run / FOLDER)
+        if root is not None and end.error == f"{type(root.error).__name__}: {root.error}":
+            return _with_place(root)
+        return LaunchError(f"{self._run.name} failed: {end.error}")
+
+    def failed(self) -> BaseException:
+        """The error of a run that ended without saying so."""
+        root = failures.root(self._run / FOLDER)
+        if root is not None:
+            return _with_place(root)
+        return LaunchError(f"the process of {self._run.name} ended without ending the run.{_last_lines(self._run)}")
+
+
+def _with_place(root: failures.Failure) -> BaseException:
+    from workbench.launch.child import RemoteTraceback
+
+    root.error.__cause__ = RemoteTraceback(root.text)
+    root.error.add_note(root.where)
+    return root.error
+
+
+def _last_lines(run: Path) -> str:
+    """What its processes wrote last."""
+    path = run / accelerate.OUTPUT
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - (1 << 14)))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "".join(["\n", f"{path} ends with:\n", *(f"  {line}\n" for line in lines[-_LINES:])]) if lines else ""
+
+
+def _value(run: Path) -> Any:
+    """What came of it beside events and weights."""
+    path = run / FOLDER / VALUE
+    if not path.exists():
+        return None
+    try:
+        return sealed.read(path).open()
+    finally:
+        sealed.remove(path)
+
+
+def _take_home(task: Task, run: Path, end: RunEnded, emit: Outlet) -> None:
+    """Give the task's modules what the checkpoint at the end of the run holds, in place."""
+    there = [one for one in list_checkpoints(run) if one.end and one.step == end.step]
+    if not there:
+        emit(Message("the trained weights were not brought here: the run's end was not saved.", "warning", end.step))
+        return
+    load_weights(task.model, there[-1].path / "model.safetensors")
+    if not there[-1].resumable:
+        return
+    state = peek(there[-1].path, "extra_state", "others", "held")
+    device = next((parameter.device for parameter in task.model.parameters()))
+    fill(task.model, tensors_of(task.model), state["extra_state"])
+    for module, own in zip(task.modules[1:], state["others"], strict=True):
+        fill(module, own["tensors"], own["extra_state"])
+    extras.put(task, state["held"], device)

@@ -1,0 +1,200 @@
+"""A process of a launched job: `accelerate launch … -m workbench.launch.detached RUN`.
+
+Each rank reads the order in the run's folder and does the assignment. Rank 0 has the record: it is the run's writer from
+here on, and hears the commands that come into `control/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from workbench.commands import Change, Command, Mailbox
+from workbench.engine.runtime import RANK
+from workbench.events import Event, Message, Status
+from workbench.launch import failures, order, sealed
+from workbench.launch.opening import Opening
+from workbench.launch.order import FOLDER, VALUE, Around, Order
+from workbench.launch.protocol import Desk, Job
+from workbench.launch.thread import JobDesk
+from workbench.runs import control
+from workbench.runs.read import read_header
+from workbench.runs.store import RunFolder
+from workbench.settings import Settings, SettingsError, knob
+
+_PERIOD = 0.1
+"""Seconds between two looks for commands."""
+
+
+def main(run: Path) -> int:
+    """The whole life of one rank; the exit code."""
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    os.environ[RANK] = str(rank)
+    faulthandler.enable()
+    signal.signal(signal.SIGTERM, _told_to_end)
+    try:
+        found = order.read(run)
+        around: Around = found.head
+        around.take()
+        if world > 1:
+            _join(world, around.timeout)
+        given: Order = found.open()
+        if world > 1:
+            dist.all_reduce(torch.zeros(1))  # all have read it
+        code = _first(run, given, world) if rank == 0 else _other(given)
+        if world > 1 and code == 0:  # behind an error others may wait in there for ever
+            dist.destroy_process_group()
+        return code
+    except BaseException as error:  # noqa: BLE001 - it is told, whatever it is
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends all as soon as one has failed
+        failure = failures.of(error, rank, world)
+        failures.leave(run / FOLDER, failure)
+        print(f"rank {rank}:\n{failure.text}", file=sys.stderr, flush=True)
+        return 1
+
+
+def _told_to_end(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise failures.Ended(f"signal {number}")
+
+
+def _join(world: int, timeout: float) -> None:
+    """From here on the ranks can talk."""
+    gpus = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "").lower() != "true"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else None
+    if device is not None:
+        torch.cuda.set_device(device)
+    name = _interface(world)
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    seconds = datetime.timedelta(seconds=timeout)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=seconds, device_id=device)
+
+
+def _interface(world: int) -> str | None:
+    """The network interface on the way to rank 0; gloo's own choice hangs on how the host's name is resolved."""
+    if int(os.environ.get("LOCAL_WORLD_SIZE", world)) == world:
+        main = "127.0.0.1"
+    else:
+        main = os.environ["MASTER_ADDR"]
+    try:
+        family, _, _, _, address = socket.getaddrinfo(main, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect(address)
+            mine = asked.getsockname()[0]
+    except OSError:
+        return None
+    return next((name for name, known in psutil.net_if_addrs().items() if any(a.address == mine for a in known)), None)
+
+
+# -- rank 0
+
+
+def _first(run: Path, given: Order, world: int) -> int:
+    order.remove(run)
+    folder = RunFolder.take_over(run)
+    work = _Work(run, given, world)
+    job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
+    JobDesk(job, lambda job, event: ()).run()
+    return 0 if job.exception() is None else 1
+
+
+class _Work:
+    """The assignment as the work of a job of this process, which writes its record."""
+
+    def __init__(self, run: Path, given: Order, world: int) -> None:
+        self._run, self._given, self._world = run, given, world
+        self.settings = given.settings
+
+    @property
+    def updates(self) -> int:
+        return self._given.assignment.updates
+
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+        try:
+            with _listening(self._run, inbox, emit, self.settings):
+                done = self._given.assignment(Opening(emit, self._given.words), inbox)
+            if done.value is not None:
+                sealed.write(self._run / FOLDER / VALUE, done.value)
+            return done.status
+        except BaseException as error:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            self._fail(emit, error)
+
+    def _fail(self, emit: Desk, error: BaseException) -> NoReturn:
+        """Tell what really ended the job, which may be another rank's error."""
+        mine = failures.of(error, 0, self._world)
+        print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
+        root = failures.root(self._run / FOLDER, mine) or mine
+        failures.leave(self._run / FOLDER, mine)
+        emit(Message(f"{root.where}:\n{root.text}", "error", self.updates))
+        raise root.error
+
+
+@contextlib.contextmanager
+def _listening(run: Path, inbox: Mailbox, emit: Callable[[Event], None], settings: Settings) -> Iterator[None]:
+    """Inside, what comes into `control/` reaches the inbox."""
+    over = threading.Event()
+
+    def listen() -> None:
+        while not over.wait(_PERIOD):
+            for command in control.take(run):
+                refused = command if isinstance(command, str) else _refused(command, settings)
+                if refused is not None:
+                    emit(Message(refused, "warning"))
+                elif not isinstance(command, str):
+                    inbox.put(command)
+
+    thread = threading.Thread(target=listen, name="workbench-control", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _refused(command: Command, settings: Settings) -> str | None:
+    """Why a command cannot be obeyed; files may come from anybody who may write to the folder."""
+    if not isinstance(command, Change):
+        return None
+    try:
+        settings.replace(**command.values)
+    except SettingsError as error:
+        return f"a change was left out: {error}"
+    fixed = [name for name in command.values if not knob(name).live]
+    return f"a change was left out: {fixed[0]} cannot change while a run goes on." if fixed else None
+
+
+# -- the others
+
+
+def _other(given: Order) -> int:
+    given.assignment(_Unheard(), Mailbox())
+    return 0
+
+
+class _Unheard:
+    """Of rank 0's events alone there is a record."""
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def settle(self, seconds: float = 3.0) -> None: ...
+
+
+if __name__ == "__main__":
+    read_header(Path(sys.argv[1]))  # a folder that is no run's is said at once
+    sys.exit(main(Path(sys.argv[1])))

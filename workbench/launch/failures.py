@@ -1,0 +1,114 @@
+"""What ended the processes of a launched job: each leaves its error in the run's folder, one of them is told."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.instruments.finite import NonFiniteError
+from workbench.launch import sealed
+from workbench.share.parcel import pack, unpack
+
+_NAME = "error-"
+_ECHOES = (
+    "closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out", "Connection refused", "NCCL", "No backend",
+)  # fmt: skip
+"""Words of errors by which a process learns that another one has ended."""
+_GRACE = 3.0
+"""Seconds in which others are heard of, where an error is but an echo."""
+
+
+class Ended(BaseException):
+    """This process was told to end (SIGTERM): by the launcher, since another one has failed, or by somebody."""
+
+
+class LaunchError(RuntimeError):
+    """A launched job failed, and nothing more is known of how than what the message says."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error of one rank, as it can be sent, its traceback in words, and when it came."""
+
+    rank: int
+    world: int
+    error: BaseException
+    text: str
+    when: float
+
+    @property
+    def order(self) -> tuple[bool, bool, float]:
+        """The first of several is the one to tell: an own error before an echo of another's, then the earliest."""
+        own = isinstance(self.error, NonFiniteError) and bool(getattr(self.error, "own", True))
+        return self.echo, not own, self.when
+
+    @property
+    def echo(self) -> bool:
+        """Whether another process's end is all that it tells."""
+        return isinstance(self.error, _Told) or any(words in str(self.error) for words in _ECHOES)
+
+    @property
+    def where(self) -> str:
+        """Which of the processes it was."""
+        return f"in rank {self.rank} of {self.world}" if self.world > 1 else "in the launched process"
+
+
+class _Told(LaunchError):
+    """Stands for `Ended`, as an error that can be raised where the job was asked for."""
+
+
+def of(error: BaseException, rank: int, world: int) -> Failure:
+    """The failure that this error is."""
+    text = "".join(traceback.format_exception(error))
+    if isinstance(error, Ended):
+        error = _Told(f"rank {rank} of {world} was told to end (SIGTERM), by the launcher or by somebody else.")
+    return Failure(rank, world, _sendable(error), text, time.time())
+
+
+def leave(folder: Path, failure: Failure) -> None:
+    """For rank 0, and for whoever asked."""
+    with contextlib.suppress(OSError):
+        sealed.write(folder / f"{_NAME}{failure.rank}", failure)
+
+
+def found(folder: Path) -> list[Failure]:
+    """Those that were left, and can be read."""
+    failures: list[Failure] = []
+    for path in sorted(folder.glob(f"{_NAME}*[0-9]")):
+        with contextlib.suppress(Exception):  # of a class that is not here, say
+            failures.append(sealed.read(path).open())
+    return failures
+
+
+def root(folder: Path, mine: Failure | None = None) -> Failure | None:
+    """The one that the others came of; where it is not there yet it is waited for a little."""
+    until = time.monotonic() + _GRACE
+    while True:
+        there = [*found(folder), *([mine] if mine is not None else [])]
+        first = min(there, key=lambda failure: failure.order, default=None)
+        if first is not None and (not first.echo or time.monotonic() > until):
+            return first
+        if mine is None or time.monotonic() > until:
+            return first
+        time.sleep(0.05)
+
+
+def clear(folder: Path, ranks: Sequence[int]) -> None:
+    """They are told, and need not stay."""
+    for rank in ranks:
+        sealed.remove(folder / f"{_NAME}{rank}")
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """The error, without what hangs on it, if it can be sent; else its name and text."""
+    try:
+        with pack(error) as parcel:
+            if type(unpack(parcel)) is type(error):
+                return error
+    except Exception:  # noqa: BLE001 - then as words
+        pass
+    return LaunchError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")

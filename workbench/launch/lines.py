@@ -1,0 +1,53 @@
+"""What a child writes to stdout and stderr, in whole lines, so that several children and we do not write into one another's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+Hear = Callable[[str], None]
+
+
+class Lines:
+    """The lines of one child; without `on_message` they go to our own stdout and stderr."""
+
+    _KEPT = 40
+
+    def __init__(self, on_message: Hear | None = None, prefix: str = "", also: Hear | None = None) -> None:
+        """prefix: before each line. also: hears the lines that go to our stdout and stderr."""
+        self._on_message, self._prefix, self._also = on_message, prefix, also
+        self._rest = {"out": b"", "err": b""}
+        self._errors: list[str] = []
+
+    @property
+    def tail(self) -> str:
+        """The last lines of stderr."""
+        return "\n".join(self._errors)
+
+    def feed(self, name: str, data: bytes) -> None:
+        """More of what it writes to "out" or "err"."""
+        *whole, self._rest[name] = (self._rest[name] + data).split(b"\n")
+        for line in whole:
+            self._say(name, line)
+
+    def finish(self) -> None:
+        """Nothing more comes: what is left is a line too."""
+        for name, rest in self._rest.items():
+            if rest:
+                self._rest[name] = b""
+                self._say(name, rest)
+
+    def _say(self, name: str, line: bytes) -> None:
+        # A progress bar redraws its line: what a terminal would show of it at the end.
+        text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+        if name == "err":
+            self._errors = [*self._errors, text][-self._KEPT :]
+        text = self._prefix + text
+        if self._on_message is not None:
+            self._on_message(text)
+            return
+        if self._also is not None:
+            self._also(text)
+        stream = sys.stdout if name == "out" else sys.stderr
+        stream.write(text + "\n")
+        stream.flush()

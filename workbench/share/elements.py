@@ -1,0 +1,195 @@
+"""Many small objects in one buffer: each a pickle of its own, read when it is asked for.
+
+What several of them refer to lies once beside them. An element that was read stays the same object as long as
+somebody holds it, and what was changed in it stays changed: before one is let go, it is compared with its pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from workbench.share.pickling import Pickler, restored
+from workbench.share.segment import address_of
+
+ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""Types whose values never change, and of which nobody minds whether two are one."""
+
+Buffer: TypeAlias = "bytes | memoryview | array[Any]"
+Lookup = Callable[[int], memoryview]
+
+_CODES: dict[type, str] = {int: "q", float: "d", bool: "?"}
+_NONE = object()
+_MOST, _FEWEST, _BYTES = 1024, 16, 1 << 20
+_LARGE = 1 << 16
+_OWN = 3
+"""References to an element that nobody else holds: the dict's, a local variable's, and an argument's."""
+
+
+class ElementPickler(Pickler):
+    """Pickles elements, one by one, with a number in the place of each object of `common`."""
+
+    def __init__(self, common: Mapping[int, int]) -> None:
+        """common: the number of each of the common objects, by its id."""
+        self.file = io.BytesIO()
+        self.buffers: list[pickle.PickleBuffer] = []
+        super().__init__(self.file, self.buffers.append)
+        self._common = common
+
+    def persistent_id(self, obj: Any) -> Any:
+        return self._common.get(id(obj))
+
+    def one(self, element: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+        """The pickle of one element, and what lies beside it."""
+        pickle.Pickler.dump(self, element)
+        made = self.file.getvalue(), list(self.buffers)
+        if len(made[0]) > _LARGE:
+            self.memo: dict[int, Any] = {}  # a large table would take its time to be cleared for each of the next
+        else:
+            self.clear_memo()
+        self.file.seek(0)
+        self.file.truncate()
+        self.buffers.clear()
+        return made
+
+
+class _ElementUnpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, buffers: Sequence[memoryview], common: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._common = common
+
+    def persistent_load(self, pid: int) -> Any:
+        return self._common[pid]
+
+    def find_class(self, module: str, name: str) -> Any:
+        return restored(super().find_class(module, name))
+
+
+class Numbers:
+    """Plain numbers of one type, 8 bytes each (truth values 1)."""
+
+    def __init__(self, code: str, data: Buffer) -> None:
+        self.code = code
+        self._data: memoryview[Any] = memoryview(data).cast("B").cast(code)  # type: ignore[call-overload]
+
+    @classmethod
+    def of(cls, values: list[Any]) -> Numbers | None:
+        """None where they are not of one type, or too large."""
+        kinds = set(map(type, values))
+        code = _CODES.get(kinds.pop()) if len(kinds) == 1 else None
+        try:
+            return None if code is None else cls(code, array("b" if code == "?" else code, values))
+        except OverflowError:
+            return None
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._data[index]
+
+    def __reduce__(self) -> Any:
+        return Numbers, (self.code, pickle.PickleBuffer(self._data.cast("B")))
+
+
+class Elements:
+    """Any objects. Made empty and filled behind it, since what is common may refer to a list of these."""
+
+    def __init__(self) -> None:
+        self._common: Sequence[Any] = ()
+        self._held: dict[int, Any] = {}
+        self._recent: deque[int] = deque()
+
+    def fill(
+        self, data: Buffer, ends: Buffer, numbers: Buffer, numbers_ends: Buffer, common: Sequence[Any],
+        changed: dict[int, Any], lookup: Lookup,
+    ) -> None:  # fmt: skip
+        """data, ends: the pickles, and where each ends. numbers, numbers_ends: their buffers, for `lookup`.
+
+        common: what several of them refer to. changed: those that are not as their pickle says.
+        """
+        self._data = memoryview(data).cast("B")
+        self._ends, self._numbers, self._numbers_ends = (
+            memoryview(one).cast("B").cast("q") for one in (ends, numbers, numbers_ends)
+        )
+        self._common, self._held, self._lookup = common, changed, lookup
+        each = len(self._data) // max(len(self), 1)
+        self._most = min(max(_BYTES // max(each, 1), _FEWEST), _MOST)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> Any:
+        found = self._held.get(index, _NONE)
+        if found is not _NONE:
+            return found
+        made = self._make(index)
+        if type(made) in ATOMS or (type(made) is tuple and ATOMS.issuperset(map(type, made))):
+            return made
+        made = self._held.setdefault(index, made)
+        self._recent.append(index)
+        if len(self._recent) > self._most:
+            self._review()
+            self._review()
+        return made
+
+    def _make(self, index: int) -> Any:
+        data = self._data[self._ends[index] : self._ends[index + 1]]
+        buffers = self._buffers(index)
+        if not buffers and not self._common:
+            return pickle.loads(data)
+        return _ElementUnpickler(bytes(data), buffers, self._common).load()
+
+    def _buffers(self, index: int) -> list[memoryview]:
+        if not self._numbers:
+            return []
+        return [self._lookup(n) for n in self._numbers[self._numbers_ends[index] : self._numbers_ends[index + 1]]]
+
+    def _review(self) -> None:
+        """Let go of the element that was read longest ago, unless it is held or has been changed."""
+        # No lock: a loader process may be forked while another thread is here.
+        try:
+            index = self._recent.popleft()
+        except IndexError:
+            return
+        element = self._held.get(index)
+        if sys.getrefcount(element) > _OWN:
+            self._recent.append(index)
+        elif not self._has_changed(index, element):
+            self._held.pop(index, None)
+
+    def _has_changed(self, index: int, element: Any) -> bool:
+        pickler = ElementPickler({id(thing): number for number, thing in enumerate(self._common)})
+        try:
+            data, buffers = pickler.one(element)
+            now = data, _places(buffers)
+            if now == (bytes(self._data[self._ends[index] : self._ends[index + 1]]), _places(self._buffers(index))):
+                return False
+            # A pickle may differ in what two equal strings share: one that went the same way has the same.
+            data, buffers = pickler.one(self._make(index))
+            return now != (data, _places(buffers))
+        except Exception:  # noqa: BLE001 - what cannot be compared is kept
+            return True
+
+    def state(self, lookup: Any, keep: Callable[[memoryview], int]) -> tuple[Any, ...]:
+        """What `fill` is given in the copy. lookup: stands for the copy's. keep: takes a buffer, gives its number."""
+        changed = {
+            index: element
+            for index, element in list(self._held.items())
+            if sys.getrefcount(element) > _OWN + 1 or self._has_changed(index, element)
+        }
+        numbers = array("q", [keep(self._lookup(number)) for number in self._numbers])
+        parts: list[Any] = [self._data, self._ends.cast("B"), numbers, self._numbers_ends.cast("B")]
+        return (*map(pickle.PickleBuffer, parts), self._common, changed, lookup)
+
+
+def _places(buffers: Sequence[Any]) -> list[tuple[int, int]]:
+    raws = [np.frombuffer(buffer, dtype=np.uint8) for buffer in buffers]
+    return [(address_of(raw), raw.nbytes) for raw in raws]

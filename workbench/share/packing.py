@@ -1,0 +1,297 @@
+"""Long lists on their way into a parcel: which elements share what, and the one buffer with all of their pickles.
+
+An element is pickled alone, so what it shares with another element, or with the rest of the parcel, must not go
+into its pickle: it would become two. All that is pickled is therefore looked at. What only one reference leads to
+is shared with nobody. The rest is remembered, and what is met in a second place is common: it goes into the
+parcel's own pickle once, and the elements have a number for it. So identity survives, and a large object that all
+elements refer to is there once. A list most of whose elements are shared is left to the ordinary pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+import sys
+import types
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from workbench.share.elements import ATOMS, ElementPickler, Elements, Numbers
+from workbench.share.packed import LONG, PackedList
+from workbench.share.pickling import Keep, Pickler, Unpickler, by_reference
+
+_TEXTS = frozenset({str, bytes})
+_SHORT = 40
+"""Texts up to here are repeated in each pickle; longer ones that several elements share are common."""
+
+_CODE = (type, types.FunctionType, types.MethodType, types.ModuleType)
+_ROUNDS = 4
+_DEPTH = 3
+_HEAP_TYPE = 1 << 9
+"""In a type's flags: it was made by a class statement."""
+
+_LOOKUP = "buffers"
+
+
+class _Lookup:
+    """Stands in a pickle for the parcel's buffers."""
+
+
+class _Unpackable(Exception):
+    """These lists (by id) are better left to the ordinary pickle."""
+
+    def __init__(self, lists: set[int]) -> None:
+        self.lists = lists
+
+
+class _Probe(pickle.Pickler):
+    least = 0
+
+    def persistent_id(self, obj: Any) -> Any:
+        self.least = sys.getrefcount(obj)
+
+
+def _least() -> int:
+    """How often an object that one reference leads to counts in `persistent_id`, at the least."""
+    probe = _Probe(io.BytesIO())
+    probe.dump(([],))  # the last one it sees is inside: nothing but a tuple holds it
+    return probe.least
+
+
+_ALONE = _least()
+
+
+class ListPickler(Pickler):
+    """A parcel's pickler, with long lists as `PackedList`s. `dump` twice gives nothing: take `pickled`."""
+
+    def __init__(self, file: io.BytesIO, keep: Keep, extra: list[Any], survey: _Survey) -> None:
+        super().__init__(file, keep)
+        self._extra = extra
+        self._survey = survey
+        self._in_c: dict[int, list[Any]] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind in ATOMS or sys.getrefcount(obj) <= _ALONE:
+            return _LOOKUP if kind is _Lookup else None
+        found = None
+        if kind is list and len(obj) >= LONG and id(obj) not in self._in_c:
+            found = self._survey.stand_in(obj)
+        if found is None:
+            self._survey.met(obj)
+        return found
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is PackedList and obj.packed is not None:
+            return PackedList, obj.packed
+        if kind is Elements:
+            return Elements, (), obj.state(_Lookup(), self._number), None, None, _fill
+        found = super().reducer_override(obj)
+        in_c = not kind.__flags__ & _HEAP_TYPE and not isinstance(obj, _CODE) and kind not in self.dispatch_table
+        if found is NotImplemented and in_c:
+            found = obj.__reduce_ex__(5)
+            self._leave_lists(found)
+        return found
+
+    def _leave_lists(self, reduced: Any) -> None:
+        """What is written in C (an array of objects) wants true lists back."""
+        parts = [part for part in reduced[1:3] if part is not None] if isinstance(reduced, tuple) else []
+        for _ in range(_DEPTH):
+            found = [part for part in parts if type(part) is list]
+            self._in_c.update((id(part), part) for part in found)
+            inside = (p.values() if type(p) is dict else p for p in parts if type(p) in (dict, tuple))
+            parts = list(itertools.chain.from_iterable(inside))
+
+    def _number(self, buffer: Any) -> int:
+        self._extra.append(buffer)
+        return len(self._extra) - 1
+
+
+class ListUnpickler(Unpickler):
+    """The other side. lookup: gives a parcel's extra buffers by their numbers."""
+
+    def __init__(self, file: io.BytesIO, buffers: Any, lookup: Callable[[int], memoryview]) -> None:
+        super().__init__(file, buffers)
+        self._lookup = lookup
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._lookup if pid == _LOOKUP else pid
+
+
+def _fill(elements: Elements, state: tuple[Any, ...]) -> None:
+    elements.fill(*state)
+
+
+def pickled(value: Any) -> tuple[bytes, list[Any], list[Any], set[str]]:
+    """The pickle of `value`, its buffers in order, those of its packed lists, and devices that data were copied from."""
+    plain: set[int] = set()
+    common: dict[int, Any] = {}
+    for last in [False] * _ROUNDS + [True]:
+        survey = _Survey(plain, common, none=last)
+        found = _dumped(value, survey)
+        if not survey.lists:
+            return found
+        del found
+        try:
+            survey.pack()
+        except _Unpackable as error:
+            plain |= error.lists
+            continue
+        found = _dumped(value, survey)
+        if not survey.missed:
+            return found
+        common |= survey.missed  # met only beside what is common: known from the start the next time
+    raise AssertionError("unreachable")  # the last round packs no list
+
+
+def _dumped(value: Any, survey: _Survey) -> tuple[bytes, list[Any], list[Any], set[str]]:
+    file, buffers, extra = io.BytesIO(), list[Any](), list[Any]()
+    pickler = ListPickler(file, buffers.append, extra, survey)
+    pickler.dump(value)
+    return file.getvalue(), buffers, extra, pickler.devices | survey.devices
+
+
+class _Survey:
+    """What one pack has met: first outside of long lists, then in their elements."""
+
+    def __init__(self, plain: set[int], common: dict[int, Any], none: bool) -> None:
+        """plain: lists that stay as they are (none: all of them). common: what is known to be shared, by id."""
+        self._plain, self._none = plain, none
+        self.lists: dict[int, list[Any]] = {}
+        self.devices: set[str] = set()
+        self.missed: dict[int, Any] = {}
+        self._outside = dict(common)
+        self._packer: _Packer | None = None
+        self._stand_ins: dict[int, PackedList] = {}
+
+    def stand_in(self, found: list[Any]) -> Any:
+        """What the pickle has in the place of a long list; None where it is to be pickled as it is."""
+        if self._packer is not None:
+            return self._stand_ins.get(id(found))
+        if self._none or id(found) in self._plain:
+            return None
+        self.lists[id(found)] = found
+        self._outside[id(found)] = found
+        return _LOOKUP
+
+    def met(self, obj: Any) -> None:
+        """The rest of the parcel has something that more than one reference leads to."""
+        if self._packer is None:
+            self._outside[id(obj)] = obj
+        elif id(obj) in self._packer.inside and id(obj) not in self._packer.common:
+            self.missed[id(obj)] = obj
+
+    def pack(self) -> None:
+        """Make stand-ins of all lists that were met."""
+        packer = self._packer = _Packer(self._outside)
+        for key, found in self.lists.items():
+            numbers = Numbers.of(found)
+            if numbers is not None:
+                self._stand_ins[key] = PackedList(numbers, range(len(numbers)))
+            else:
+                self._stand_ins[key] = PackedList(packer.elements, packer.add(key, found))
+        packer.finish()
+        self.devices = packer.devices
+
+
+class _Packer(ElementPickler):
+    """Pickles the elements of all long lists of a parcel, one behind the other."""
+
+    def __init__(self, outside: dict[int, Any]) -> None:
+        self.common: dict[int, int] = {}
+        super().__init__(self.common)
+        self.elements = Elements()
+        self.inside: dict[int, int] = {}
+        """What was met in an element, by id: in which one first."""
+        self._outside = outside
+        self._extra: list[pickle.PickleBuffer] = []
+        self._named: set[int] = set()
+        self._kept: list[Any] = []
+        self._things: list[Any] = []
+        self._values: list[Any] = []
+        self._pieces: list[bytes] = []
+        self._beside: dict[int, list[int]] = {}
+        self._again: set[int] = set()
+        self._index = 0
+        self._element: Any = None  # only while it has one reference, beside those here
+
+    def persistent_id(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind in ATOMS and (kind not in _TEXTS or len(obj) <= _SHORT):
+            return None
+        if sys.getrefcount(obj) <= _ALONE or obj is self._element:
+            return None
+        return self._number_of(obj)
+
+    def _number_of(self, obj: Any) -> int | None:
+        """The number of a common object, or None: so far it is no other element's."""
+        key = id(obj)
+        if key in self._named:
+            return None
+        number = self.common.get(key)
+        if number is not None:
+            return number
+        first = self.inside.get(key)
+        if isinstance(obj, _CODE):
+            if by_reference(obj):
+                self._named.add(key)
+                self._kept.append(obj)
+                return None
+        elif first == self._index:
+            return None
+        elif first is None and key not in self._outside:
+            self.inside[key] = self._index
+            self._kept.append(obj)  # its id is its own as long as it is there
+            return None
+        if first is not None:
+            self._again.add(first)
+        number = self.common[key] = len(self._things)
+        self._things.append(obj)
+        return number
+
+    def add(self, key: int, found: list[Any]) -> range:
+        """Pickle the elements of one more list; where they will be."""
+        start, known = len(self._values), len(self._things)
+        self._values += found
+        for index in range(start, len(self._values)):
+            self._pieces.append(self._pickle(index))
+            if len(self._things) - known > 64 + (index - start) // 4:
+                raise _Unpackable({key})
+        return range(start, len(self._values))
+
+    def _pickle(self, index: int) -> bytes:
+        self._index = index
+        # Its list's, that of `_values`, and the argument's.
+        alone = sys.getrefcount(self._values[index]) <= 3
+        self._element = self._values[index] if alone else None
+        data, buffers = self.one(self._values[index])
+        if buffers:
+            self._beside[index] = list(range(len(self._extra), len(self._extra) + len(buffers)))
+            self._extra += buffers
+        else:
+            self._beside.pop(index, None)
+        return data
+
+    def finish(self) -> None:
+        """Elements that had what turned out to be common are pickled once more, and all are put together."""
+        while self._again:
+            again, self._again = self._again, set()
+            # What only they had, and have under something common now, is nobody's.
+            for key in [key for key, index in self.inside.items() if index in again]:
+                del self.inside[key]
+            for index in sorted(again):
+                self._pieces[index] = self._pickle(index)
+        beside = [self._beside.get(index, ()) for index in range(len(self._pieces))]
+        self.elements.fill(
+            b"".join(self._pieces),
+            array("q", [0, *itertools.accumulate(map(len, self._pieces))]),
+            array("q", itertools.chain.from_iterable(beside)),
+            array("q", [0, *itertools.accumulate(map(len, beside))]),
+            tuple(self._things),
+            {},
+            lambda number: memoryview(self._extra[number]),
+        )
+        self._pieces.clear()

@@ -1,0 +1,137 @@
+"""Pickles whose tensors and arrays are buffers beside them: cloudpickle for code, the bytes of data out of band."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from cloudpickle import cloudpickle as _cloudpickle
+
+from workbench.share.segment import address_of
+
+Keep = Callable[[pickle.PickleBuffer], None]
+
+
+class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """cloudpickle, with the bytes of storages and arrays left to `keep`."""
+
+    def __init__(self, file: io.BytesIO, keep: Keep) -> None:
+        super().__init__(file, protocol=5, buffer_callback=keep)
+        self.devices: set[str] = set()
+        self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.storage.TypedStorage):
+            return _typed_storage, (self._one(obj._untyped_storage), obj.dtype)
+        if isinstance(obj, torch.UntypedStorage):
+            one = self._one(obj)
+            return (_same, (one,)) if one is not obj else (_storage, (_bytes_of(one),))
+        if type(obj) is np.ndarray or type(obj) is np.memmap:
+            return _reduce_array(obj)
+        return super().reducer_override(obj)
+
+    def _one(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """The one Python object that stands for this memory, so that the pickle's memo keeps it one."""
+        key = storage._cdata
+        if key not in self._storages:
+            here = storage
+            if storage.device.type != "cpu":
+                self.devices.add(str(storage.device))
+                here = storage.cpu()  # type: ignore[no-untyped-call]
+            self._storages[key] = (storage, here)  # both are held: their addresses are the keys
+        return self._storages[key][1]
+
+
+class Unpickler(pickle.Unpickler):
+    """The other side of `Pickler`."""
+
+    def __init__(self, file: io.BytesIO, buffers: Any) -> None:
+        super().__init__(file, buffers=buffers)
+        self._known = set(getattr(_cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", ()))
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if found is getattr(_cloudpickle, "_class_setstate", None):
+            return self._set_class
+        return restored(found)
+
+    def _set_class(self, cls: type, state: Any) -> type:
+        """A class that came home is the notebook's own: cloudpickle would put copies of its methods into it,
+        which see a copy of the notebook's globals."""
+        known: type = cls if cls in self._known else _cloudpickle._class_setstate(cls, state)
+        return known
+
+
+def by_reference(obj: Any) -> bool:
+    """Whether a class, function or module is pickled as its name alone."""
+    return bool(_cloudpickle._should_pickle_by_reference(obj))
+
+
+def restored(found: Any) -> Any:
+    """What is called in the place of a function that a pickle names."""
+    return _tensor_of_new_dtype if found is _V3 else found
+
+
+_V3 = getattr(torch._utils, "_rebuild_tensor_v3", None)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> pickle.PickleBuffer:
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    return pickle.PickleBuffer(memoryview(whole.numpy()))  # type: ignore[arg-type]
+
+
+def _storage(buffer: Any) -> torch.UntypedStorage:
+    if not memoryview(buffer).nbytes:
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def _typed_storage(untyped: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    make: Any = torch.storage.TypedStorage  # torch leaves it untyped
+    typed: torch.storage.TypedStorage = make(wrap_storage=untyped, dtype=dtype, _internal=True)
+    return typed
+
+
+def _tensor_of_new_dtype(storage: torch.UntypedStorage, *rest: Any) -> torch.Tensor:
+    """torch packs an untyped storage for the newest dtypes (uint16, float8), and wants a typed one back."""
+    rebuild: Any = torch._utils._rebuild_tensor_v3
+    tensor: torch.Tensor = rebuild(_typed_storage(storage, torch.uint8), *rest)
+    return tensor
+
+
+def _same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return storage
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    """numpy puts the bytes of strided and memory-mapped arrays into the pickle: give it a dense plain one."""
+    dense = array.flags.c_contiguous or array.flags.f_contiguous
+    if array.dtype.hasobject or (dense and type(array) is np.ndarray):
+        return NotImplemented
+    if isinstance(array, np.memmap):
+        where = _place_in_file(array)
+        if where is not None:
+            # A child's writes are its own here too, so what may be written is opened copy-on-write.
+            mode = "r" if array.mode == "r" else "c"
+            return np.memmap, (array.filename, array.dtype, mode, where, array.shape)
+    return np.require(array.view(np.ndarray), requirements="C").__reduce_ex__(5)
+
+
+def _place_in_file(array: np.memmap[Any, Any]) -> int | None:
+    """The offset at which a memory-mapped array can be opened again, None where only a copy is right."""
+    mapping = getattr(array, "_mmap", None)
+    if mapping is None or not array.flags.c_contiguous or array.mode == "c" or not array.size:
+        return None
+    if array.filename is None or not os.path.isfile(array.filename):
+        return None
+    # A slice keeps the offset of the array it was cut from, so the place follows from the addresses.
+    mapped_from = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    within = address_of(array) - address_of(np.frombuffer(mapping, dtype=np.uint8))
+    return mapped_from + within if 0 <= within < len(mapping) else None

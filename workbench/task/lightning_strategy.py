@@ -1,0 +1,70 @@
+"""What stands in for a strategy of Lightning's (`self.trainer.strategy`): how the processes of a job talk to each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from workbench.task import processes
+from workbench.task.protocol import TaskError
+
+
+class NotServed(TaskError, AttributeError):
+    """Something of Lightning's Trainer that a module asked for and that is not here."""
+
+
+class Strategy:
+    """All processes call each method at the same place; in one process nothing happens."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.root_device = device
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotServed(
+            f"self.trainer.strategy.{name} is not served. Served are barrier, broadcast, reduce, reduce_boolean_decision, "
+            "all_gather, root_device, is_global_zero, global_rank, local_rank, node_rank and world_size."
+        )
+
+    @property
+    def is_global_zero(self) -> bool:
+        return processes.place().rank == 0
+
+    @property
+    def global_rank(self) -> int:
+        return processes.place().rank
+
+    @property
+    def local_rank(self) -> int:
+        return processes.place().local_rank
+
+    @property
+    def node_rank(self) -> int:
+        return processes.place().node_rank
+
+    @property
+    def world_size(self) -> int:
+        return processes.place().world
+
+    def barrier(self, *_: Any, **__: Any) -> None:
+        """Until all have come here."""
+        processes.wait()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What rank `src` has."""
+        return processes.from_one(obj, src)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """The mean over all processes, or what else is asked for."""
+        return processes.reduced(tensor, reduce_op)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Whether all processes say so, or (all=False) any of them."""
+        said = torch.tensor(float(decision), device=self.root_device)
+        return bool(processes.reduced(said, "min" if all else "max"))
+
+    def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        """The tensors of all processes, one more dimension in front."""
+        return processes.stacked(tensor, self.root_device, graph=sync_grads)

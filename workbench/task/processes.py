@@ -1,0 +1,176 @@
+"""The processes of one job (ranks) as the code of a task sees them: which of them this is, and what they tell each other.
+
+What the engine has them agree on goes through the session's own ranks (`Processes`). What the user's code asks for
+itself, before a session is there also, goes through torch's usual process group, as it does under Lightning.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workbench.task.batch import is_several
+
+T = TypeVar("T")
+
+RANK = "WORKBENCH_RANK"
+"""Set in the environment of processes that do one job together."""
+
+
+class Processes(Protocol):
+    """The ranks of a session; all of them call each method at the same place."""
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is."""
+
+    @property
+    def world(self) -> int:
+        """How many there are."""
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than this process."""
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all ranks, in their order."""
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """The sums over ranks."""
+
+    def add(self, tensor: Tensor) -> None:
+        """A tensor becomes its sum over ranks, in place."""
+
+
+class One:
+    """The process alone."""
+
+    rank, world, several = 0, 1, False
+
+    def gather(self, value: T) -> list[T]:
+        return [value]
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+    def add(self, tensor: Tensor) -> None:
+        """It is the sum."""
+
+
+class Place(NamedTuple):
+    """Where this process stands among those of its job, over all machines and on its own one."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+
+    @property
+    def several(self) -> bool:
+        return self.world > 1
+
+    @property
+    def node_rank(self) -> int:
+        return self.rank // self.local_world
+
+    @property
+    def nodes(self) -> int:
+        """How many machines there are."""
+        return max(1, self.world // self.local_world)
+
+
+ALONE = Place()
+
+
+def place() -> Place:
+    """Where this process stands; a process group that the user made for something else makes no rank of it."""
+    if RANK not in os.environ or not dist.is_available() or not dist.is_initialized():
+        return ALONE
+    world = dist.get_world_size()
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    return Place(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0)), local)
+
+
+def wait() -> None:
+    """Until all processes have come here."""
+    if place().several:
+        dist.barrier()
+
+
+def from_one(value: T, source: int = 0) -> T:
+    """The value that rank `source` has."""
+    if not place().several:
+        return value
+    box: list[Any] = [value]
+    dist.broadcast_object_list(box, src=source)
+    found: T = box[0]
+    return found
+
+
+def stacked(data: Any, device: torch.device, *, graph: bool = False) -> Any:
+    """The data of all processes: each tensor with one more dimension before its own, and numbers as tensors.
+
+    graph: gradients find their way back to the process that each part came from. A single process has its data as it is.
+    """
+    return _through(data, device, (_with_graph if graph else _gathered) if place().several else _as_it_is)
+
+
+def reduced(tensor: Any, how: Any = "mean") -> Any:
+    """The mean of a tensor over all processes, or what else of torch's ReduceOp is named; anything else is as it was."""
+    where = place()
+    if not isinstance(tensor, Tensor) or not where.several:
+        return tensor
+    mean = isinstance(how, str) and how.lower() in ("mean", "avg")
+    op = dist.ReduceOp.SUM if mean or how is None else getattr(dist.ReduceOp, how.upper()) if isinstance(how, str) else how
+    found = tensor.detach().clone()
+    dist.all_reduce(found, op=op)
+    return found / where.world if mean else found
+
+
+def _through(data: Any, device: torch.device, do: Callable[[Tensor], Tensor]) -> Any:
+    """Each tensor in it as `do` makes it; numbers become tensors."""
+    if isinstance(data, Tensor):
+        return do(data)
+    if isinstance(data, numbers.Real):
+        return do(torch.tensor(data, device=device))
+    if isinstance(data, Mapping):
+        return {name: _through(value, device, do) for name, value in data.items()}
+    if is_several(data):
+        return [_through(value, device, do) for value in data]
+    return data
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _gathered(tensor: Tensor) -> Tensor:
+    own = tensor.detach().contiguous()
+    found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, own)
+    return torch.stack(found)
+
+
+def _with_graph(tensor: Tensor) -> Tensor:
+    stack: Tensor = _Gather.apply(tensor)  # type: ignore[no-untyped-call]
+    return stack
+
+
+class _Gather(torch.autograd.Function):
+    """What all processes have, whose gradient is the sum of what all of them want of one's own part."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor) -> Tensor:
+        return _gathered(own)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        whole = grad.contiguous().clone()
+        dist.all_reduce(whole)
+        return whole[dist.get_rank()]
