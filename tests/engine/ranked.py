@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from workbench.commands import Mailbox
+from workbench.commands import Command, Mailbox
 from workbench.engine.dry_run import dry_run
-from workbench.events import Event, Message, StepsDone, Validated
+from workbench.events import Changed, Event, Message, StepsDone, Validated
 from workbench.launch.assignments import Training
 from workbench.settings import Settings
 from workbench.task.make import task_of
 
 
 class Heard(list[Event]):
-    """An outlet that keeps what comes."""
+    """An outlet that keeps what comes; at the first numbers `commands` are put into `inbox`."""
+
+    def __init__(self, inbox: Mailbox | None = None, commands: Sequence[Command] = ()) -> None:
+        super().__init__()
+        self._inbox, self._commands = inbox, commands
 
     def __call__(self, event: Event) -> None:
         self.append(event)
+        if isinstance(event, StepsDone) and self._inbox is not None:
+            for command in self._commands:
+                self._inbox.put(command)
+            self._inbox = None
 
     def settle(self, seconds: float = 3.0) -> None:
         """All of it is here."""
 
 
-def fit(model: Any, given: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """What came of a fit: losses, norms, checks, messages, weights."""
+def fit(
+    model: Any, given: dict[str, Any], settings: dict[str, Any], commands: Sequence[Command] = ()
+) -> dict[str, Any]:
+    """What came of a fit: losses, norms, checks, messages, weights. `commands`: come to it once it has begun."""
     torch.set_num_threads(1)
     usual = dict.fromkeys(("train", "val", "test", "loss", "scheduler", "metrics", "collate_fn"))
     given = {**usual, "optimizer": torch.optim.AdamW, **given}
     task, chosen = task_of(model, **given), Settings.make(**settings)
     dry_run(task, chosen)
-    heard = Heard()
-    done = Training("t", task, chosen, None)(heard, Mailbox())
+    inbox = Mailbox()
+    heard = Heard(inbox, commands)
+    done = Training("t", task, chosen, None)(heard, inbox)
     steps = [event for event in heard if isinstance(event, StepsDone)]
     return {
         "status": done.status,
@@ -42,6 +54,7 @@ def fit(model: Any, given: dict[str, Any], settings: dict[str, Any]) -> dict[str
         "layers": np.concatenate([s.array("layer_norms") for s in steps]),
         "lr": np.concatenate([s.array("lr") for s in steps]),
         "checks": [(e.step, e.metrics) for e in heard if isinstance(e, Validated)],
+        "changes": [(e.step, e.values) for e in heard if isinstance(e, Changed)],
         "said": [e.text for e in heard if isinstance(e, Message)],
         "weights": {name: value.detach().clone() for name, value in task.model.state_dict().items()},
     }

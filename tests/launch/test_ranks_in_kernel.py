@@ -73,15 +73,11 @@ class Kernel:
     def __init__(self, folder: Path) -> None:
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(cwd=str(folder))
-        self.client: Any = None
-        self.begin()
+        self.client: Any = self.manager.blocking_client()
+        self.client.start_channels()
 
     def begin(self) -> None:
         """Also after a restart."""
-        if self.client is not None:
-            self.client.stop_channels()
-        self.client = self.manager.blocking_client()
-        self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
         self.run(CELLS)
 
@@ -108,8 +104,11 @@ class Kernel:
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[Kernel]:
     found = Kernel(tmp_path)
-    yield found
-    found.close()
+    try:
+        found.begin()
+        yield found
+    finally:
+        found.close()
 
 
 def assert_close(found: dict[str, list[float]], expected: dict[str, list[float]]) -> None:

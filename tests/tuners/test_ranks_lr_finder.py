@@ -76,7 +76,7 @@ def test_the_curve_is_that_of_one_process_on_the_global_batch(case, one_thread):
 def test_one_of_several_optimizers(swept, one_thread):
     request = LRRequest(num_training=30, optimizer=swept)
     given = {"loss": None, "optimizer": torch.optim.AdamW}  # as if none were given: it has its own
-    like(*both(lambda: TwoSided(frequencies=(2, 1)), labelled(37).tensors, {}, request, given))
+    like(*both(lambda: TwoSided(frequencies=(2, 1)), labelled(40).tensors, {}, request, given))
 
 
 def test_a_loss_that_is_not_finite_on_one_rank_ends_it_on_all(one_thread):

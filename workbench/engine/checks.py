@@ -120,7 +120,8 @@ class Checks:
         if metrics is None:
             return
         self._metrics = None
-        known = {**floats(session.noted), **metrics, **logged, **session.epoch_loss.metric()}
+        noted = session.ranks.agree(floats(session.noted))  # of single updates, each rank may have its own
+        known = {**noted, **metrics, **logged, **session.epoch_loss.metric()}
         session.metrics.update(known)
         self._step_plateaus(known)
         self._stop_early(known, finished)

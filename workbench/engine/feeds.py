@@ -170,6 +170,11 @@ class Feeds:
         """The batches that were read of this epoch."""
         return self._going.taken if self._going is not None and self._going.begun else 0
 
+    @property
+    def dealt(self) -> tuple[int, int] | None:
+        """How many batches have been dealt out in the latest pass, to whichever rank, and a checksum of which they were."""
+        return None if self._going is None else self._going.dealt
+
     def position(self, batch_idx: int, begun: bool | None = None) -> dict[str, Any]:
         """Where the data are, to go on from there in another process; between two updates, no batch being fetched.
 

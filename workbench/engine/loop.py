@@ -222,7 +222,8 @@ class _Fit:
                 f"the training data gave no batch in epoch {session.epoch}: "
                 + ("it can be read only once; give a Dataset or a DataLoader." if _read(session) else "it is empty.")
             )
-        if session.step == session.epoch_step and session.settings.epochs is None and not self.checks.ended:
+        nothing = session.batch_idx and session.step == session.epoch_step
+        if nothing and session.settings.epochs is None and not self.checks.ended:
             raise TaskError(
                 f"every batch of epoch {session.epoch} was left out (None, or training_step returned None): no update was "
                 "taken, and the run would go on like that."

@@ -76,6 +76,11 @@ class Reading:
         self._source: Iterator[Any] | None = None
         """What the latest pass is read from."""
 
+    @property
+    def dealt(self) -> tuple[int, int] | None:
+        """How many batches of indices were dealt out in the latest pass, and a checksum; None where there are no such."""
+        return None if self._deals is None else self._deals.dealt
+
     def batches(self, count: int | None) -> Iterator[Any]:
         """The batches of one pass, `count` at most, or what is left of the pass that was placed."""
         self._between = None

@@ -39,6 +39,8 @@ class Together:
         self._trains: tuple[bool, ...] = ()
         self._covered: frozenset[int] = frozenset()
         """The parameters whose gradients DDP brings together."""
+        self.spoiled = False
+        """Whether this rank's own loss is not finite; known on CPU alone."""
         self._begun = False
         """Whether DDP waits for the backward of a forward."""
         self._left_over = False
@@ -72,12 +74,22 @@ class Together:
             weights = [] if window is None else [w for w in weights_of(session, window) if w is not None]
             beat = self._ranks.beat(window is not None, weights, 0 if window is None else len(window), session.meter.seconds)
             if not beat.present:
+                self._refuse_other_orders()
                 return
             if session.task.manual and beat.able < self._ranks.world:
                 self._say_left_over()
                 continue
             self._round, self.waiting = beat, 0 if window is None else len(window)
             yield () if window is None else window
+
+    def _refuse_other_orders(self) -> None:
+        """A pass is over: was it the same for all?"""
+        dealt = {found for found in self._ranks.gather(self._session.data.dealt) if found is not None}
+        if len(dealt) > len({number for number, _ in dealt}):
+            raise TaskError(
+                "the ranks have dealt out the training data in different orders, so that some samples came twice and others "
+                "not at all: the sampler draws from a generator without a seed. Give it one with a seed."
+            )
 
     def _say_left_over(self) -> None:
         """A manual step cannot be taken by some ranks alone."""
@@ -142,6 +154,7 @@ class Together:
         part = torch.zeros((), device=device) if summed is None or not self.unit else summed.float() / self.unit
         numbers = torch.stack([torch.as_tensor(weight, device=device).float(), part]).double()
         if self._session.on_cpu:  # all in one
+            self.spoiled = not bool(torch.isfinite(part))
             *said, whole, losses = self._ranks.sums([*said, *numbers.tolist()])
             return said, torch.tensor(whole), torch.tensor(losses)
         said = self._ranks.sums(said)  # in host memory, so that nobody waits for the device

@@ -89,7 +89,9 @@ def check(
         for buffer, before in session.buffers:  # a forward over bad numbers spoils a BatchNorm's statistics for good
             buffer.copy_(before)
         raise LeftOut(loss.detach())
-    raise finite.NonFiniteError(_words(session, opt, window, value), value)
+    error = finite.NonFiniteError(_words(session, opt, window, value), value)
+    error.own = session.together is None or session.together.spoiled
+    raise error
 
 
 def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from workbench.export import block_hooks, block_precision, loaders
+from workbench.export import block_hooks, block_precision, block_ranks, loaders
 from workbench.export.lines import call, indented
 from workbench.export.recipe import Recipe
 
@@ -98,17 +98,17 @@ def _in_place(r: Recipe) -> list[str]:
 def _refresh(r: Recipe) -> str:
     if not r.refreshes:
         return ""
-    indexed = r.indexed
+    indexed, device = r.indexed, "accelerator.device" if r.together else "device"
     forward = "forward(network, batch)"
     if r.hooks is not None:
         forward = f"network.training_step(batch{', number' if indexed else ''})"
-    moved = [block_hooks.to_device(r, "device"), *block_precision.inside(r, [forward], "device")]
+    moved = [block_hooks.to_device(r, device), *block_precision.inside(r, [forward], device)]
     if r.train.empty:
         moved = ["if batch is None:", "    continue", *moved]
     head = "for number, batch in enumerate(batches):" if indexed else "for batch in batches:"
     text = dedent('''\
         @torch.no_grad()
-        def refresh_batch_norm(network, batches, device):
+        def refresh_batch_norm(@arguments):
             """Batch-norm statistics of the weights as they are, from one pass over the training data."""
             norm = @norm
             modes = {part: part.training for part in network.modules()}
@@ -119,13 +119,15 @@ def _refresh(r: Recipe) -> str:
                 layer.reset_running_stats()
                 layer.momentum = None
             with random_numbers_kept():
-        @pass
+        @pass@mean
             for layer, momentum in momenta.items():
                 layer.momentum = momentum
             for part, training in modes.items():
                 part.training = training''')
     passed = "\n".join(indented(indented([head, *indented(moved)])))
-    inner = {"@norm": _NORM, "@pass": passed}
+    mean = "\n" + "\n".join(indented(block_ranks.mean_statistics())) if r.together else ""
+    arguments = f"network, batches, {'accelerator' if r.together else 'device'}"
+    inner = {"@norm": _NORM, "@pass": passed, "@mean": mean, "@arguments": arguments}
     for mark, value in inner.items():
         text = text.replace(mark, value)
     return text
@@ -201,4 +203,4 @@ def _refreshed(r: Recipe) -> list[str]:
     batches = "training_batches()"
     if r.limits:
         batches = loaders.first(r.train, batches, "limit")
-    return [f"refresh_batch_norm(network, {batches}, accelerator.device)"]
+    return [f"refresh_batch_norm(network, {batches}, accelerator{'' if r.together else '.device'})"]

@@ -129,7 +129,7 @@ def told(r: Recipe) -> list[str]:
     times = "{now}" if r.ranks == 1 else f"{{now}}/{r.ranks}"
     return [
         f"if (now := accelerator.num_processes) != {r.ranks}:",
-        f'    accelerator.print(f"Made on {made}, and here are {{now}}: each update takes {times} times the samples.")',
+        f'    accelerator.print(f"Made on {made}; with {{now}} each update takes {times} times as many samples.")',
     ]
 
 
@@ -188,6 +188,20 @@ def _item(r: Recipe) -> str:
     return "number, batch" if r.numbered else "batch"
 
 
+def mean_statistics() -> list[str]:
+    """Batch-norm statistics of the batches of all processes, which all count alike."""
+    return [
+        "for layer in momenta:  # each process has seen its share of the batches",
+        "    if layer.num_batches_tracked is None:",
+        "        continue",
+        "    seen = layer.num_batches_tracked.double()",
+        '    whole = accelerator.reduce(seen, "sum")',
+        "    for statistic in (layer.running_mean, layer.running_var):",
+        '        statistic.copy_(accelerator.reduce(statistic * (seen / whole).item(), "sum"))',
+        "    layer.num_batches_tracked.copy_(whole)",
+    ]
+
+
 # ---- how to start it --------------------------------------------------------------------------------------------
 
 
@@ -195,7 +209,6 @@ def start(r: Recipe, script: str) -> str:
     """How to start the script such that it repeats the run, as lines of its head."""
     if not r.together:
         return f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device there is)"
-    own = r.ranks // r.settings.num_nodes
     devices = r.settings.devices
     visible = f"CUDA_VISIBLE_DEVICES={','.join(map(str, devices))} " if isinstance(devices, tuple) else ""
     nodes, where = "", ""
@@ -203,4 +216,4 @@ def start(r: Recipe, script: str) -> str:
         nodes = f"--nnodes {r.settings.num_nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
         where = f", on each of {r.settings.num_nodes} machines"
     again = f"    (as the run was made: {r.ranks} processes{where})"
-    return f"    {visible}torchrun {nodes}--nproc-per-node {own} {script}{again}\n    python {script}"
+    return f"    {visible}torchrun {nodes}--nproc-per-node {r.local_ranks} {script}{again}\n    python {script}"

@@ -71,8 +71,21 @@ def _first(r: Recipe) -> dict[str, str]:
         **{name: quoted(getattr(s, name)) for name in _SETTINGS},
         **_STAGES,
         **_CONSTANT,
+        **_nodes(r),
         "datamodule": r.own.datamodule,
         "optimizers": "[]",
+    }
+
+
+def _nodes(r: Recipe) -> dict[str, str]:
+    """Of a run on several machines."""
+    if r.settings.num_nodes == 1:
+        return {}
+    local = f"accelerator.num_processes // {r.settings.num_nodes}"
+    return {
+        "num_nodes": str(r.settings.num_nodes),
+        "num_devices": local,
+        "node_rank": f"accelerator.process_index // ({local})",
     }
 
 

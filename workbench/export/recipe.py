@@ -213,6 +213,11 @@ class Recipe:
         return self.ranks > 1
 
     @property
+    def local_ranks(self) -> int:
+        """How many of them each machine had."""
+        return self.ranks // self.settings.num_nodes
+
+    @property
     def alone(self) -> str:
         """Why it can only train in one process; "" where there is no reason."""
         reasons = {
@@ -225,7 +230,7 @@ class Recipe:
             "an update may be left out": self.settings.on_nonfinite == "skip",
             "batches may be left out": self.skips or self.train.empty,
             "batches say how much they count": self.reports_weight,
-            "batch-norm statistics are collected anew": self.refreshes,
+            "batch-norm statistics are collected anew": self.refreshes and not self.together,
         }
         return next((why for why, holds in reasons.items() if holds), "")
 

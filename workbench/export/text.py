@@ -141,7 +141,7 @@ def _head(r: Recipe) -> str:
         start = f"The weights that the run began with are read from {_plain(r.weights)}, if that is there."
     needed = ["torch", "accelerate", *sorted(r.sliced.modules - {"torch", "accelerate"})]
     needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
-    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in r.sliced.notes)
+    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in [*r.sliced.notes, *_preloaded(r)])
     return dedent('''\
         """Train {} as the run {} did.{}
 
@@ -152,6 +152,13 @@ def _head(r: Recipe) -> str:
         {}{}
         Written by Tuning Workbench {}.
         """''').format(_plain(r.model), _plain(r.run), end, block_ranks.start(r, _plain(script)), start, needs, notes, r.version)
+
+
+def _preloaded(r: Recipe) -> list[str]:
+    """Where the run read its samples from memory, which changes them only if they draw random numbers."""
+    if not r.settings.preload:
+        return []
+    return ["The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time."]
 
 
 def _plain(text: str) -> str:

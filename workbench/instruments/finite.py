@@ -17,6 +17,8 @@ class NonFiniteError(FloatingPointError):
     def __init__(self, message: str, loss: float = float("nan")) -> None:
         super().__init__(message)
         self.loss = loss
+        self.own = True
+        """Of several processes: whether it was this one's own loss. The others know the sum alone."""
 
 
 def explain(

@@ -62,13 +62,10 @@ class _Following:
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.follower = Follower(folder, lambda command: control.send(folder, command), threading.Event())
-        self._folder, self._settings = folder, header.get("settings", {})
-        self.updates = 0
-
-    @property
-    def settings(self) -> Settings:
-        """Those that it began with; what a newer version has beside is left out."""
-        return Settings.make(**{k: v for k, v in self._settings.items() if k in Settings.model_fields})
+        self._folder, self.updates = folder, 0
+        known = {name: value for name, value in header.get("settings", {}).items() if name in Settings.model_fields}
+        self.settings = Settings.make(**known)
+        """Those that it was asked for with; what a newer version has beside is left out."""
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         try:

@@ -21,12 +21,12 @@ from workbench.launch.failures import LaunchError
 from workbench.launch.opening import Opening
 from workbench.launch.order import FOLDER, VALUE
 from workbench.launch.protocol import Away, Desk, Outlet
-from workbench.launch.thread import Left
+from workbench.launch.thread import GoesOn
 from workbench.runs import control
 from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.follow import Tail
-from workbench.runs.read import read_header, state
+from workbench.runs.read import read_header
 from workbench.task.protocol import Task
 
 PERIOD = 0.1
@@ -39,10 +39,12 @@ _LINES = 20
 """Of the output, told of a job that ended without a word."""
 
 
-def carry(assignment: Assignment, opening: Opening, inbox: Mailbox, plan: accelerate.Plan) -> Done:
+def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate.Plan) -> Done:
     """Launch it and follow it; where it ends while this process waits for it, the task is as it has left it."""
-    desk: Desk = opening.outlet  # type: ignore[assignment]  # of the process that asked
-    words = opening.give()
+    if not isinstance(emit, Opening):
+        raise RuntimeError(f"{assignment.kind} is a part of a job, and only whole ones are launched.")
+    desk: Desk = emit.outlet  # type: ignore[assignment]  # of the process that asked
+    words = emit.give()
     with desk.away() as away:
         run = away.folder.path
         try:
@@ -55,7 +57,7 @@ def carry(assignment: Assignment, opening: Opening, inbox: Mailbox, plan: accele
         follower = Follower(run, lambda command: control.send(run, command), away.left)
         try:
             end = follower.follow(desk, inbox)
-        except Left:
+        except GoesOn:
             _left.append(process)
             raise
         except LaunchError:
@@ -107,7 +109,7 @@ class Follower:
         """Set when all has been handed on that was there."""
 
     def follow(self, emit: Outlet, inbox: Mailbox) -> RunEnded:
-        """The end, as the record has it; `LaunchError` where its process ended without one, `Left`."""
+        """The end, as the record has it; `LaunchError` where its process ended without one, `GoesOn`."""
         idle, over = 0, False
         while True:
             new = self._tail.new()
@@ -128,7 +130,7 @@ class Follower:
                 inbox.wait(PERIOD)
             self._pass_on(inbox, emit)
             if self._left.is_set():
-                raise Left(f"{self._run.name} goes on without this process: wb.attach({self._run.name!r}) follows it.")
+                raise GoesOn(f"{self._run.name} goes on without this process: wb.attach({self._run.name!r}) follows it.")
 
     def _pass_on(self, inbox: Mailbox, emit: Outlet) -> None:
         while (command := inbox.take()) is not None:
@@ -199,7 +201,7 @@ def _take_home(task: Task, run: Path, end: RunEnded, emit: Outlet) -> None:
     if not there[-1].resumable:
         return
     state = peek(there[-1].path, "extra_state", "others", "held")
-    device = next((parameter.device for parameter in task.model.parameters()))
+    device = next(parameter.device for parameter in task.model.parameters())
     fill(task.model, tensors_of(task.model), state["extra_state"])
     for module, own in zip(task.modules[1:], state["others"], strict=True):
         fill(module, own["tensors"], own["extra_state"])

@@ -117,11 +117,7 @@ class _Work:
 
     def __init__(self, run: Path, given: Order, world: int) -> None:
         self._run, self._given, self._world = run, given, world
-        self.settings = given.settings
-
-    @property
-    def updates(self) -> int:
-        return self._given.assignment.updates
+        self.settings, self.updates = given.settings, 0
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         try:
@@ -130,9 +126,11 @@ class _Work:
             if done.value is not None:
                 sealed.write(self._run / FOLDER / VALUE, done.value)
             return done.status
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again, it or the one that it came of
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._fail(emit, error)
+        finally:
+            self.updates = self._given.assignment.updates
 
     def _fail(self, emit: Desk, error: BaseException) -> NoReturn:
         """Tell what really ended the job, which may be another rank's error."""
@@ -140,7 +138,7 @@ class _Work:
         print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
         root = failures.root(self._run / FOLDER, mine) or mine
         failures.leave(self._run / FOLDER, mine)
-        emit(Message(f"{root.where}:\n{root.text}", "error", self.updates))
+        emit(Message(f"{root.where}:\n{root.text}", "error", self._given.assignment.updates))
         raise root.error
 
 

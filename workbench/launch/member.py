@@ -59,7 +59,6 @@ class Member(Child):
 
     def ask_for_stacks(self) -> None:
         """Have it write what all its threads do; also where it hangs in a call into C."""
-        os.truncate(self._stacks.fileno(), 0)
         if self.pid is not None and not self.over:
             os.kill(self.pid, signal.SIGUSR1)
 

@@ -57,3 +57,6 @@ class Opening:
 
     def settle(self, seconds: float = 3.0) -> None:
         self.outlet.settle(seconds)
+
+    def printed(self, line: str) -> None:
+        self._emit.printed(line)

@@ -1,11 +1,178 @@
-"""The pool: ranks that stay warm between the jobs of a kernel."""
+"""The pool: ranks that stay warm between the jobs of a kernel.
+
+There is one a process, for one accelerator and list of devices; a job that wants others gets a new one, and so does the
+job behind one that failed. The ranks come from the fork server and are gone when this process is, however it ends.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import itertools
+import os
+import selectors
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
 from workbench.commands import Mailbox
+from workbench.launch import forked, letter
 from workbench.launch.assignments import Assignment, Done
+from workbench.launch.child import request
+from workbench.launch.causes import cause
+from workbench.launch.following import Course, Following
+from workbench.launch.forked import ServerError
+from workbench.launch.member import Member
+from workbench.launch.messages import Place
+from workbench.launch.places import backend, device, environment
 from workbench.launch.protocol import Outlet
+from workbench.share.parcel import pack
+
+_GRACE = 5.0
+_numbers = itertools.count()
+
+
+class Pool:
+    """Ranks for these devices. They form their group by themselves; nobody waits for it here."""
+
+    def __init__(self, accelerator: str, devices: tuple[int, ...]) -> None:
+        self.key = accelerator, devices
+        self.server = forked.server()
+        self._store = os.path.join(self.server.temporary, f"store-{next(_numbers)}")
+        self.members: list[Member] = []
+        for rank in range(len(devices)):
+            place = Place(
+                rank, len(devices), environment(rank, accelerator, devices), self._store, backend(accelerator, devices),
+                device(rank, accelerator, devices),
+            )  # fmt: skip
+            self.members.append(Member(place, self.server))
+
+    def serves(self, accelerator: str, devices: tuple[int, ...]) -> bool:
+        """Whether it can take a job for these devices."""
+        return self.key == (accelerator, devices) and self.server.alive() and all(m.usable for m in self.members)
+
+    def kill(self) -> None:
+        """End its ranks; whoever follows a job of theirs hears of it."""
+        for member in self.members:
+            member.kill()
+
+    def close(self) -> None:
+        """End its ranks, wait until nothing is left of them, and let go."""
+        self.kill()
+        until = time.monotonic() + _GRACE
+        with selectors.DefaultSelector() as select:
+            for member in self.members:
+                member.mute()
+                for fd, hear in member.sources() if not member.over else ():
+                    select.register(fd, selectors.EVENT_READ, hear)
+            while not all(member.over for member in self.members) and time.monotonic() < until:
+                for key, _ in select.select(0.1):
+                    if not key.data():
+                        select.unregister(key.fd)
+        for member in self.members:
+            member.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._store)
+
+
+_pool: Pool | None = None
+_changing = threading.Lock()
+"""Held while `_pool` becomes another one."""
+_working = threading.Lock()
+"""Held while its ranks do a job, or end."""
 
 
 def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: Outlet, inbox: Mailbox) -> Done:
-    raise NotImplementedError
+    """Have ranks do an assignment; behind it the task here is as they have left it. Its errors are raised."""
+    with _working, _letter(assignment, len(devices)) as handles:
+        course = _done_by(_ready(accelerator, devices), assignment, handles, emit, inbox)
+        if _never_began(course):  # the server died between two jobs
+            course = _done_by(_ready(accelerator, devices), assignment, handles, emit, inbox)
+    assignment.updates = course.updates
+    if course.left is not None:
+        course.left.put(assignment.task)
+    if _never_began(course):
+        raise ServerError(f"no process could be started for the job: {course.fates[0].lost}")
+    if course.failed:
+        raise cause(course)
+    done: Done = course.fates[0].value
+    return done
+
+
+def warm(accelerator: str, devices: tuple[int, ...]) -> None:
+    """Start the ranks that a job will want, ahead of it; returns at once. While another job runs it does nothing."""
+    if _working.acquire(blocking=False):
+        try:
+            _ready(accelerator, devices)
+        finally:
+            _working.release()
+
+
+def close() -> None:
+    """End the ranks; a job that they do fails. The next job starts new ones."""
+    pool = _pool
+    if pool is not None:
+        pool.kill()
+        with _working:
+            _drop(pool)
+
+
+def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: Outlet, inbox: Mailbox) -> Course:
+    following = Following(pool.members, emit, inbox, assignment.settings.rank_timeout)
+    try:
+        following.hand_out(handles)
+        course = following.follow()
+    except BaseException:
+        _drop(pool)
+        raise
+    if course.failed:
+        _drop(pool)
+    return course
+
+
+def _ready(accelerator: str, devices: tuple[int, ...]) -> Pool:
+    """The pool for these devices, made if there is none or the one that is there cannot be used."""
+    global _pool
+    there = _pool
+    if there is not None and not there.serves(accelerator, devices):
+        _drop(there)
+    with _changing:
+        if _pool is None:
+            _pool = Pool(accelerator, devices)
+        return _pool
+
+
+def _drop(pool: Pool) -> None:
+    global _pool
+    with _changing:
+        if _pool is pool:
+            _pool = None
+            pool.close()
+
+
+@contextlib.contextmanager
+def _letter(assignment: Assignment, ranks: int) -> Iterator[list[int]]:
+    """The job, packed once for all ranks; inside, its file descriptors."""
+    threads = max(1, torch.get_num_threads() // ranks)
+    names = {name.lstrip("_"): part for name, part in vars(assignment.task).items()}
+    with pack(assignment, names={**names, "the job": assignment}) as parcel:
+        cover, handles = letter.write(request(assignment.kind, threads), [parcel])
+        with cover:
+            yield [handle for handle in handles if isinstance(handle, int)]
+
+
+def _never_began(course: Course) -> bool:
+    return all(fate.dead and fate.pid is None for fate in course.fates)
+
+
+def _forget() -> None:
+    """In a process forked from ours: not its ranks (their ends are closed where they are kept)."""
+    global _pool, _changing, _working
+    _pool, _changing, _working = None, threading.Lock(), threading.Lock()
+
+
+atexit.register(close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
@@ -32,6 +33,9 @@ class Outlet(Protocol):
 
     def settle(self, seconds: float = 3.0) -> None:
         """Wait until the record holds all that was emitted; so long at most."""
+
+    def printed(self, line: str) -> None:
+        """Another process that does the job has printed this."""
 
 
 class Away(NamedTuple):

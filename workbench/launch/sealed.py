@@ -17,7 +17,9 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
+from workbench.instruments.memory import available_memory
 from workbench.share.parcel import Parcel, pack, unpack
+from workbench.share.room import Room
 from workbench.share.segment import Segment
 
 _DATA = ".data"
@@ -40,8 +42,8 @@ class Sealed:
 def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | None = None) -> None:
     """Pack `value` into a file. `names`: see `share.parcel.pack`. OSError where it cannot be written."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    with pack(value, names) as parcel:
-        for segment in parcel.segments:  # one, or none
+    with pack(value, names, lists=True, room=Room(path.parent, available_memory)) as parcel:
+        for segment in parcel.segments:  # one, or none where nothing is large
             _write_data(_beside(path), segment)
         _write(path, pickle.dumps((head, parcel.code, bool(parcel.segments), parcel.devices)))
 

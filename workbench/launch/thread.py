@@ -112,7 +112,7 @@ class ThreadLauncher:
                     job.end("failed", error)
 
 
-class Left(RuntimeError):
+class GoesOn(RuntimeError):
     """Nobody here follows a job any longer, and it goes on."""
 
 
@@ -140,7 +140,7 @@ class JobDesk:
         began = time.perf_counter()
         status, error = self._job.run(self)
         self._end_pause()
-        left = isinstance(error, Left)
+        left = isinstance(error, GoesOn)
         if not left:
             self._post.put(self._ended or RunEnded(
                 status=status,
@@ -176,6 +176,10 @@ class JobDesk:
         reached = threading.Event()
         self._post.put(reached)
         reached.wait(seconds)
+
+    def printed(self, line: str) -> None:
+        """A line of another process that does the job."""
+        self._job.printed(line)
 
     def __call__(self, event: Event, /) -> None:
         """Post an event, and keep what the end will say."""

@@ -11,7 +11,7 @@ from workbench.commands import Mailbox
 from workbench.engine.runtime import check_device
 from workbench.launch import accelerate, attached, pool
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.opening import Opening
+from workbench.launch.protocol import Outlet
 from workbench.settings import Settings, SettingsError
 
 
@@ -51,14 +51,14 @@ def check(settings: Settings) -> None:
         accelerate.plan(settings, found.accelerator)
 
 
-def carry(assignment: Assignment, opening: Opening, inbox: Mailbox) -> Done:
+def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox) -> Done:
     """Have an assignment done where its settings say; behind it the task is as the job has left it."""
     found = where(assignment.settings)
     if found.strategy == "thread":
-        return assignment(opening, inbox)
+        return assignment(emit, inbox)
     if found.strategy == "launch":
-        return attached.carry(assignment, opening, inbox, accelerate.plan(assignment.settings, found.accelerator))
-    return pool.carry(assignment, found.accelerator, found.devices, opening, inbox)
+        return attached.carry(assignment, emit, inbox, accelerate.plan(assignment.settings, found.accelerator))
+    return pool.carry(assignment, found.accelerator, found.devices, emit, inbox)
 
 
 def _accelerator(settings: Settings) -> Literal["cpu", "cuda", "mps"]:

@@ -29,6 +29,7 @@ _CODES: dict[type, str] = {int: "q", float: "d", bool: "?"}
 _NONE = object()
 _MOST, _FEWEST, _BYTES = 1024, 16, 1 << 20
 _LARGE = 1 << 16
+_FRAME = b"\x95"
 _OWN = 3
 """References to an element that nobody else holds: the dict's, a local variable's, and an argument's."""
 
@@ -38,36 +39,40 @@ class ElementPickler(Pickler):
 
     def __init__(self, common: Mapping[int, int]) -> None:
         """common: the number of each of the common objects, by its id."""
-        self.file = io.BytesIO()
+        self._pieces: list[bytes] = []
         self.buffers: list[pickle.PickleBuffer] = []
-        super().__init__(self.file, self.buffers.append)
+        super().__init__(_Sink(self._pieces.append), self.buffers.append)
         self._common = common
 
     def persistent_id(self, obj: Any) -> Any:
         return self._common.get(id(obj))
 
-    def one(self, element: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    def one(self, element: Any) -> tuple[bytes, Sequence[pickle.PickleBuffer]]:
         """The pickle of one element, and what lies beside it."""
-        pickle.Pickler.dump(self, element)
-        made = self.file.getvalue(), list(self.buffers)
-        if len(made[0]) > _LARGE:
-            self.memo: dict[int, Any] = {}  # a large table would take its time to be cleared for each of the next
-        else:
-            self.clear_memo()
-        self.file.seek(0)
-        self.file.truncate()
-        self.buffers.clear()
-        return made
+        data = b""
+        try:
+            pickle.Pickler.dump(self, element)
+            data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            if data[2:3] == _FRAME and int.from_bytes(data[3:11], "little") == len(data) - 11:
+                data = data[:2] + data[11:]  # one frame, which need not be told
+            return data, tuple(self.buffers)
+        finally:
+            self._pieces.clear()
+            self.buffers.clear()
+            if len(data) > _LARGE:
+                self.memo: dict[int, Any] = {}  # a large table would take its time to be cleared for each of the next
+            else:
+                self.clear_memo()
+
+
+class _Sink:
+    """A file for a pickler that only appends."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self.write = write
 
 
 class _ElementUnpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, buffers: Sequence[memoryview], common: Sequence[Any]) -> None:
-        super().__init__(io.BytesIO(data), buffers=buffers)
-        self._common = common
-
-    def persistent_load(self, pid: int) -> Any:
-        return self._common[pid]
-
     def find_class(self, module: str, name: str) -> Any:
         return restored(super().find_class(module, name))
 
@@ -103,9 +108,9 @@ class Elements:
     """Any objects. Made empty and filled behind it, since what is common may refer to a list of these."""
 
     def __init__(self) -> None:
-        self._common: Sequence[Any] = ()
         self._held: dict[int, Any] = {}
         self._recent: deque[int] = deque()
+        self._pickler: ElementPickler | None = None
 
     def fill(
         self, data: Buffer, ends: Buffer, numbers: Buffer, numbers_ends: Buffer, common: Sequence[Any],
@@ -119,7 +124,9 @@ class Elements:
         self._ends, self._numbers, self._numbers_ends = (
             memoryview(one).cast("B").cast("q") for one in (ends, numbers, numbers_ends)
         )
-        self._common, self._held, self._lookup = common, changed, lookup
+        # The names of an object's attributes are interned when it is unpickled, and are to be these.
+        self._common = tuple(sys.intern(thing) if type(thing) is str else thing for thing in common)
+        self._held, self._lookup = changed, lookup
         each = len(self._data) // max(len(self), 1)
         self._most = min(max(_BYTES // max(each, 1), _FEWEST), _MOST)
 
@@ -142,10 +149,13 @@ class Elements:
 
     def _make(self, index: int) -> Any:
         data = self._data[self._ends[index] : self._ends[index + 1]]
-        buffers = self._buffers(index)
-        if not buffers and not self._common:
-            return pickle.loads(data)
-        return _ElementUnpickler(bytes(data), buffers, self._common).load()
+        unpickler: pickle.Unpickler
+        if self._numbers:
+            unpickler = _ElementUnpickler(io.BytesIO(data), buffers=self._buffers(index))
+        else:
+            unpickler = pickle.Unpickler(io.BytesIO(data))
+        unpickler.persistent_load = self._common.__getitem__  # type: ignore[method-assign]
+        return unpickler.load()
 
     def _buffers(self, index: int) -> list[memoryview]:
         if not self._numbers:
@@ -166,14 +176,15 @@ class Elements:
             self._held.pop(index, None)
 
     def _has_changed(self, index: int, element: Any) -> bool:
-        pickler = ElementPickler({id(thing): number for number, thing in enumerate(self._common)})
+        if self._pickler is None:
+            self._pickler = ElementPickler({id(thing): n for n, thing in enumerate(self._common)})
         try:
-            data, buffers = pickler.one(element)
+            data, buffers = self._pickler.one(element)
             now = data, _places(buffers)
             if now == (bytes(self._data[self._ends[index] : self._ends[index + 1]]), _places(self._buffers(index))):
                 return False
             # A pickle may differ in what two equal strings share: one that went the same way has the same.
-            data, buffers = pickler.one(self._make(index))
+            data, buffers = self._pickler.one(self._make(index))
             return now != (data, _places(buffers))
         except Exception:  # noqa: BLE001 - what cannot be compared is kept
             return True

@@ -15,7 +15,8 @@ import pickle
 import sys
 import types
 from array import array
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.share.elements import ATOMS, ElementPickler, Elements, Numbers
@@ -25,6 +26,8 @@ from workbench.share.pickling import Keep, Pickler, Unpickler, by_reference
 _TEXTS = frozenset({str, bytes})
 _SHORT = 40
 """Texts up to here are repeated in each pickle; longer ones that several elements share are common."""
+
+_SAMPLE, _MOST_FREQUENT = 256, 64
 
 _CODE = (type, types.FunctionType, types.MethodType, types.ModuleType)
 _ROUNDS = 4
@@ -187,14 +190,49 @@ class _Survey:
     def pack(self) -> None:
         """Make stand-ins of all lists that were met."""
         packer = self._packer = _Packer(self._outside)
+        others = {}
         for key, found in self.lists.items():
             numbers = Numbers.of(found)
             if numbers is not None:
                 self._stand_ins[key] = PackedList(numbers, range(len(numbers)))
             else:
-                self._stand_ins[key] = PackedList(packer.elements, packer.add(key, found))
+                others[key] = found
+        packer.give(_frequent([one for found in others.values() for one in found[:: max(1, len(found) // _SAMPLE)]]))
+        for key, found in others.items():
+            self._stand_ins[key] = PackedList(packer.elements, packer.add(key, found))
         packer.finish()
         self.devices = packer.devices
+
+
+class _Sampler(ElementPickler):
+    """Counts in how many elements each class, function and text is met."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.counts: Counter[int] = Counter()
+        self.met: dict[int, Any] = {}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
+            self.met[id(obj)] = obj
+            return None if by_reference(obj) else 0
+        if type(obj) is str and 2 < len(obj) <= _SHORT:
+            self.met[id(obj)] = obj
+        return None
+
+
+def _frequent(elements: Sequence[Any]) -> list[Any]:
+    """What many elements have in common, and few others: their classes, keys, labels."""
+    sampler, everything = _Sampler(), dict[int, Any]()
+    for element in elements:
+        sampler.one(element)
+        sampler.counts.update(sampler.met.keys())
+        everything |= sampler.met
+        sampler.met = {}
+    found = [everything[key] for key, count in sampler.counts.most_common(_MOST_FREQUENT) if count > len(elements) // 32 + 1]
+    # Texts are interned in the copy: of equal ones there is one.
+    texts = {thing: thing for thing in found if type(thing) is str}
+    return [thing for thing in found if type(thing) is not str or texts[thing] is thing]
 
 
 class _Packer(ElementPickler):
@@ -212,7 +250,7 @@ class _Packer(ElementPickler):
         self._kept: list[Any] = []
         self._things: list[Any] = []
         self._values: list[Any] = []
-        self._pieces: list[bytes] = []
+        self._pickles: list[bytes] = []
         self._beside: dict[int, list[int]] = {}
         self._again: set[int] = set()
         self._index = 0
@@ -221,7 +259,7 @@ class _Packer(ElementPickler):
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
         if kind in ATOMS and (kind not in _TEXTS or len(obj) <= _SHORT):
-            return None
+            return self.common.get(id(obj)) if kind is str else None
         if sys.getrefcount(obj) <= _ALONE or obj is self._element:
             return None
         return self._number_of(obj)
@@ -252,12 +290,17 @@ class _Packer(ElementPickler):
         self._things.append(obj)
         return number
 
+    def give(self, things: Sequence[Any]) -> None:
+        """These are common from the start."""
+        self._things += things
+        self.common |= {id(thing): number for number, thing in enumerate(self._things)}
+
     def add(self, key: int, found: list[Any]) -> range:
         """Pickle the elements of one more list; where they will be."""
         start, known = len(self._values), len(self._things)
         self._values += found
         for index in range(start, len(self._values)):
-            self._pieces.append(self._pickle(index))
+            self._pickles.append(self._pickle(index))
             if len(self._things) - known > 64 + (index - start) // 4:
                 raise _Unpackable({key})
         return range(start, len(self._values))
@@ -283,15 +326,15 @@ class _Packer(ElementPickler):
             for key in [key for key, index in self.inside.items() if index in again]:
                 del self.inside[key]
             for index in sorted(again):
-                self._pieces[index] = self._pickle(index)
-        beside = [self._beside.get(index, ()) for index in range(len(self._pieces))]
+                self._pickles[index] = self._pickle(index)
+        beside = [self._beside.get(index, ()) for index in range(len(self._pickles))]
         self.elements.fill(
-            b"".join(self._pieces),
-            array("q", [0, *itertools.accumulate(map(len, self._pieces))]),
+            b"".join(self._pickles),
+            array("q", [0, *itertools.accumulate(map(len, self._pickles))]),
             array("q", itertools.chain.from_iterable(beside)),
             array("q", [0, *itertools.accumulate(map(len, beside))]),
             tuple(self._things),
             {},
             lambda number: memoryview(self._extra[number]),
         )
-        self._pieces.clear()
+        self._pickles.clear()

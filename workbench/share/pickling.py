@@ -22,7 +22,7 @@ Keep = Callable[[pickle.PickleBuffer], None]
 class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """cloudpickle, with the bytes of storages and arrays left to `keep`."""
 
-    def __init__(self, file: io.BytesIO, keep: Keep) -> None:
+    def __init__(self, file: Any, keep: Keep) -> None:
         super().__init__(file, protocol=5, buffer_callback=keep)
         self.devices: set[str] = set()
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}

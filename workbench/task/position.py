@@ -133,11 +133,19 @@ class Positioned(Sampler[Any]):
         if isinstance(self.batches, KeyedBatches):
             self.batches.epoch = passes
 
+    @property
+    def dealt(self) -> tuple[int, int] | None:
+        """How many batches were dealt out in the latest pass, and a checksum of them; None: there was none."""
+        if self._pass is None:
+            return None
+        crcs = self._pass.crcs
+        return len(crcs), crcs[-1] if crcs else 0
+
     def position(self) -> State:
         """How the latest pass began, and what was dealt out of it so far."""
-        assert self._pass is not None
-        crcs = self._pass.crcs
-        return {**self._pass.begun, "handed": len(crcs), "ended": self._pass.ended, "crc": crcs[-1] if crcs else 0}
+        assert self._pass is not None and self.dealt is not None
+        handed, crc = self.dealt
+        return {**self._pass.begun, "handed": handed, "ended": self._pass.ended, "crc": crc}
 
     def replay(self, position: Mapping[str, Any], taken: int) -> list[str]:
         """Begin that pass again and leave out its first `taken` batches here; what is not as it was, in words.

@@ -1,0 +1,80 @@
+"""Whether a job of several ranks comes on, and what each of them does when it does not."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+from workbench.launch.member import Member
+from workbench.launch.messages import Look
+
+_EVERY = 1.0
+"""Seconds between two looks, at most."""
+_WRITING = 1.0
+"""Seconds that the ranks have to write their stacks."""
+
+
+class Watchdog:
+    """Asks rank 0 now and then how far it is. No rank can be ahead of another by more than a step, so one is enough."""
+
+    def __init__(self, members: Sequence[Member], timeout: float) -> None:
+        self._members, self._timeout = members, timeout
+        self._every = min(_EVERY, timeout / 4)
+        self._count = -1
+        self._waited = 0.0
+        self._looked = time.monotonic()
+        self._answered = True
+
+    def hear(self, count: int) -> None:
+        """How far rank 0 is."""
+        self._answered = True
+        if count != self._count:
+            self._count, self._waited = count, 0.0
+
+    def due(self) -> bool:
+        """Whether nothing has come on for too long; asked often, since time that nobody asked does not count."""
+        now = time.monotonic()
+        if now - self._looked < self._every:
+            return False
+        # A listener that took long, or a machine that slept, is not the ranks' fault.
+        self._waited += min(now - self._looked, 2 * self._every)
+        self._looked = now
+        if self._answered:
+            self._answered = False
+            self._members[0].tell(Look())
+        return self._waited > self._timeout
+
+    def report(self) -> str:
+        """In words: for how long, and what each rank does."""
+        stopped = [member.rank for member in self._members if member.state in ("T", "t")]
+        for member in self._members:
+            member.ask_for_stacks()
+        asked = [member for member in self._members if member.rank not in stopped]
+        until = time.monotonic() + _WRITING
+        while time.monotonic() < until and not all(member.stacks() for member in asked):
+            time.sleep(0.02)
+        time.sleep(0.05)  # the last lines
+        told = [f"rank {m.rank} of {len(self._members)}: {self._doing(m, stopped)}" for m in self._members]
+        return f"no rank has come on for {self._timeout:g} s (rank_timeout). " + _culprit(stopped) + "\n\n".join(["", *told])
+
+    def _doing(self, member: Member, stopped: Sequence[int]) -> str:
+        if member.rank in stopped:
+            return f"its process {member.pid} is stopped (SIGSTOP, or by a debugger)."
+        return "\n" + (_own_threads(member.stacks()) or "it did not say what it does.")
+
+
+def _culprit(stopped: Sequence[int]) -> str:
+    if not stopped:
+        return "One of them hangs, or takes longer than that for one update; this is what each does:"
+    return f"Rank {stopped[0]} is stopped, and the others wait for it:"
+
+
+def _own_threads(dump: str) -> str:
+    """The threads that do the job: not those that speak with the owner, or wait for work."""
+    threads = [part for part in re.split(r"\n\n|(?=^(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if part.strip()]
+    return "\n".join(part.rstrip() for part in threads if not _idle(part))
+
+
+def _idle(thread: str) -> bool:
+    return "_bootstrap" in thread and "workbench/launch/rank.py" in thread.replace("\\", "/")
