@@ -20,7 +20,7 @@ from workbench.engine.dry_run import dry_run
 from workbench.engine.trackers import followers
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.capture import CallSite
-from workbench.launch import jobs
+from workbench.launch import jobs, where
 from workbench.launch.evaluations import metrics_of, spec_to_predict
 from workbench.launch.folders import place_for, run_folder, run_to_export, weights_of
 from workbench.launch.listeners import Listener, Listeners
@@ -112,6 +112,7 @@ class Workbench:
         self.model = model
         self.root = Path(root)
         self._collate_fn = collate_fn
+        where.warm(self._settings)
         dry_run(self._task, self._settings)
         self._start = Start(self._task)
         self.summary = ModelSummary.of(self._task)
@@ -138,7 +139,9 @@ class Workbench:
 
     def set(self, **changes: Any) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
-        self._settings = self._settings.replace(**changes)
+        settings = self._settings.replace(**changes)
+        where.warm(settings)
+        self._settings = settings
         self._sets.append(changes)
         self._listeners.tell(Called(line("set", changes)))
         self._listeners.tell(SettingsSet(self._settings.model_dump()))

@@ -1,5 +1,6 @@
 """A Lightning module's fit as one rank takes it, or the only process; and both, held against each other."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from workbench.events import Logged, Message, StepsDone, Validated
 from workbench.launch.assignments import Training
 from workbench.settings import Settings
 from workbench.task.make import task_of
+from workbench.task.processes import RANK
 
 QUIET = {"max_epochs": 2, "lr": 0.05, "num_sanity_val_steps": 0}
 
@@ -51,13 +53,24 @@ def batches(n, size, seed=1):
     return DataLoader(pairs(n, seed), batch_size=size)
 
 
+def made(module, train, val=None, **settings):
+    """The task and the settings as the process has them that owns the bench, which is no rank."""
+    none = dict.fromkeys(("test", "loss", "scheduler", "metrics", "collate_fn"))
+    mark = os.environ.pop(RANK, None)
+    try:
+        task = task_of(module, train=train, val=val, optimizer=torch.optim.AdamW, **none)
+        chosen = Settings.make(**{**task.implied, **QUIET, **settings})
+        dry_run(task, chosen)
+        return task, chosen
+    finally:
+        if mark is not None:
+            os.environ[RANK] = mark
+
+
 def fit(module, train, val=None, **settings) -> dict[str, Any]:
     """What came of a fit: losses, what was logged, checks, weights, and what the module has seen."""
     torch.set_num_threads(1)
-    none = dict.fromkeys(("test", "loss", "scheduler", "metrics", "collate_fn"))
-    task = task_of(module, train=train, val=val, optimizer=torch.optim.AdamW, **none)
-    chosen = Settings.make(**{**task.implied, **QUIET, **settings})
-    dry_run(task, chosen)
+    task, chosen = made(module, train, val, **settings)
     module.seen.clear()
     heard = Heard()
     done = Training("t", task, chosen, None)(heard, Mailbox())
@@ -77,15 +90,23 @@ def fit(module, train, val=None, **settings) -> dict[str, Any]:
 
 def ranks(make, train, val=None, world=2, **settings) -> list[dict[str, Any]]:
     """The fit of each rank; train, val: how many samples, in batches of 4. All ranks have the same in the end."""
+    (found,) = each([make], train, val, world, **settings)
+    return found
+
+
+def each(makes, train, val=None, world=2, **settings) -> list[list[dict[str, Any]]]:
+    """`ranks` of several modules, one after the other in the same processes."""
 
     def rank():
-        return fit(make(), batches(train, 4), None if val is None else batches(val, 4, 2), **settings)
+        held_out = None if val is None else batches(val, 4, 2)
+        return [fit(make(), batches(train, 4), held_out, **settings) for make in makes]
 
-    found = on_ranks(world, rank)
-    for other in found[1:]:
-        torch.testing.assert_close(other["weights"], found[0]["weights"], rtol=0, atol=0)
-        for name in ("status", "epochs", "checks"):
-            assert other[name] == found[0][name]
+    found = [list(of_one) for of_one in zip(*on_ranks(world, rank), strict=True)]
+    for first, *others in found:
+        for other in others:
+            torch.testing.assert_close(other["weights"], first["weights"], rtol=0, atol=0)
+            for name in ("status", "epochs", "checks"):
+                assert other[name] == first[name]
     return found
 
 
@@ -94,20 +115,7 @@ def alone(make, train, val=None, world=2, **settings) -> dict[str, Any]:
     return fit(make(), batches(train, 4 * world), None if val is None else batches(val, 4 * world, 2), **settings)
 
 
-def same(one, other, what=("loss", "weights")):
-    """Equal to float tolerance."""
-    for name in what:
-        if name == "loss":
-            np.testing.assert_allclose(one[name], other[name], rtol=1e-4)
-        elif name == "weights":
-            torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-6)
-        else:
-            assert [step for step, _ in one[name]] == [step for step, _ in other[name]]
-            for (_, a), (_, b) in zip(one[name], other[name], strict=True):
-                assert {n: float(np.float32(v)) for n, v in a.items()} == _about(b)
-
-
-def _about(metrics):
-    import pytest
-
-    return {name: pytest.approx(value, rel=1e-4) for name, value in metrics.items()}
+def same(one, other):
+    """Losses and weights are equal to float tolerance."""
+    np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-4)
+    torch.testing.assert_close(one["weights"], other["weights"], rtol=1e-4, atol=1e-6)

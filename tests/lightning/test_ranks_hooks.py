@@ -1,10 +1,15 @@
 """Hooks on several ranks: each runs them, also one that has no batch, and what they see and change is of all ranks."""
 
+import os
+
 import pytest
 import torch
 
-from tests.lightning.ranked import Net, alone, batches, fit, ranks, same
+from tests.engine.ranked import Heard
+from tests.lightning.ranked import Net, alone, batches, each, made, ranks, same
 from tests.ranks import on_ranks
+from workbench.commands import Mailbox
+from workbench.launch.assignments import Evaluating, Training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,27 +57,22 @@ class Hand(Net):
         optimizer.step()
 
 
-@pytest.mark.parametrize("make", [Clamps, Unused, Steps, Hand])
-def test_an_update_is_that_of_one_process(make):
-    found = ranks(make, 24)
-    same(found[0], alone(make, 24))
-    assert found[0]["seen"] == found[1]["seen"]
+OWN = [Clamps, Unused, Steps, Hand]
 
 
-@pytest.mark.parametrize("make", [Steps, Hand])
-def test_windows(make):
-    """Whose backward it is shows at the last batch of a window alone; without such a hook they agree."""
-    same(ranks(make, 32, accumulate_grad_batches=2)[0], alone(make, 32, accumulate_grad_batches=2))
+@pytest.mark.parametrize("samples", [24, 20], ids=["whole rounds", "one rank has none"])
+def test_an_update_is_that_of_one_process(samples):
+    """20 samples: in the third round of each epoch rank 1 has no batch, and no gradient of the round before counts."""
+    for make, found in zip(OWN, each(OWN, samples), strict=True):
+        same(found[0], alone(make, samples))
+        assert len(found[0]["loss"]) == len(found[1]["loss"]) == 6
+        assert found[0]["seen"] == found[1]["seen"]
 
 
-@pytest.mark.parametrize("make", [Clamps, Unused, Steps])
-def test_a_rank_without_a_batch(make):
-    """Five batches: in the third round of each epoch rank 1 has none, and no gradient of the round before counts."""
-    found = ranks(make, 20)
-    whole = alone(make, 20)
-    same(found[0], whole)
-    assert len(found[0]["loss"]) == len(found[1]["loss"]) == 6
-    assert found[0]["seen"] == found[1]["seen"]
+def test_windows():
+    how = {"accumulate_grad_batches": 2}
+    for make, found in zip([Steps, Hand], each([Steps, Hand], 32, **how), strict=True):
+        same(found[0], alone(make, 32, **how))
 
 
 class LeavesOut(Net):
@@ -140,6 +140,8 @@ class Asks(Net):
             trainer.strategy.reduce_boolean_decision(self.global_rank == 0),
             trainer.strategy.reduce_boolean_decision(self.global_rank == 0, all=False),
         ]
+
+    def on_train_end(self):
         self.print("said once")
 
     def training_step(self, batch, batch_idx):
@@ -159,7 +161,7 @@ class Whole(Net):
         return sum((mean - half.mean(0)).square().sum() for half in y.chunk(2)) / 2 + self.loss(batch)
 
 
-def test_what_a_module_asks_its_trainer():
+def test_what_a_module_asks_its_trainer(capfd):
     found = ranks(Asks, 16)
     for rank, told in enumerate(found):
         place, many, gathered, *rest = told["seen"]
@@ -169,10 +171,6 @@ def test_what_a_module_asks_its_trainer():
         assert gathered["b"].tolist() == [0, 1]
         assert rest == ["from 0", 1.5, 3.0, False, True]
     same(found[0], alone(Whole, 16))
-
-
-def test_what_is_printed(capfd):
-    ranks(Asks, 16, max_epochs=1)
     assert capfd.readouterr().out.count("said once") == 1
 
 
@@ -199,39 +197,44 @@ class Data:
         return batches(8, 4, 2)
 
 
+class Scores(Net):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss(batch))
+
+
 def test_data_modules():
-    """One of the ranks of a machine prepares, all set up what they evaluate on, and all draw the same."""
-
-    def rank():
-        data, net = Data(), Net()
-        told = fit(net, data)
-        return told["status"], data.calls
-
-    first, second = on_ranks(2, rank)
-    assert first == ("finished", ["prepare_data", "setup fit", "teardown fit"])
-    assert second == ("finished", ["setup fit", "teardown fit"])
-
-
-def test_setup_of_an_evaluation_draws_the_same_on_all_ranks():
-    from tests.engine.ranked import Heard
-    from workbench.commands import Mailbox
-    from workbench.launch.assignments import Evaluating
-    from workbench.settings import Settings
-    from workbench.task.make import task_of
-
-    class Scores(Net):
-        def validation_step(self, batch, batch_idx):
-            self.log("val_loss", self.loss(batch))
+    """What was set up for fits when the bench was made stays; for an evaluation all set up, and draw the same."""
 
     def rank():
         torch.manual_seed(torch.distributed.get_rank())
-        data, none = Data(), dict.fromkeys(("val", "test", "loss", "scheduler", "metrics", "collate_fn"))
-        task = task_of(Scores(), train=data, optimizer=torch.optim.AdamW, **none)
-        heard = Heard()
-        Evaluating("t", task, Settings(), "val")(heard, Mailbox())
-        return data.calls, data.drawn, [e.metrics for e in heard if hasattr(e, "metrics")]
+        data, heard = Data(), Heard()
+        task, settings = made(Scores(), data)
+        Training("t", task, settings, None)(heard, Mailbox())
+        drawn = data.drawn
+        Evaluating("t", task, settings, "val")(heard, Mailbox())
+        assert drawn != data.drawn
+        return data.calls, data.drawn, heard[-1].metrics
 
     first, second = on_ranks(2, rank)
-    assert first[0] == ["prepare_data", *second[0]]
-    assert first[0][-2:] == ["setup validate", "teardown validate"]
-    assert first[1:] == second[1:]
+    assert first[0] == ["prepare_data", "setup fit", "teardown fit", "setup validate", "teardown validate"]
+    assert first == second
+    assert first[2]
+
+
+def test_one_process_of_each_machine_prepares():
+    """Where a job runs on several machines; or one of all, where the data lie in one place."""
+
+    class Everywhere(Data):
+        prepare_data_per_node = False
+
+    def rank():
+        os.environ |= {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(torch.distributed.get_rank() % 2)}
+        told = []
+        for data in (Data(), Everywhere()):
+            task, settings = made(Net(), data)
+            data.calls.clear()
+            with task.running(settings):
+                told.append("prepare_data" in data.calls)
+        return told
+
+    assert on_ranks(4, rank) == [[True, True], [False, False], [True, False], [False, False]]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.lightning.ranked import Net, alone, ranks, same
+from tests.lightning.ranked import Net, alone, each, ranks, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,23 +90,26 @@ class ClosuresSeen(Closures):
         self.seen.append(self.net[0].weight.grad.norm().item())
 
 
-@pytest.mark.parametrize("make", [InTurn, ByFrequency, Manual, SometimesManual, Closures, ClosuresSeen])
-def test_as_one_process(make):
-    found = ranks(make, 24, log_every_n_steps=1)
-    other = alone(make, 24, log_every_n_steps=1)
-    same(found[0], other)
-    assert found[0]["seen"] == found[1]["seen"] == pytest.approx(other["seen"], rel=1e-4)
+WAYS = [InTurn, ByFrequency, Manual, SometimesManual, Closures, ClosuresSeen]
 
 
-@pytest.mark.parametrize("make", [InTurn, Manual])
-def test_windows(make):
-    how = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.3}
-    same(ranks(make, 32, **how)[0], alone(make, 32, **how))
+def as_one_process(makes, samples, **settings):
+    for make, found in zip(makes, each(makes, samples, **settings), strict=True):
+        other = alone(make, samples, **settings)
+        same(found[0], other)
+        assert found[0]["seen"] == found[1]["seen"] == pytest.approx(other["seen"], rel=1e-3)
 
 
-@pytest.mark.parametrize("make", [InTurn, Closures])
-def test_a_rank_without_a_batch(make):
-    same(ranks(make, 20)[0], alone(make, 20))
+def test_as_one_process():
+    as_one_process(WAYS, 24)
+
+
+def test_windows():
+    as_one_process([InTurn, Manual], 32, accumulate_grad_batches=2, gradient_clip_val=0.3)
+
+
+def test_a_rank_without_a_batch():
+    as_one_process([InTurn, Closures, ClosuresSeen], 20)
 
 
 def test_manual_rounds_that_do_not_go_round():

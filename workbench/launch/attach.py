@@ -10,8 +10,8 @@ from typing import Any
 from workbench.commands import Command, Mailbox
 from workbench.events import Status, Validated
 from workbench.launch.attached import Follower
-from workbench.launch.failures import LaunchError
 from workbench.launch.protocol import WORKERS, Desk, Job
+from workbench.launch.remains import LaunchError
 from workbench.launch.thread import JobDesk
 from workbench.runs import control
 from workbench.runs.alive import identity

@@ -15,12 +15,12 @@ from workbench.commands import Command, Mailbox
 from workbench.engine import extras
 from workbench.engine.checkpoint import fill, load_weights, peek, tensors_of
 from workbench.events import Message, RunEnded
-from workbench.launch import accelerate, failures, order, sealed
+from workbench.launch import accelerate, order, remains, sealed
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.failures import LaunchError
 from workbench.launch.opening import Opening
 from workbench.launch.order import FOLDER, VALUE
 from workbench.launch.protocol import Away, Desk, Outlet
+from workbench.launch.remains import LaunchError
 from workbench.launch.thread import GoesOn
 from workbench.runs import control
 from workbench.runs.alive import is_alive
@@ -147,20 +147,20 @@ class Follower:
 
     def error(self, end: RunEnded) -> BaseException:
         """The error that a run has ended with: its own where that can be had, else in its words."""
-        root = failures.root(self._run / FOLDER)
+        root = remains.root(self._run / FOLDER)
         if root is not None and end.error == f"{type(root.error).__name__}: {root.error}":
             return _with_place(root)
         return LaunchError(f"{self._run.name} failed: {end.error}")
 
     def failed(self) -> BaseException:
         """The error of a run that ended without saying so."""
-        root = failures.root(self._run / FOLDER)
+        root = remains.root(self._run / FOLDER)
         if root is not None:
             return _with_place(root)
         return LaunchError(f"the process of {self._run.name} ended without ending the run.{_last_lines(self._run)}")
 
 
-def _with_place(root: failures.Failure) -> BaseException:
+def _with_place(root: remains.Failure) -> BaseException:
     from workbench.launch.child import RemoteTraceback
 
     root.error.__cause__ = RemoteTraceback(root.text)

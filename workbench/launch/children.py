@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from workbench.launch.server import Kind
@@ -67,7 +68,7 @@ class Child:
         """What to read from, and what to call then; not the channel."""
         yield self._status.fileno(), self._hear_status
         for name, fd in self._pipes.items():
-            yield fd, lambda name=name: self._hear_lines(name)
+            yield fd, partial(self._hear_lines, name)
 
     def kill(self) -> None:
         """End it with everything that it started; `over` once that is done."""

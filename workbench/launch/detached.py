@@ -25,7 +25,7 @@ import torch.distributed as dist
 from workbench.commands import Change, Command, Mailbox
 from workbench.engine.runtime import RANK
 from workbench.events import Event, Message, Status
-from workbench.launch import failures, order, sealed
+from workbench.launch import order, remains, sealed
 from workbench.launch.opening import Opening
 from workbench.launch.order import FOLDER, VALUE, Around, Order
 from workbench.launch.protocol import Desk, Job
@@ -60,15 +60,15 @@ def main(run: Path) -> int:
         return code
     except BaseException as error:  # noqa: BLE001 - it is told, whatever it is
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends all as soon as one has failed
-        failure = failures.of(error, rank, world)
-        failures.leave(run / FOLDER, failure)
+        failure = remains.of(error, rank, world)
+        remains.leave(run / FOLDER, failure)
         print(f"rank {rank}:\n{failure.text}", file=sys.stderr, flush=True)
         return 1
 
 
 def _told_to_end(number: int, frame: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise failures.Ended(f"signal {number}")
+    raise remains.Ended(f"signal {number}")
 
 
 def _join(world: int, timeout: float) -> None:
@@ -134,10 +134,10 @@ class _Work:
 
     def _fail(self, emit: Desk, error: BaseException) -> NoReturn:
         """Tell what really ended the job, which may be another rank's error."""
-        mine = failures.of(error, 0, self._world)
+        mine = remains.of(error, 0, self._world)
         print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
-        root = failures.root(self._run / FOLDER, mine) or mine
-        failures.leave(self._run / FOLDER, mine)
+        root = remains.root(self._run / FOLDER, mine) or mine
+        remains.leave(self._run / FOLDER, mine)
         emit(Message(f"{root.where}:\n{root.text}", "error", self._given.assignment.updates))
         raise root.error
 
@@ -191,6 +191,8 @@ class _Unheard:
     def __call__(self, event: Event, /) -> None: ...
 
     def settle(self, seconds: float = 3.0) -> None: ...
+
+    def printed(self, line: str) -> None: ...
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from typing import Any
 from workbench.commands import Mailbox
 from workbench.events import Event, StepsDone
 from workbench.launch import letter
-from workbench.launch.channel import Received, close_all
+from workbench.launch.channel import Received
 from workbench.launch.left import Left
 from workbench.launch.member import Member
-from workbench.launch.messages import Ended, Leave, Look, Rest, Seen, Settle, Settled, Work
+from workbench.launch.messages import Ended, Leave, Rest, Seen, Settle, Settled, Work
 from workbench.launch.protocol import Outlet
 from workbench.launch.watchdog import Watchdog
 from workbench.share.parcel import Parcel, unpack

@@ -191,7 +191,7 @@ class FindBatchSize(BenchWork):
                 return self._search(emit, inbox, trial)
         names = tuple(name for name, p in self._task.model.named_parameters() if p.requires_grad)
         self._tell_start(emit, f"{ranks} x {found.accelerator}", names, ranks)
-        trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, inbox, ranks)
+        trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, emit, inbox, ranks)
         return self._search(emit, inbox, trial, ranks)
 
     def _tell_start(self, emit: Desk, device: str, names: tuple[str, ...], ranks: int = 1) -> None:

@@ -59,4 +59,4 @@ class Opening:
         self.outlet.settle(seconds)
 
     def printed(self, line: str) -> None:
-        self._emit.printed(line)
+        self.outlet.printed(line)

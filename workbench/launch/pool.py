@@ -11,17 +11,21 @@ import contextlib
 import itertools
 import os
 import selectors
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 
 from workbench.commands import Mailbox
+from workbench.events import Event, Message, RunStarted
+from workbench.instruments.memory import available_memory
 from workbench.launch import forked, letter
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.child import request
 from workbench.launch.causes import cause
+from workbench.launch.child import request
 from workbench.launch.following import Course, Following
 from workbench.launch.forked import ServerError
 from workbench.launch.member import Member
@@ -29,6 +33,8 @@ from workbench.launch.messages import Place
 from workbench.launch.places import backend, device, environment
 from workbench.launch.protocol import Outlet
 from workbench.share.parcel import pack
+from workbench.share.room import Room
+from workbench.share.shelf import Shelf
 
 _GRACE = 5.0
 _numbers = itertools.count()
@@ -86,10 +92,11 @@ _working = threading.Lock()
 
 def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: Outlet, inbox: Mailbox) -> Done:
     """Have ranks do an assignment; behind it the task here is as they have left it. Its errors are raised."""
-    with _working, _letter(assignment, len(devices)) as handles:
-        course = _done_by(_ready(accelerator, devices), assignment, handles, emit, inbox)
+    with _working, _letter(assignment, len(devices)) as (handles, note):
+        outlet = _Noted(emit, note)
+        course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
         if _never_began(course):  # the server died between two jobs
-            course = _done_by(_ready(accelerator, devices), assignment, handles, emit, inbox)
+            course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
     assignment.updates = course.updates
     if course.left is not None:
         course.left.put(assignment.task)
@@ -152,15 +159,34 @@ def _drop(pool: Pool) -> None:
             pool.close()
 
 
+_shelf = Shelf()
+"""The large data of the latest job, which the next one finds there."""
+
+
 @contextlib.contextmanager
-def _letter(assignment: Assignment, ranks: int) -> Iterator[list[int]]:
-    """The job, packed once for all ranks; inside, its file descriptors."""
+def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
+    """The job, packed once for all ranks; inside, its file descriptors, and what is to be told of how it was packed."""
     threads = max(1, torch.get_num_threads() // ranks)
     names = {name.lstrip("_"): part for name, part in vars(assignment.task).items()}
-    with pack(assignment, names={**names, "the job": assignment}) as parcel:
+    room = Room(Path(tempfile.gettempdir()), available_memory)
+    packed = pack(assignment, {**names, "the job": assignment}, lists=True, shelf=_shelf, room=room)
+    with packed as parcel:
         cover, handles = letter.write(request(assignment.kind, threads), [parcel])
         with cover:
-            yield [handle for handle in handles if isinstance(handle, int)]
+            yield [handle for handle in handles if isinstance(handle, int)], parcel.note
+
+
+class _Noted:
+    """An outlet that tells behind the job's beginning how its data was packed."""
+
+    def __init__(self, emit: Outlet, note: str | None) -> None:
+        self._emit, self._note = emit, note
+        self.settle, self.printed = emit.settle, emit.printed
+
+    def __call__(self, event: Event, /) -> None:
+        self._emit(event)
+        if self._note is not None and isinstance(event, RunStarted):
+            self._emit(Message(self._note, "warning"))
 
 
 def _never_began(course: Course) -> bool:

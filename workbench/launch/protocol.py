@@ -90,6 +90,12 @@ class Job(Generic[T]):
         self._error: BaseException | None = None
         self.ended = threading.Event()
         self._left: threading.Event | None = None
+        self._output: deque[str] = deque(maxlen=1000)
+
+    @property
+    def output(self) -> list[str]:
+        """What the ranks of a pool have printed for it, line by line; the last 1000. They are shown as they come, too."""
+        return list(self._output)
 
     @property
     def settings(self) -> Settings:
@@ -228,6 +234,10 @@ class Job(Generic[T]):
             self._began = time.time()
         elif isinstance(event, RunEnded):
             self._status = event.status
+
+    def printed(self, line: str) -> None:
+        """One more line of its output."""
+        self._output.append(line)
 
     def end(self, status: Status, error: BaseException | None) -> None:
         """It is over, and everybody has heard; or ("running") nobody here follows it any longer."""

@@ -115,7 +115,7 @@ class _Rank:
     def _say(self, message: Ended | Rest, parcels: Sequence[Parcel]) -> None:
         flush()
         cover, handles = letter.write(None, parcels)
-        segments = [cover, *(parcel.segment for parcel in parcels if parcel.segment is not None)]
+        segments = [cover, *(segment for parcel in parcels for segment in parcel.segments)]
         self._sender.send(message, [handle for handle in handles if isinstance(handle, int)], segments)
 
     def _hear(self) -> None:
@@ -145,7 +145,7 @@ def _form(place: Place) -> None:
     if place.device is not None:
         torch.cuda.set_device(place.device)
     if place.world > 1:
-        store = dist.FileStore(place.store, place.world)
+        store = dist.FileStore(place.store, place.world)  # type: ignore[attr-defined]
         dist.init_process_group(
             place.backend, store=store, rank=place.rank, world_size=place.world, timeout=_LONG
         )

@@ -71,14 +71,14 @@ class Searching(Assignment):
 
 
 def trials_of_ranks(
-    id: str, task: Task, settings: Settings, request: BatchSizeRequest, inbox: Mailbox, ranks: int
+    id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: Outlet, inbox: Mailbox, ranks: int
 ) -> TrialOf:
     """A `trial(size)` that these settings' ranks make; one that dies for want of memory has made it a failed one."""
 
     def trial(size: int) -> Trial:
         trying = Trying(id, task, settings, request, size)
         try:
-            done = where.carry(trying, _Unheard(), _Overheard(inbox))
+            done = where.carry(trying, _Lines(emit), _Overheard(inbox))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -93,14 +93,20 @@ def trials_of_ranks(
     return trial
 
 
-class _Unheard:
-    """A trial is told as a whole, by the search; what its ranks say on the way is nobody's."""
+class _Lines:
+    """Of a trial only what its ranks print is heard; the rest the search tells as a whole."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
 
     def __call__(self, event: Event, /) -> None:
         pass
 
     def settle(self, seconds: float = 3.0) -> None:
         pass
+
+    def printed(self, line: str) -> None:
+        self._outlet.printed(line)
 
 
 class _Overheard(Mailbox):

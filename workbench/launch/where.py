@@ -51,6 +51,13 @@ def check(settings: Settings) -> None:
         accelerate.plan(settings, found.accelerator)
 
 
+def warm(settings: Settings) -> None:
+    """Start ahead what the jobs of a bench with these settings will want; returns at once."""
+    found = where(settings)
+    if found.strategy == "pool":
+        pool.warm(found.accelerator, found.devices)
+
+
 def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox) -> Done:
     """Have an assignment done where its settings say; behind it the task is as the job has left it."""
     found = where(assignment.settings)

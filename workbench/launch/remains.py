@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.instruments.finite import NonFiniteError
 from workbench.launch import sealed
-from workbench.share.parcel import pack, unpack
+from workbench.launch.worker import pack_error
+from workbench.share.parcel import unpack
 
 _NAME = "error-"
 _ECHOES = (
@@ -97,18 +97,8 @@ def root(folder: Path, mine: Failure | None = None) -> Failure | None:
         time.sleep(0.05)
 
 
-def clear(folder: Path, ranks: Sequence[int]) -> None:
-    """They are told, and need not stay."""
-    for rank in ranks:
-        sealed.remove(folder / f"{_NAME}{rank}")
-
-
 def _sendable(error: BaseException) -> BaseException:
-    """The error, without what hangs on it, if it can be sent; else its name and text."""
-    try:
-        with pack(error) as parcel:
-            if type(unpack(parcel)) is type(error):
-                return error
-    except Exception:  # noqa: BLE001 - then as words
-        pass
-    return LaunchError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+    """The error without what hangs on it, of its own type if that can be sent."""
+    with pack_error(error) as parcel:
+        sent: BaseException = unpack(parcel)
+    return sent

@@ -1,0 +1,145 @@
+"""The script of a run of several processes repeats it on as many, to the last bit, and says how to start it so."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+import workbench as wb
+from tests.export.export_running import check, lint, make_bench, run_alone
+from tests.ranks import on_ranks
+from workbench.commands import Inbox, Mailbox
+from workbench.events import Event, RunStarted
+from workbench.export.errors import ExportError
+from workbench.launch import pool
+from workbench.launch.assignments import Assignment, Done
+from workbench.launch.protocol import Outlet
+from workbench.runs.run import Run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+# Nine batches of 8, the last of 2: in the last round rank 1 has none. One batch of the validation is short.
+COMMON = "batch_size=8, max_epochs=2, devices=2, accelerator='cpu'"
+PAIR = f"model, train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=F.cross_entropy, {COMMON}"
+
+
+class Heard(list[Event]):
+    """An outlet that keeps what comes."""
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+    def settle(self, seconds: float = 3.0) -> None:
+        """All of it is here."""
+
+
+def as_rank(assignment: Assignment) -> tuple[Done, list[Event], int, list[dict[str, Any]]]:
+    """One rank's part, and what came of it."""
+    heard = Heard()
+    done = assignment(heard, Mailbox())
+    said = list(heard) if dist.get_rank() == 0 else []
+    return done, said, assignment.updates, [module.state_dict() for module in assignment.task.modules]
+
+
+def carry(assignment: Any, accelerator: str, devices: tuple[int, ...], emit: Outlet, inbox: Inbox) -> Done:
+    """As the pool does it: children of the fork server, who write no checkpoints here."""
+    assignment._folder = None
+    done, said, assignment.updates, states = on_ranks(len(devices), as_rank, assignment)[0]
+    for event in said:
+        emit(event)
+    for module, state in zip(assignment.task.modules, states, strict=True):
+        module.load_state_dict(state)
+    return done  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def children_for_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "carry", carry)
+
+
+CASES = {
+    "windows, clipping, a schedule, averages with batch norm, metrics, checks within epochs": (
+        f"{PAIR}, accumulate_grad_batches=2, gradient_clip_val=0.5, lr_schedule='cosine', warmup=2, weight_averaging='ema', "
+        "val_check_interval=2, metrics={'right': lambda o, t: (o.argmax(1) == t).float()}, "
+        "early_stopping=[wb.EarlyStopping(monitor='train_loss', patience=9)]",
+        "",
+    ),
+    "an object that trains itself, loader workers, mixed precision": (
+        f"Own(), train=Noisy(), val=(x[:5], y[:5]), {COMMON}, num_workers=1, drop_last=True, precision='bf16-mixed'",
+        "class Noisy(torch.utils.data.Dataset):\n    def __len__(self):\n        return 90\n\n"
+        "    def __getitem__(self, i):\n        return x[i] + torch.rand(8), y[i]\n\n\n"
+        "class Own(Net):\n    lr = 0.01\n\n"
+        "    def training_step(self, batch, batch_idx):\n"
+        "        return F.cross_entropy(self(batch[0] + torch.rand(1)), batch[1])\n\n"
+        "    def validation_step(self, batch):\n        self.log('val_loss', F.cross_entropy(self(batch[0]), batch[1]))\n\n"
+        "    def configure_optimizers(self):\n        made = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)\n"
+        "        return [made], [torch.optim.lr_scheduler.StepLR(made, 1, 0.5)]\n",
+    ),
+    "parameters without a gradient, a stream and a sampler that draw": (
+        f"net, train=Stream(), val=torch.utils.data.DataLoader(data, 8, sampler=sampler), loss=F.cross_entropy, {COMMON}",
+        "import random\n\nimport numpy as np\n\n\nclass Stream(torch.utils.data.IterableDataset):\n    def __iter__(self):\n"
+        "        for i in np.random.permutation(66):\n            yield x[i] + random.random() + torch.rand(8), y[i]\n\n\n"
+        "data = torch.utils.data.TensorDataset(x, y)\n"
+        "sampler = torch.utils.data.WeightedRandomSampler(torch.ones(100), 30)\n"
+        "net = Net()\nnet.unused = nn.Linear(2, 2)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_two_processes(name: str, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, *CASES[name])
+    run = bench.fit().result()
+    script = bench.export(tmp_path / "out" / "train.py")
+    lint(script)
+    assert "torchrun --nproc-per-node 2 train.py    (as the run was made: 2 processes)" in script.read_text()
+    outcome = run_alone(TORCHRUN, script, tmp_path / "two")
+    assert "Made on" not in outcome.said
+    check(bench, run, outcome)
+    bench.close()
+
+
+def test_on_another_number_of_processes(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, f"{PAIR}, lr_schedule='linear'")
+    bench.fit().result()
+    one = run_alone([sys.executable], bench.export(tmp_path / "train.py"), tmp_path / "one")
+    assert one.said.startswith("Made on 2 processes; with 1 each update takes 1/2 times as many samples.\n")
+    assert len(one.losses) == 2 * 9
+    assert np.isfinite(one.losses).all()
+    assert one.lrs[-1] == pytest.approx(one.lrs[0] / 18)  # the schedule has the length of this run
+
+
+HEARS = (
+    "class Own(Net):\n    def training_step(self, batch, batch_idx):\n        return F.cross_entropy(self(batch[0]), batch[1])\n\n"
+    "    def on_before_optimizer_step(self, optimizer):\n        self.seen = True\n\n"
+    "    def configure_optimizers(self):\n        return torch.optim.SGD(self.parameters(), lr=0.1)\n"
+)
+ALONE = "train=(x, y), max_epochs=1, accelerator='cpu'"
+REFUSED = {
+    "a run of 2 processes in which the optimizer evaluates the loss again yet": (
+        f"model, {ALONE}, loss=F.cross_entropy, optimizer=torch.optim.LBFGS", "",
+    ),
+    r"a run of 2 processes in which the model has a say within updates \(on_before_optimizer_step\) yet": (f"Own(), {ALONE}", HEARS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("match", REFUSED)
+def test_what_only_one_process_repeats(match: str, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, *REFUSED[match])
+    run = of_two(bench.fit().result())
+    with pytest.raises(ExportError, match=match):
+        bench.export(tmp_path / "train.py", run=run)
+    assert not (tmp_path / "train.py").exists()
+
+
+def of_two(run: wb.Run) -> wb.Run:
+    """The same record, as if two processes had made it."""
+    events = [dataclasses.replace(e, ranks=2) if isinstance(e, RunStarted) else e for e in run.events]
+    return Run.from_events(events, run.folder)

@@ -1,0 +1,75 @@
+"""What tests of the pool share: a small bench, and what there is of processes and shared memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from workbench import Workbench
+from workbench.events import StepsDone
+from workbench.launch import forked
+
+DEVICES = 2
+
+
+class Net(nn.Module):
+    """Two layers; `on_step(rank, step)` is called before each forward of training, in whichever process."""
+
+    def __init__(self, on_step: Callable[[int, int], Any] = lambda rank, step: None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.on_step = on_step
+        self.steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and "RANK" in os.environ:
+            self.on_step(int(os.environ["RANK"]), self.steps)
+            self.steps += 1
+        out: Tensor = self.layers(x)
+        return out
+
+
+def net(*args: Any) -> Net:
+    torch.manual_seed(1)
+    return Net(*args)
+
+
+def data(n: int = 48) -> tuple[Tensor, Tensor]:
+    numbers = torch.Generator().manual_seed(0)
+    return torch.randn(n, 5, generator=numbers), torch.randint(0, 3, (n,), generator=numbers)
+
+
+def bench(model: nn.Module, root: Path, **given: Any) -> Workbench:
+    usual = {"train": data(), "loss": F.cross_entropy, "batch_size": 4, "max_epochs": 2, "lr": 0.05}
+    where = {"devices": DEVICES, "accelerator": "cpu", "root": root}
+    return Workbench(model, **{**usual, **where, **given})
+
+
+def losses(job: Any) -> list[float]:
+    return [float(v) for event in job.events if isinstance(event, StepsDone) for v in event.array("loss")]
+
+
+def ranks() -> list[psutil.Process]:
+    """The processes of the server: ranks, and whatever is left of them."""
+    return psutil.Process(forked.server().process.pid).children(recursive=True)
+
+
+def shared() -> tuple[set[str], int]:
+    """What lies in shared memory: names, and this process's segments."""
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    return set(os.listdir("/dev/shm")), sum("memfd" in link for link in links)
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
