@@ -15,7 +15,9 @@ from tests.engine.test_feeds_position import Noisy
 from tests.engine.test_ranks_data import Stream
 from tests.ranks import on_ranks
 from workbench.commands import Stop
+from workbench.engine import keeper
 from workbench.engine.checkpoint import read_state
+from workbench.engine.plain import NotPlainError
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.task.protocol import TaskError
 
@@ -131,7 +133,8 @@ def test_a_checkpoint_in_the_middle_and_one_behind_an_epoch(tmp_path):
         return [(point.step, point.epoch) for point in points], whole.counters
 
     (points, counters), *others = on_ranks(3, rank)
-    assert points == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 2)] and counters[0] == 6
+    assert points == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (6, 2)]
+    assert counters[0] == 6
     assert all(other == (points, counters) for other in others)
 
 
@@ -143,7 +146,8 @@ def test_the_best_are_chosen_alike_and_written_once(tmp_path):
 
     first, other = on_ranks(2, rank)
     assert first[:2] == other[:2]
-    assert first[2] and not other[2], "rank 0 alone writes, and says so"
+    assert first[2], "nothing was written"
+    assert not other[2], "rank 0 alone writes, and says so"
     values = {step: metrics["val_loss"] for step, _, metrics in first[1]}
     assert {name[:8] for name, _ in first[0]} == {f"{step:08d}" for step in [*sorted(values, key=values.get)[:2], 28]}
 
@@ -206,20 +210,15 @@ def test_the_checkpoint_of_one_process_goes_on_on_ranks(tmp_path):
     assert torch.equal(weight, other)
 
 
-class Odd(nn.Sequential):
-    """One rank has something that no checkpoint can keep."""
-
-    def get_extra_state(self):
-        return object() if dist.get_rank() else {}
-
-    def set_extra_state(self, state):
-        pass
-
-
 def test_what_one_rank_cannot_keep_is_told_and_no_rank_waits(tmp_path):
+    def refuse(*_):
+        raise NotPlainError("the model holds a Thing")
+
     def rank():
-        return Fit(supervised(Odd(*plain_net())), settings_of(batch_size=4, max_epochs=1), tmp_path).said
+        if dist.get_rank():
+            keeper.state_of = refuse
+        return Fit(supervised(plain_net()), settings_of(batch_size=4, max_epochs=1), tmp_path).said
 
     said, _ = on_ranks(2, rank)
-    assert any("checkpoints have weights alone" in text for text in said)
+    assert any("checkpoints have weights alone, and no fit can go on from them: the model holds a Thing" in text for text in said)
     assert not list_checkpoints(tmp_path)[-1].resumable

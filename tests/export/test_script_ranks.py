@@ -5,21 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 
 import workbench as wb
 from tests.export.export_running import check, lint, make_bench, run_alone
-from tests.ranks import on_ranks
-from workbench.commands import Inbox, Mailbox
-from workbench.events import Event, RunStarted
+from workbench.events import RunStarted
 from workbench.export.errors import ExportError
-from workbench.launch import pool
-from workbench.launch.assignments import Assignment, Done
-from workbench.launch.protocol import Outlet
 from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -28,40 +21,6 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 # Nine batches of 8, the last of 2: in the last round rank 1 has none. One batch of the validation is short.
 COMMON = "batch_size=8, max_epochs=2, devices=2, accelerator='cpu'"
 PAIR = f"model, train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=F.cross_entropy, {COMMON}"
-
-
-class Heard(list[Event]):
-    """An outlet that keeps what comes."""
-
-    def __call__(self, event: Event) -> None:
-        self.append(event)
-
-    def settle(self, seconds: float = 3.0) -> None:
-        """All of it is here."""
-
-
-def as_rank(assignment: Assignment) -> tuple[Done, list[Event], int, list[dict[str, Any]]]:
-    """One rank's part, and what came of it."""
-    heard = Heard()
-    done = assignment(heard, Mailbox())
-    said = list(heard) if dist.get_rank() == 0 else []
-    return done, said, assignment.updates, [module.state_dict() for module in assignment.task.modules]
-
-
-def carry(assignment: Any, accelerator: str, devices: tuple[int, ...], emit: Outlet, inbox: Inbox) -> Done:
-    """As the pool does it: children of the fork server, who write no checkpoints here."""
-    assignment._folder = None
-    done, said, assignment.updates, states = on_ranks(len(devices), as_rank, assignment)[0]
-    for event in said:
-        emit(event)
-    for module, state in zip(assignment.task.modules, states, strict=True):
-        module.load_state_dict(state)
-    return done  # type: ignore[no-any-return]
-
-
-@pytest.fixture(autouse=True)
-def children_for_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "carry", carry)
 
 
 CASES = {

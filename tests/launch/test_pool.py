@@ -228,14 +228,13 @@ def test_whatever_a_module_keeps_comes_back(tmp_path: Path) -> None:
 def test_a_layer_that_is_made_while_it_trains(tmp_path: Path) -> None:
     class Growing(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out = super().forward(x)
-            if self.steps == 2 and "extra" not in self._modules:
+            if "extra" not in self._modules and "RANK" in os.environ:
                 self.extra = nn.Linear(2, 2)
-            return out
+            return super().forward(x)
 
     torch.manual_seed(1)
     model = Growing()
-    bench(model, tmp_path, devices=1, strategy="pool").fit().result()
+    bench(model, tmp_path).fit().result()
     assert isinstance(model.extra, nn.Linear)
 
 
@@ -248,7 +247,7 @@ def test_code_is_as_it_is_when_the_job_begins(tmp_path: Path, monkeypatch: pytes
         scale = 1.0
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if "WORKBENCH_KERNEL" not in globals() and self.training:
+            if self.training:
                 import users  # type: ignore[import-not-found]
 
                 print(self.scale, users.FACTOR)
@@ -308,7 +307,7 @@ def collate(samples):
 FACTOR = 0.5
 torch.ones(3) @ torch.ones(3)
 bench = wb.Workbench(Net(), train=Noise(), collate_fn=collate, loss=nn.functional.cross_entropy, batch_size=4, num_workers=1,
-                     devices=2, accelerator="cpu", max_epochs=1, optimizer=lambda params, lr, weight_decay: torch.optim.SGD(params, lr))
+                     devices=2, accelerator="cpu", max_epochs=1, optimizer=lambda params, lr: torch.optim.SGD(params, lr))
 for _ in range(2):
     print(bench.fit().result().status)
 bench.fit()

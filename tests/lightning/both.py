@@ -32,7 +32,7 @@ def trainer(**settings):
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    return pl.Trainer(accelerator="cpu", devices=1, **quiet, **{"max_epochs": 1, **settings})
+    return pl.Trainer(accelerator="cpu", **quiet, **{"devices": 1, "max_epochs": 1, **settings})
 
 
 class Losses(pl.Callback):

@@ -1,7 +1,5 @@
 """Hooks on several ranks: each runs them, also one that has no batch, and what they see and change is of all ranks."""
 
-import os
-
 import pytest
 import torch
 
@@ -10,6 +8,8 @@ from tests.lightning.ranked import Net, alone, batches, each, made, ranks, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.launch.assignments import Evaluating, Training
+from workbench.task import lightning_setup
+from workbench.task.processes import Place
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,7 +57,19 @@ class Hand(Net):
         optimizer.step()
 
 
-OWN = [Clamps, Unused, Steps, Hand]
+class Teacher(Net):
+    """A second network follows the first, as of each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher = torch.nn.Linear(3, 8).requires_grad_(False)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        for one, other in zip(self.teacher.parameters(), self.net[0].parameters(), strict=True):
+            one.data.lerp_(other.data, 0.5)
+
+
+OWN = [Clamps, Unused, Steps, Hand, Teacher]
 
 
 @pytest.mark.parametrize("samples", [24, 20], ids=["whole rounds", "one rank has none"])
@@ -221,20 +233,18 @@ def test_data_modules():
     assert first[2]
 
 
-def test_one_process_of_each_machine_prepares():
+@pytest.mark.parametrize(("here", "each", "alone"), [((0, 0), True, True), ((2, 0), True, False), ((3, 1), False, False)])
+def test_one_process_of_each_machine_prepares(here, each, alone, monkeypatch):
     """Where a job runs on several machines; or one of all, where the data lie in one place."""
-
-    class Everywhere(Data):
-        prepare_data_per_node = False
-
-    def rank():
-        os.environ |= {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(torch.distributed.get_rank() % 2)}
-        told = []
-        for data in (Data(), Everywhere()):
-            task, settings = made(Net(), data)
-            data.calls.clear()
+    waited = []
+    for prepares, expected in ((True, each), (False, alone)):
+        data = Data()
+        data.prepare_data_per_node = prepares
+        task, settings = made(Net(), data)
+        data.calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(lightning_setup, "place", lambda: Place(here[0], 4, here[1], 2))
+            patch.setattr(lightning_setup, "wait", lambda: waited.append(1))
             with task.running(settings):
-                told.append("prepare_data" in data.calls)
-        return told
-
-    assert on_ranks(4, rank) == [[True, True], [False, False], [True, False], [False, False]]
+                assert ("prepare_data" in data.calls) == expected
+    assert len(waited) == 2

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.lightning.ranked import Net, alone, batches, pairs, ranks, same
+from workbench.task.protocol import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -179,8 +180,24 @@ def test_a_metric_that_the_others_do_not_find():
             metric.update(1)
             self.log("val_fresh", metric)
 
-    with pytest.raises(Exception, match=r"val_fresh.*1 of 2 ranks.*attribute of the module"):
+    with pytest.raises(TaskError, match=r"val_fresh.*1 of 2 ranks.*attribute of the module"):
         ranks(Fresh, 16, 3)
+
+
+def test_a_metric_that_keeps_a_list():
+    """Its library would wait for ever."""
+
+    class Lists(Net):
+        def __init__(self):
+            super().__init__()
+            self.metric = importlib.import_module("torchmetrics").CatMetric()
+
+        def validation_step(self, batch, batch_idx):
+            self.metric.update(batch[0].sum())
+            self.log("val_list", self.metric)
+
+    with pytest.raises(TaskError, match=r"val_list.*CatMetric.*only 1 of 2 ranks had a batch"):
+        ranks(Lists, 16, 3)
 
 
 class Stops(Net):

@@ -138,7 +138,7 @@ def test_what_it_works_with(base):
 
 @pytest.mark.parametrize(
     ("name", "instead"),
-    [("save_checkpoint", "checkpoint_every"), ("fit", r"bench\.fit\(\)"), ("strategy", r"self\.all_gather"), ("fit_loop", ""),
+    [("save_checkpoint", "checkpoint_every"), ("fit", r"bench\.fit\(\)"), ("distributed_sampler_kwargs", "world_size"), ("fit_loop", ""),
      ("reload_dataloaders_every_n_epochs", "")],
 )  # fmt: skip
 @KINDS

@@ -105,10 +105,12 @@ def test_ranks_read_what_one_process_reads(kind, n, size, world, drop_last, shuf
     given = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle or kind in ("sampler", "loader")}
     whole, length, state = passes(lambda: KINDS[kind](n, size), Share(), limit and limit * world, **given)
     ranks = [passes(lambda: KINDS[kind](n, size), Share(rank, world), limit, drawn=rank, **given) for rank in range(world)]
+    cut = drop_last and "ready" not in kind and kind != "batch sampler"
     for epoch, expected in enumerate(whole):
-        assert same(in_rounds([found[epoch] for found, *_ in ranks]), expected)
+        there = len(expected) // world * world if cut else len(expected)
+        assert same(in_rounds([found[epoch] for found, *_ in ranks]), expected[:there])
     for _, rounds, after in ranks:
-        assert rounds == (None if length is None else -(-length // world))
+        assert rounds == (None if length is None else length // world if cut else -(-length // world))
         assert torch.equal(after, state) or limit, "the ranks would deal the next epoch differently"
         assert torch.equal(after, ranks[0][2])
 

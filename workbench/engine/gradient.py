@@ -105,7 +105,10 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
             yield
         if summed is None and session.within:
             _drop(session, opt)
-        return _settle(together, opt, summed, reported or kept, len(weights), planned=not reported, back=False)
+        loss = _settle(together, opt, summed, reported or kept, len(weights), planned=not reported, back=False)
+        if session.within and loss is not None:  # what it makes of the gradients it must make of them on all ranks
+            session.moments.after_backward()
+        return loss
     if summed is None or alone:
         return summed
     if reported:

@@ -83,3 +83,6 @@ def finish(session: Session) -> None:
     ending, session.ending = session.ending, None
     if ending is not None:
         session.moments.batch_ended(*ending)
+    if session.together is not None and not session.together.whole:
+        # Hooks of a batch may move weights (a teacher's, say), and ranks without a batch have not heard of one.
+        session.ranks.take_first([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])

@@ -62,6 +62,11 @@ class Together:
     # -- rounds
 
     @property
+    def whole(self) -> bool:
+        """Whether all ranks have something to learn from in this update."""
+        return self._round.able == self._ranks.world
+
+    @property
     def size(self) -> int:
         """How many batches rank 0 has in this update."""
         return self._round.size
@@ -152,11 +157,13 @@ class Together:
         """The sums over ranks: of what is `said`, of the weights, and of the weighted losses."""
         device = self._session.device
         part = torch.zeros((), device=device) if summed is None or not self.unit else summed.float() / self.unit
-        numbers = torch.stack([torch.as_tensor(weight, device=device).float(), part]).double()
+        # Filled on the device: a number that is sent there is waited for.
+        whole = weight.to(device).float() if isinstance(weight, Tensor) else torch.full((), float(weight), device=device)
+        numbers = torch.stack([whole.reshape(()), part]).double()
         if self._session.on_cpu:  # all in one
             self.spoiled = not bool(torch.isfinite(part))
-            *said, whole, losses = self._ranks.sums([*said, *numbers.tolist()])
-            return said, torch.tensor(whole), torch.tensor(losses)
+            *said, total, losses = self._ranks.sums([*said, *numbers.tolist()])
+            return said, torch.tensor(total), torch.tensor(losses)
         said = self._ranks.sums(said)  # in host memory, so that nobody waits for the device
         self._ranks.add(numbers)
         return said, numbers[0].float(), numbers[1].float()

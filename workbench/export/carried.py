@@ -16,7 +16,8 @@ CARRIED = {
 
 NOT_NEEDED = {
     "track_grad_norm", "log_every_n_steps", "keep_runs", "limit_test_batches",
-    "limit_predict_batches", "checkpoint_every", "save_top_k", "monitor", "monitor_mode", "strategy", "rank_timeout", "preload",
+    "limit_predict_batches", "checkpoint_every", "save_top_k", "monitor", "monitor_mode", "strategy", "launch", "rank_timeout",
+    "preload",
 }  # fmt: skip
 """They say what is kept of a run, or where, or how it was run, or what is tried beside it; the script computes the same
 without them."""

@@ -49,7 +49,7 @@ def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate
         run = away.folder.path
         try:
             order.write(run, assignment, words, plan.notes)
-            process = _start(plan, away, desk)
+            process = _start(plan, away)
         except BaseException:
             order.remove(run)
             raise
@@ -79,15 +79,15 @@ _left: list[subprocess.Popen[bytes]] = []
 """Launchers that nobody here waits for; they are this process's children all the same."""
 
 
-def _start(plan: accelerate.Plan, away: Away, desk: Outlet) -> subprocess.Popen[bytes]:
+def _start(plan: accelerate.Plan, away: Away) -> subprocess.Popen[bytes]:
     _left[:] = [process for process in _left if process.poll() is None]
     run = away.folder.path
+    if plan.machines > 1:  # told in the record, where it is heard as all that follows
+        script, last = accelerate.write_script(plan, run).absolute(), plan.machines - 1
+        text = f"{run.name} waits for its other machines: run `sh {script} NUMBER` on each, where NUMBER is " + ("1." if last == 1 else f"1 to {last}.")
+        away.folder.append(Message(text, "warning"))
     process = accelerate.start(plan, run)
     away.folder.name_writer(process.pid, launched=True)
-    if plan.machines > 1:
-        script = accelerate.write_script(plan, run)
-        numbers = "1" if plan.machines == 2 else f"1 to {plan.machines - 1}"
-        desk(Message(f"{away.folder.id} waits for its other machines: run `sh {script.absolute()} NUMBER` there, NUMBER being {numbers}.", "warning"))
     return process
 
 

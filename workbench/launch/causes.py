@@ -20,19 +20,24 @@ _FOLLOWS = re.compile(
     r"(?i:timed out).*(?:recv|send|store)|process group"
 )
 """What a rank says whose partner is gone."""
-_NO_ROOM = re.compile(r"/torch_|shared memory|shm|Bus error", re.IGNORECASE)
+_NO_ROOM = re.compile(
+    r"(unable to|could not) [^\n]*(/torch_|shared memory|shm)|out of shared memory|killed by signal: Bus|SemLock[^\n]*\n[^\n]*No space left"
+)
+"""What a loader worker, or who waits for one, says where /dev/shm is full."""
+_CRASH = "Fatal Python error"
+_FRAMES = 12
 
 
 def cause(course: Course) -> BaseException:
     """The error of the job."""
     if course.hung:
-        return RankTimeout(f"{course.hung}\n{_kept(course)}")
+        return RankTimeout(f"{course.hung}\n\n{_kept(course)}")
     first = min((fate for fate in course.fates if fate.failed), key=_rank_of_cause)
     world = len(course.fates)
     error = _of_the_dead(first, course) if first.dead else _own(first)
     if world > 1 and not first.dead:
         error.add_note(f"in rank {first.rank} of {world}{_with(first, course.fates)}")
-    hint = _hint(error)
+    hint = _hint(error, "" if first.said is None else first.said.traceback)
     if hint:
         error.add_note(hint)
     return error
@@ -66,8 +71,14 @@ def _of_the_dead(fate: Fate, course: Course) -> BaseException:
     who = f"rank {fate.rank} of {world}" if world > 1 else "the process of the job"
     error = ChildDied(f"{who} died: {fate.lost or in_words(fate.code)}. {_kept(course)}")
     if fate.tail:
-        error.add_note(f"the end of what it wrote:\n{fate.tail}")
+        error.add_note(f"the end of what it wrote:\n{_end_of(fate.tail)}")
     return error
+
+
+def _end_of(tail: str) -> str:
+    """The last lines; of a crash the first ones of what Python says of it."""
+    _, crash, rest = tail.partition(_CRASH)
+    return "\n".join((crash + rest).splitlines()[:_FRAMES] if crash else tail.splitlines()[-_FRAMES:])
 
 
 def _kept(course: Course) -> str:
@@ -82,10 +93,8 @@ def _with(first: Fate, fates: Sequence[Fate]) -> str:
     return "" if len(same) < len(fates) else ", and in all others alike"
 
 
-def _hint(error: BaseException) -> str:
-    text = str(error)
-    full = isinstance(error, OSError) and error.errno == 28  # ENOSPC
-    if (full or isinstance(error, RuntimeError)) and _NO_ROOM.search(text):
+def _hint(error: BaseException, traceback: str) -> str:
+    if _NO_ROOM.search(f"{error}\n{traceback}"):
         return (
             "the shared memory of the system (/dev/shm), through which loader workers hand over batches, is full: give it "
             "more (docker run --shm-size=8g), or take fewer workers, a smaller prefetch_factor, or num_workers=0."

@@ -87,8 +87,16 @@ class Child:
         """What it writes from now on is not wanted."""
         self._deliver = lambda name, data: None
 
+    def look(self) -> None:
+        """Take in what the server has said of it until now."""
+        if not self.over:
+            self._hear_status()
+
     def _hear_status(self) -> bool:
-        data = self._status.recv(4096)
+        try:
+            data = self._status.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
         for line in data.decode().splitlines():
             word, _, rest = line.partition(" ")
             if word == "pid":

@@ -11,7 +11,7 @@ Hear = Callable[[str], None]
 class Lines:
     """The lines of one child; without `on_message` they go to our own stdout and stderr."""
 
-    _KEPT = 40
+    _KEPT = 100
 
     def __init__(self, on_message: Hear | None = None, prefix: str = "", also: Hear | None = None) -> None:
         """prefix: before each line. also: hears the lines that go to our stdout and stderr."""

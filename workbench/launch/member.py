@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from workbench.launch.channel import Channel, Received
+from workbench.launch.channel import Channel, Received, close_all
 from workbench.launch.children import Child, Hear, Server
 from workbench.launch.lines import Lines
 from workbench.launch.messages import Place
@@ -25,14 +25,15 @@ class Member(Child):
         self.channel = Channel(self._end)
         self.files: dict[str, int] = {}
         """The user's modules that it has imported, and when each was written."""
-        self._alone = place.world == 1
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rank
         if self.begin(server, "rank", [self._stacks.fileno()]):
             self.tell(place)
 
-    @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether it can take a job: it lives, and the user's modules are as it knows them."""
+        self.look()
+        for received in self.channel.take():  # of no job any more
+            close_all(received.fds)
         return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
 
     def tell(self, message: Any, fds: tuple[int, ...] | list[int] = ()) -> None:
@@ -63,7 +64,7 @@ class Member(Child):
             os.kill(self.pid, signal.SIGUSR1)
 
     def stacks(self) -> str:
-        """What it has written since."""
+        """What it has written since: the threads, the innermost frame first."""
         return os.pread(self._stacks.fileno(), 1 << 20, 0).decode(errors="replace")
 
     @property

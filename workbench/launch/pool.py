@@ -57,7 +57,7 @@ class Pool:
 
     def serves(self, accelerator: str, devices: tuple[int, ...]) -> bool:
         """Whether it can take a job for these devices."""
-        return self.key == (accelerator, devices) and self.server.alive() and all(m.usable for m in self.members)
+        return self.key == (accelerator, devices) and self.server.alive() and all(m.is_usable() for m in self.members)
 
     def kill(self) -> None:
         """End its ranks; whoever follows a job of theirs hears of it."""

@@ -91,7 +91,8 @@ class Progress:
             # The bar may be younger than the job.
             self._bar.start_t = self._began
         elif self._bar is None:
-            return
+            if isinstance(event, Message) and event.level != "info":  # what a run waits for before it begins
+                print(event.text)
         elif isinstance(event, StepsDone):
             self._bar.n = int(event.steps[-1]) + 1
             # Pauses do not count: its clock is the run's.

@@ -11,6 +11,8 @@ from workbench.launch.messages import Look
 
 _EVERY = 1.0
 """Seconds between two looks, at most."""
+_STARTING = 120.0
+"""Seconds until rank 0 answers for the first time, at least: the server may be reading torch from a slow disk."""
 _WRITING = 1.0
 """Seconds that the ranks have to write their stacks."""
 
@@ -43,7 +45,7 @@ class Watchdog:
         if self._answered:
             self._answered = False
             self._members[0].tell(Look())
-        return self._waited > self._timeout
+        return self._waited > (self._timeout if self._count >= 0 else max(self._timeout, _STARTING))
 
     def report(self) -> str:
         """In words: for how long, and what each rank does."""
@@ -55,13 +57,13 @@ class Watchdog:
         while time.monotonic() < until and not all(member.stacks() for member in asked):
             time.sleep(0.02)
         time.sleep(0.05)  # the last lines
-        told = [f"rank {m.rank} of {len(self._members)}: {self._doing(m, stopped)}" for m in self._members]
-        return f"no rank has come on for {self._timeout:g} s (rank_timeout). " + _culprit(stopped) + "\n\n".join(["", *told])
+        told = [f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}" for m in self._members]
+        return "\n\n".join([f"no rank has come on for {self._timeout:g} s (rank_timeout). {_culprit(stopped)}", *told])
 
     def _doing(self, member: Member, stopped: Sequence[int]) -> str:
         if member.rank in stopped:
             return f"its process {member.pid} is stopped (SIGSTOP, or by a debugger)."
-        return "\n" + (_own_threads(member.stacks()) or "it did not say what it does.")
+        return _own_threads(member.stacks()) or "it did not say what it does."
 
 
 def _culprit(stopped: Sequence[int]) -> str:
@@ -71,10 +73,19 @@ def _culprit(stopped: Sequence[int]) -> str:
 
 
 def _own_threads(dump: str) -> str:
-    """The threads that do the job: not those that speak with the owner, or wait for work."""
-    threads = [part for part in re.split(r"\n\n|(?=^(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if part.strip()]
-    return "\n".join(part.rstrip() for part in threads if not _idle(part))
+    """The threads that do the job, as far as the frames are not ours: not those that speak with the owner."""
+    threads = [part for part in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if part.strip()]
+    return "\n".join(_without_ours(part) for part in threads if not _speaks(part))
 
 
-def _idle(thread: str) -> bool:
-    return "_bootstrap" in thread and "workbench/launch/rank.py" in thread.replace("\\", "/")
+def _speaks(thread: str) -> bool:
+    return "_bootstrap" in thread and _OURS in thread.replace("\\", "/")
+
+
+def _without_ours(thread: str) -> str:
+    lines = thread.rstrip().splitlines()
+    ours = [number for number, line in enumerate(lines) if _OURS in line.replace("\\", "/")]
+    return "\n".join(lines[: ours[0]] if ours else lines)
+
+
+_OURS = "/workbench/launch/rank.py"

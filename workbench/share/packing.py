@@ -17,7 +17,10 @@ import types
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from workbench.share.elements import ATOMS, ElementPickler, Elements, Numbers
 from workbench.share.packed import LONG, PackedList
@@ -27,7 +30,7 @@ _TEXTS = frozenset({str, bytes})
 _SHORT = 40
 """Texts up to here are repeated in each pickle; longer ones that several elements share are common."""
 
-_SAMPLE, _MOST_FREQUENT = 256, 64
+_SAMPLE, _MOST_SAMPLED, _MOST_FREQUENT = 256, 1 << 20, 64
 
 _CODE = (type, types.FunctionType, types.MethodType, types.ModuleType)
 _ROUNDS = 4
@@ -128,8 +131,21 @@ def _fill(elements: Elements, state: tuple[Any, ...]) -> None:
     elements.fill(*state)
 
 
-def pickled(value: Any) -> tuple[bytes, list[Any], list[Any], set[str]]:
-    """The pickle of `value`, its buffers in order, those of its packed lists, and devices that data were copied from."""
+@dataclass
+class Pickled:
+    """A pickle, and what lies beside it."""
+
+    code: bytes
+    buffers: list[Any]
+    extra: list[Any] = field(default_factory=list)
+    """The buffers of packed lists."""
+    devices: set[str] = field(default_factory=set)
+    tensors: tuple[torch.Tensor, ...] = ()
+    """The plain tensors in it, outside of packed lists."""
+
+
+def pickled(value: Any) -> Pickled:
+    """The pickle of `value`, with its long lists packed."""
     plain: set[int] = set()
     common: dict[int, Any] = {}
     for last in [False] * _ROUNDS + [True]:
@@ -150,11 +166,11 @@ def pickled(value: Any) -> tuple[bytes, list[Any], list[Any], set[str]]:
     raise AssertionError("unreachable")  # the last round packs no list
 
 
-def _dumped(value: Any, survey: _Survey) -> tuple[bytes, list[Any], list[Any], set[str]]:
+def _dumped(value: Any, survey: _Survey) -> Pickled:
     file, buffers, extra = io.BytesIO(), list[Any](), list[Any]()
     pickler = ListPickler(file, buffers.append, extra, survey)
     pickler.dump(value)
-    return file.getvalue(), buffers, extra, pickler.devices | survey.devices
+    return Pickled(file.getvalue(), buffers, extra, pickler.devices | survey.devices, tuple(pickler.tensors.values()))
 
 
 class _Survey:
@@ -224,8 +240,11 @@ class _Sampler(ElementPickler):
 def _frequent(elements: Sequence[Any]) -> list[Any]:
     """What many elements have in common, and few others: their classes, keys, labels."""
     sampler, everything = _Sampler(), dict[int, Any]()
+    size = 0
     for element in elements:
-        sampler.one(element)
+        if size > _MOST_SAMPLED:
+            break
+        size += len(sampler.one(element)[0])
         sampler.counts.update(sampler.met.keys())
         everything |= sampler.met
         sampler.met = {}

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from workbench.share.culprit import explain
-from workbench.share.packing import ListUnpickler, pickled
+from workbench.share.packing import ListUnpickler, Pickled, pickled
 from workbench.share.pickling import Pickler
 from workbench.share.room import Room
 from workbench.share.segment import Segment, Views, size_of
@@ -38,6 +40,8 @@ class Parcel:
     """Buffers that lie on a shelf: their number, which of the segments, and which place in it."""
     note: str | None = None
     """What a person should hear of how it was placed."""
+    tensors: tuple[torch.Tensor, ...] = ()
+    """In the process that packed it: the plain tensors in it; see `share.rebind`."""
 
     @property
     def nbytes(self) -> int:
@@ -66,15 +70,16 @@ def pack(
     shelf: where large buffers lie that may be the same in the next parcel. room: what is asked whether there is memory.
     """
     try:
-        code, inside, extra, devices = pickled(value) if lists else _pickled(value)
+        found = pickled(value) if lists else _pickled(value)
     except MemoryError:
         raise
     except Exception as error:
         raise ParcelError(explain(error, names or {"the object": value}, _fails)) from error
     # Those of packed lists are counted from the end, which is where they are known from.
-    buffers = [*inside, *reversed(extra)]
+    buffers = [*found.buffers, *reversed(found.extra)]
+    parcel = Parcel(found.code, devices=tuple(sorted(found.devices)), tensors=found.tensors)
     if not buffers:
-        return Parcel(code, devices=tuple(sorted(devices)))
+        return parcel
     on_shelf, notes = ({}, []) if shelf is None else shelf.place(buffers, room)
     lent: dict[int, tuple[int, Segment]] = {}
     elsewhere = []
@@ -85,8 +90,9 @@ def pack(
     folder, note = (None, None) if room is None else room.for_size(size_of(buffers))
     own = Segment.place(buffers, folder)
     notes += [note] if note is not None else []
-    segments = (own, *(segment.again() for _, segment in lent.values()))
-    return Parcel(code, segments, tuple(sorted(devices)), tuple(elsewhere), " ".join(notes) or None)
+    parcel.segments = (own, *(segment.again() for _, segment in lent.values()))
+    parcel.elsewhere, parcel.note = tuple(elsewhere), " ".join(notes) or None
+    return parcel
 
 
 def unpack(parcel: Parcel) -> Any:
@@ -113,11 +119,11 @@ class _Buffers:
         return self._views[place][index]
 
 
-def _pickled(value: Any) -> tuple[bytes, list[Any], list[Any], set[str]]:
+def _pickled(value: Any) -> Pickled:
     file, buffers = io.BytesIO(), list[Any]()
     pickler = Pickler(file, buffers.append)
     pickler.dump(value)
-    return file.getvalue(), buffers, [], pickler.devices
+    return Pickled(file.getvalue(), buffers, devices=pickler.devices, tensors=tuple(pickler.tensors.values()))
 
 
 def _fails(value: Any) -> bool:

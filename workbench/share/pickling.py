@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import mmap
 import os
@@ -25,6 +26,8 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     def __init__(self, file: Any, keep: Keep) -> None:
         super().__init__(file, protocol=5, buffer_callback=keep)
         self.devices: set[str] = set()
+        self.tensors: dict[int, torch.Tensor] = {}
+        """Plain tensors that were met."""
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
@@ -32,7 +35,9 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             return _typed_storage, (self._one(obj._untyped_storage), obj.dtype)
         if isinstance(obj, torch.UntypedStorage):
             one = self._one(obj)
-            return (_same, (one,)) if one is not obj else (_storage, (_bytes_of(one),))
+            return (_same, (one,)) if one is not obj else (storage_over, (_bytes_of(one),))
+        if type(obj) is torch.Tensor:
+            self.tensors[id(obj)] = obj
         if type(obj) is np.ndarray or type(obj) is np.memmap:
             return _reduce_array(obj)
         return super().reducer_override(obj)
@@ -83,11 +88,16 @@ _V3 = getattr(torch._utils, "_rebuild_tensor_v3", None)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> pickle.PickleBuffer:
-    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-    return pickle.PickleBuffer(memoryview(whole.numpy()))  # type: ignore[arg-type]
+    # Not by way of numpy: what has once been an array can never be resized again.
+    if not storage.nbytes():
+        return pickle.PickleBuffer(bytearray())
+    memory = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+    memory.storage = storage  # type: ignore[attr-defined]  # it is held as long as its memory is
+    return pickle.PickleBuffer(memory)
 
 
-def _storage(buffer: Any) -> torch.UntypedStorage:
+def storage_over(buffer: Any) -> torch.UntypedStorage:
+    """A storage whose memory is the buffer's."""
     if not memoryview(buffer).nbytes:
         return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()

@@ -96,6 +96,16 @@ class Shelf:
                 one.segment.close()
         self._shelved = kept
 
+    def spot(self, source: tuple[int, int]) -> Spot | None:
+        """Where memory (an address and a size) lies here, if its bytes are still what they were."""
+        memory = np.frombuffer(memoryview((ctypes.c_ubyte * source[1]).from_address(source[0])).cast("B"), dtype=np.uint8)
+        return self._known({source: memory}).get(source)
+
+    def moved(self, source: tuple[int, int], to: tuple[int, int]) -> None:
+        """What was in this memory is in that from now on."""
+        for one in self._shelved:
+            one.sources = [to if known == source else known for known in one.sources]
+
     def close(self) -> None:
         """Let go of everything."""
         self._let_go(set())

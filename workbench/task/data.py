@@ -29,7 +29,15 @@ from torch.utils.data import (
 )
 
 from workbench.settings import Settings
-from workbench.task.datasets import Batches, Columns, KeyedBatches, Samples, SeededBatches, StackedTensors
+from workbench.task.datasets import (
+    Batches,
+    Columns,
+    KeyedBatches,
+    Preloaded,
+    Samples,
+    SeededBatches,
+    StackedTensors,
+)
 from workbench.task.position import Positioned
 from workbench.task.protocol import TaskError
 from workbench.task.shares import Dealing, Share, SharedLoader, dealing_for, refuse_dealt
@@ -51,7 +59,9 @@ class WorkerInit:
     def __call__(self, worker_id: int) -> None:
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, SeededBatches):
-            object.__setattr__(info, "dataset", info.dataset.dataset)  # it is frozen
+            inside = info.dataset.dataset
+            users = inside.users if isinstance(inside, Preloaded) else inside
+            object.__setattr__(info, "dataset", users)  # it is frozen
         self.users(worker_id)
 
 
@@ -167,6 +177,8 @@ class DataSpec:
         self._made: Parts | None = None
         self.share = Share()
         """Which batches this process reads, of those that all ranks of a job read together."""
+        self.preloaded: Preloaded | None = None
+        """Its samples in memory, where `preload` has read them; they stand for one data set of the user's."""
 
     @classmethod
     def of(cls, name: str, data: Any, collate_fn: Collate | None = None) -> DataSpec:
@@ -228,14 +240,18 @@ class DataSpec:
         """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
 
         `train`: samples are drawn in the order of `settings.shuffle` and `settings.seed`; the last short
-        batch is dropped when `settings.drop_last`. Of the batches those of `share` come.
+        batch is dropped when `settings.drop_last`. Of the batches those of `share` come; a last round that is not whole
+        is dropped then as well, for together the ranks' batches are one.
         """
         if self.share.several:
             refuse_dealt(self.name, self.parts.sampler, self.parts.batch_sampler)
-        return self._loader(settings, self.share, batch_size, train)
+        whole = self.share.several and train and settings.drop_last and self.parts.own_batches is None
+        return self._loader(settings, replace(self.share, whole=whole), batch_size, train)
 
     def _loader(self, settings: Settings, share: Share, batch_size: int | None = None, train: bool = False) -> Loader:
         parts = self.parts
+        if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
+            parts = replace(parts, dataset=self.preloaded)
         size = batch_size or settings.batch_size
         generator = torch.Generator()
         if parts.generator is not None:
@@ -397,7 +413,7 @@ def dealing(loader: Loader) -> Dealing | None:
 def users_own(loader: Loader) -> Any:
     """The data set, or the batches, that the user gave for this loader."""
     dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
-    return dataset.users if isinstance(dataset, Batches) else dataset
+    return dataset.users if isinstance(dataset, (Batches, Preloaded)) else dataset
 
 
 def batches_in(loader: Loader) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,6 +98,23 @@ class StackedTensors(Columns):
 
     def __getitems__(self, indices: list[int]) -> Any:
         return list(self[torch.as_tensor(indices)])
+
+
+class Preloaded(Dataset[Any]):
+    """Samples that were read once, in the place of the user's data set that they were read from."""
+
+    def __init__(self, users: Dataset[Any], samples: Any) -> None:
+        self.users = users
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: Any) -> Any:
+        if not (isinstance(index, int) and 0 <= index < len(self._samples)):
+            return self.users[index]  # a sampler of the user's own may give what only the data set knows
+        # A copy, as reading it anew would be.
+        return copy.deepcopy(self._samples[index]) if isinstance(self._samples, Sequence) else self._samples[index]
 
 
 class Samples(Dataset[Any]):

@@ -271,7 +271,7 @@ class Log(Shared):
 
     def _agree(self) -> None:
         """All ranks know which values of updates they are to exchange; one that is new comes in with the next check."""
-        if self._session is not None:
+        if self._session is not None and self._session.ranks.several:  # else this rank tries something by itself
             for known in self._session.ranks.gather(self._synced):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))

@@ -112,6 +112,12 @@ def _asked(key: Key, parts: Sequence[Part], kept: dict[Key, Kept], module: Any, 
                 "do not find it, to compute it with them: keep it as an attribute of the module."
             )
         one = kept[key] = Kept.borrowed(key[1], parts[0].names, _at(module, path))
+    there = sum(not part.also for part in parts)
+    if there < world and any(isinstance(state, list) for state in getattr(one.metric, "metric_state", {}).values()):
+        raise TaskError(
+            f"self.log({key[1]!r}) in {key[0]}: {type(one.metric).__name__} keeps a list, and torchmetrics cannot gather that "
+            f"where only {there} of {world} ranks had a batch: take more samples, smaller batches or fewer devices."
+        )
     try:
         value = one.result()
     except Exception:

@@ -143,7 +143,8 @@ class Positioned(Sampler[Any]):
 
     def position(self) -> State:
         """How the latest pass began, and what was dealt out of it so far."""
-        assert self._pass is not None and self.dealt is not None
+        assert self._pass is not None
+        assert self.dealt is not None
         handed, crc = self.dealt
         return {**self._pass.begun, "handed": handed, "ended": self._pass.ended, "crc": crc}
 

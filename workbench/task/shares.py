@@ -39,6 +39,8 @@ class Share:
 
     rank: int = 0
     world: int = 1
+    whole: bool = False
+    """Whether a last round that has not a batch for each is left out, as a short batch is of one process."""
 
     @property
     def several(self) -> bool:
@@ -51,11 +53,12 @@ class Share:
         for batch in itertools.islice(batches, self.world):
             own = batch if dealt == self.rank else own
             dealt += 1
-        return own, dealt == self.world
+        there = dealt == self.world
+        return own if there or not self.whole else NOTHING, there
 
     def rounds(self, batches: int) -> int:
         """How many rounds so many batches make."""
-        return -(-batches // self.world)
+        return batches // self.world if self.whole else -(-batches // self.world)
 
     def dealt(self, rounds: int) -> int:
         """How many batches there must be for one's own of so many rounds."""

@@ -1,0 +1,128 @@
+"""`wb.attach` on runs that were not launched: those that are over, those of this process, those of a process that died."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import workbench as wb
+from tests.engine.problems import bench, labelled, plain_net
+from tests.launch.launched import wait_for
+from workbench.commands import Stop
+from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack
+from workbench.runs import control
+from workbench.runs.run import Run
+from workbench.runs.store import RunFolder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_a_finished_run_is_there_at_once(tmp_path: Path) -> None:
+    made = bench(plain_net(), labelled(32), tmp_path, max_epochs=2)
+    run = made.fit().result()
+    job = wb.attach(run.id, tmp_path)
+    assert job.done() and (job.status, job.kind, job.updates) == ("finished", "fit", run.step)
+    assert job.settings == made.jobs[0].settings
+    assert job.result(0) == run
+    assert job.events == made.jobs[0].events
+    with pytest.raises(RuntimeError, match="too late"):
+        job.pause()
+
+
+def test_what_finders_and_checks_found(tmp_path: Path) -> None:
+    data = labelled(32)
+    made = wb.Workbench(plain_net(), train=data, val=data, loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8)
+    curve = made.find_lr(num_training=20)
+    found = wb.attach(curve.id, tmp_path).result()
+    assert found.suggestion == curve.result().suggestion and list(found.losses) == list(curve.result().losses)
+    scored = made.validate()
+    assert wb.attach(scored.id, tmp_path).result() == scored.result()
+    with pytest.raises(RuntimeError, match=r"pause\(\) is for fits"):
+        wb.attach(scored.id, tmp_path).pause()
+
+
+def test_a_run_of_this_process_is_followed_and_not_commanded(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        assert not torch.is_grad_enabled() or threading.current_thread().name != "workbench-runner" or go.wait(60)
+        return F.cross_entropy(output, y)
+
+    made = bench(plain_net(), labelled(32), tmp_path, loss=loss, max_epochs=2)
+    own = made.fit()
+    wait_for(lambda: own.events)
+    job = wb.attach(own.id, tmp_path)
+    assert job.status == "running" and not job.done()
+    for command in (job.stop, job.pause, job.resume, lambda: job.change(lr=0.1)):
+        with pytest.raises(RuntimeError, match=f"does not reach {own.id}, which was not launched: its own job in this process does"):
+            command()
+    go.set()
+    assert job.result(60) == own.result()
+
+
+def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "launched": True, "settings": {}}) as folder:
+        folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
+        job = wb.attach("0001-fit", tmp_path)
+
+        def interrupted(timeout: float | None) -> bool:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(job, "_watch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            job.wait()
+        assert job.status == "running"
+        job.stop()
+        wait_for(lambda: list((folder.path / "control").iterdir()))
+        assert list(control.take(folder.path)) == [Stop()]  # the one that was asked for
+        folder.append(RunEnded("stopped", 0, 0.5))
+        assert job.ended.wait(20)
+        assert job.status == "stopped"
+
+
+def test_a_run_whose_process_died(tmp_path: Path) -> None:
+    header = {"kind": "fit", "pid": 1, "pid_started": -1.0, "settings": {"lr": 0.5, "of_another_version": 1}}
+    with RunFolder.create(tmp_path, "a", header) as folder:
+        folder.append(RunStarted("a", "fit", {"lr": 0.5}, "cpu"))
+        folder.append(StepsDone(0, 1, 3, 0, 0.5, {"loss": pack([3.0, 2.0, 1.0]), "lr": pack([0.5] * 3)}))
+    (folder.path / "output.log").write_text("first\n" * 100 + "Killed\n")
+    job = wb.attach("a", tmp_path)
+    assert isinstance(job.exception(20), RuntimeError)
+    assert (job.status, job.updates, job.settings.lr) == ("failed", 3, 0.5)
+    with pytest.raises(RuntimeError, match="(?s)ended without ending the run.*Killed"):
+        job.result()
+    with pytest.raises(RuntimeError, match="too late"):
+        job.change(lr=1.0)
+
+
+def test_the_error_of_a_run_that_failed_is_told_in_its_words(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "a", {"kind": "fit"}) as folder:
+        folder.append(RunStarted("a", "fit", {}, "cpu"))
+        folder.append(Message("a warning", "warning"))
+        folder.append(RunEnded("failed", 7, 1.0, "ValueError: too blue"))
+    job = wb.attach("a", tmp_path)
+    assert job.done() and job.status == "failed" and job.updates == 7
+    with pytest.raises(RuntimeError, match="a failed: ValueError: too blue"):
+        job.result()
+
+
+def test_where_there_is_no_such_run_those_that_are_there_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "wb"
+    with pytest.raises(FileNotFoundError, match=r"no run '0009-fit' in .*; there are: none\. Another root: wb\.attach\('0009-fit', root=…\)"):
+        wb.attach("0009-fit", root)
+    assert not root.exists()
+    RunFolder.create(root, "0001-fit", {"kind": "fit"}).close()
+    with pytest.raises(FileNotFoundError, match="there are: 0001-fit"):
+        wb.attach("0009-fit", root)
+
+
+@pytest.mark.parametrize("id", ["../secret", "/etc", "a/b", "", ".", "..", "a\0b"])
+def test_an_id_leads_nowhere_else(tmp_path: Path, id: str) -> None:
+    (tmp_path / "wb" / "runs").mkdir(parents=True)
+    RunFolder.create(tmp_path, "secret", {"kind": "fit"}).close()
+    with pytest.raises(ValueError, match="cannot be a run's id"):
+        wb.attach(id, tmp_path / "wb")

@@ -1,0 +1,58 @@
+"""Following a record: every event once, in order, to the last whole line, whatever the writer is at."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from workbench.events import Event, Message, StepsDone, pack, to_line
+from workbench.runs import follow
+from workbench.runs.follow import Tail
+from workbench.runs.read import read_events
+from workbench.runs.store import RunFolder
+
+
+def test_a_record_is_heard_while_it_is_written(tmp_path: Path) -> None:
+    def write() -> None:
+        with RunFolder.create(tmp_path, "a", {"kind": "fit"}) as folder:
+            for i in range(300):
+                values = pack(np.full(1 + 37 * i, float(i)))
+                folder.append(StepsDone(i, 1, 1 + 37 * i, 0, 0.1, {"loss": values}))
+
+    path, heard = tmp_path / "runs" / "a", list[Event]()
+    tail = Tail(path)
+    assert tail.new() == []  # before there is a folder
+    writer = threading.Thread(target=write)
+    writer.start()
+    while len(heard) < 300:
+        heard += tail.new()
+    writer.join()
+    assert heard == read_events(path)
+    assert tail.new() == []
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    line = to_line(Message("a text with an umlaut: ä")).encode() + b"\n"
+    file = tmp_path / "metrics.jsonl"
+    tail = Tail(tmp_path)
+    for cut in range(1, len(line)):
+        file.write_bytes(line + line[:cut])
+        tail = Tail(tmp_path)
+        assert len(tail.new()) == 1
+        assert tail.new() == []
+        file.write_bytes(line + line)
+        assert len(tail.new()) == 1
+
+
+def test_lines_longer_than_a_block_and_unreadable_ones(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(follow, "_BLOCK", 64)
+    events = [Message("x" * n) for n in (10, 500, 10, 64, 128)]
+    lines = [to_line(event) + "\n" for event in events]
+    (tmp_path / "metrics.jsonl").write_text(lines[0] + lines[1] + "{}\n" + "".join(lines[2:]))
+    tail, heard = Tail(tmp_path), list[Event]()
+    while new := tail.new():
+        heard += new
+    assert heard == events
+    assert tail.skipped == 1

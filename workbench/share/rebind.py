@@ -1,0 +1,72 @@
+"""Tensors of this process whose memory is given up for that of a segment, so that a host has one copy of them.
+
+Only where nobody can notice. A tensor is rebound when all of this can be seen: its storage is torch's own (not an
+array's, a file's, pinned, or shared with a process), no array was ever made of it (torch then marks the storage as one
+that cannot be resized), no other tensor or storage object leads to it, nothing in C++ holds the tensor (DLPack, an
+operation or a graph that goes on), and it does not train. What is written to it afterwards goes to private pages.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import torch
+
+from workbench.share.pickling import storage_over
+from workbench.share.segment import Segment, Views
+from workbench.share.shelf import LARGE, Shelf
+
+_USES = 2
+"""Who leads to a storage: the tensor, and the Python object that we ask."""
+
+
+def rebind(tensors: Iterable[torch.Tensor], shelf: Shelf) -> int:
+    """Move those that lie on the shelf as they are now, and that nobody else leads to; how many bytes were given up.
+
+    To be called in the thread that works with these tensors, with no other at work on them.
+    """
+    mapped: dict[Segment, Views] = {}
+    saved = 0
+    for tensor in tensors:
+        if not may_move(tensor):
+            continue
+        source = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
+        spot = shelf.spot(source)
+        if spot is None:
+            continue
+        segment, index = spot
+        # A mapping of its own: the shelf's is what it compares with, and is never written to.
+        views = mapped.setdefault(segment, segment.views())
+        new = storage_over(views[index])
+        with torch.no_grad():
+            tensor.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
+        shelf.moved(source, (new.data_ptr(), new.nbytes()))
+        saved += new.nbytes()
+    return saved
+
+
+def may_move(tensor: torch.Tensor) -> bool:
+    """Whether another memory under this tensor could be noticed by nobody."""
+    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.requires_grad or tensor.grad_fn is not None or tensor._is_view() or tensor.is_inference():
+        return False
+    if tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor._use_count() != 1:  # type: ignore[attr-defined]
+        return False
+    storage = tensor.untyped_storage()
+    if storage.nbytes() < LARGE or not storage.resizable() or storage.is_shared() or _pinned(tensor):
+        return False
+    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    return uses == _USES and sys.getrefcount(storage) <= _least()
+
+
+def _pinned(tensor: torch.Tensor) -> bool:
+    # Only CUDA pins memory, and to ask it would start it.
+    return bool(torch.cuda.is_initialized()) and tensor.is_pinned()  # type: ignore[no-untyped-call]
+
+
+def _least() -> int:
+    """What `sys.getrefcount` gives for the storage object of a tensor when nobody else holds that."""
+    tensor = torch.empty(1, device="cpu")
+    storage = tensor.untyped_storage()
+    return sys.getrefcount(storage)
