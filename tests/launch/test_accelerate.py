@@ -116,6 +116,7 @@ def test_the_script_for_other_machines(tmp_path: Path) -> None:
     [
         ({"launch": {"num_procs": 2}}, "has no option 'num_procs'"),
         ({"launch": {"config_file": "nowhere.yaml"}}, "nowhere.yaml"),
+        ({"launch": {"monitor_interval": "soon"}}, "invalid float value: 'soon'"),
         ({"launch": {"mixed_precision": "bf16"}}, "precision="),
         ({"launch": {"dynamo_backend": "inductor"}}, "compile="),
         ({"launch": {"max_restarts": 3}}, "a job of the bench cannot have it"),

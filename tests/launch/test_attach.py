@@ -13,7 +13,7 @@ import workbench as wb
 from tests.engine.problems import bench, labelled, plain_net
 from tests.launch.launched import wait_for
 from workbench.commands import Stop
-from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack
+from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack, to_line
 from workbench.runs import control
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -28,7 +28,7 @@ def test_a_finished_run_is_there_at_once(tmp_path: Path) -> None:
     assert job.done() and (job.status, job.kind, job.updates) == ("finished", "fit", run.step)
     assert job.settings == made.jobs[0].settings
     assert job.result(0) == run
-    assert job.events == made.jobs[0].events
+    assert [*map(to_line, job.events)] == [*map(to_line, made.jobs[0].events)]
     with pytest.raises(RuntimeError, match="too late"):
         job.pause()
 
@@ -77,7 +77,7 @@ def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch:
             job.wait()
         assert job.status == "running"
         job.stop()
-        wait_for(lambda: list((folder.path / "control").iterdir()))
+        wait_for(lambda: list(folder.control.iterdir()))
         assert list(control.take(folder.path)) == [Stop()]  # the one that was asked for
         folder.append(RunEnded("stopped", 0, 0.5))
         assert job.ended.wait(20)

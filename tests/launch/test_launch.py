@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 import workbench as wb
 from tests.engine.problems import bench, labelled, noisy_net, plain_net, sgd
-from tests.launch.launched import ended, kernel, kill_all_of, processes_of, wait_for
+from tests.launch.launched import ended, kernel, processes_of, wait_for
 from workbench.events import Changed, Message, RunEnded, RunStarted, StatusChanged, StepsDone
 from workbench.launch.remains import LaunchError
 from workbench.runs.run import Run
@@ -179,3 +179,20 @@ def test_the_error_of_one_rank_is_the_error_of_the_job(root: Path) -> None:
     with pytest.raises(RuntimeError, match="is spoilt"):
         wb.attach(job.id, root).result()
     wait_for(lambda: not processes_of(job.folder.path), 40)
+
+
+def test_what_a_job_finds_comes_back_and_a_launcher_that_fails_is_quoted(root: Path) -> None:
+    x = torch.randn(50, 6)
+    made = bench(plain_net(), labelled(50), root)
+    expected = made.predict(x).result()
+    found = made.predict(x, strategy="launch", devices=2).result()
+    assert len(found) == 7 and all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+    job = made.fit(strategy="launch", devices=2, launch={"rdzv_backend": "pigeons"})
+    with pytest.raises(LaunchError, match="(?s)output.log ends with.*pigeons"):
+        job.result()
+    assert job.folder is not None
+    run = Run.open(job.folder.path)
+    assert run.status == "failed" and "pigeons" in (run.error or "")
+    assert not (job.folder.path / "launch").exists()
+    assert made.fit(max_steps=2).result().step == 2  # the bench is as it was

@@ -167,7 +167,11 @@ def test_what_is_written_in_c_gets_true_lists() -> None:
     objects = np.array([{"i": i} for i in range(N)], dtype=object)
     tree = ET.Element("a")
     tree.extend([ET.Element("b", n=str(i)) for i in range(N)])
-    array, element, queue = there_and_back((objects, tree, collections.deque(range(N))))
+    values = [{"i": i} for i in range(N)]
+    half = iter(values)
+    next(half)
+    array, element, queue, own, rest = there_and_back((objects, tree, collections.deque(range(N)), values, half))
+    assert next(rest) is own[1]
     assert array.tolist() == objects.tolist()
     assert len(element) == N
     assert list(queue) == list(range(N))

@@ -6,6 +6,8 @@ compilation are the bench's own settings. Source: accelerate.commands.launch.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shlex
 import subprocess
@@ -89,6 +91,7 @@ def plan(settings: Settings, accelerator: str) -> Plan:
     for name in ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids"):
         given.pop(name, None)
     options = tuple(word for name, value in {**given, **own}.items() for word in _words(name, value))
+    _check_values(settings.launch, options)
     return Plan(options, processes, machines, cpu, _notes(settings, config))
 
 
@@ -122,6 +125,15 @@ def _check_names(given: Mapping[str, Any]) -> None:
             raise SettingsError(f"launch={dict(given)!r}: {name}: {remedy}.")
         if name not in known or name in ("h", "help"):
             raise SettingsError(f"launch={dict(given)!r}: `accelerate launch` has no option {name!r} (accelerate launch --help lists them).")
+
+
+def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
+    """accelerate's own parser would say it in a process that is detached, and by a page of its usage."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            launch_command_parser().parse_args([*options, "script"])
+        except SystemExit:
+            raise SettingsError(f"launch={given!r}: {said.getvalue().strip().splitlines()[-1].partition('error: ')[2]}.") from None
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,15 +76,12 @@ class ListPickler(Pickler):
         super().__init__(file, keep)
         self._extra = extra
         self._survey = survey
-        self._in_c: dict[int, list[Any]] = {}
 
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
         if kind in ATOMS or sys.getrefcount(obj) <= _ALONE:
             return _LOOKUP if kind is _Lookup else None
-        found = None
-        if kind is list and len(obj) >= LONG and id(obj) not in self._in_c:
-            found = self._survey.stand_in(obj)
+        found = self._survey.stand_in(obj) if kind is list and len(obj) >= LONG else None
         if found is None:
             self._survey.met(obj)
         return found
@@ -107,7 +104,7 @@ class ListPickler(Pickler):
         parts = [part for part in reduced[1:3] if part is not None] if isinstance(reduced, tuple) else []
         for _ in range(_DEPTH):
             found = [part for part in parts if type(part) is list]
-            self._in_c.update((id(part), part) for part in found)
+            self._survey.leave(found)
             inside = (p.values() if type(p) is dict else p for p in parts if type(p) in (dict, tuple))
             parts = list(itertools.chain.from_iterable(inside))
 
@@ -154,6 +151,9 @@ def pickled(value: Any) -> Pickled:
         if not survey.lists:
             return found
         del found
+        if survey.met_too_early:
+            plain |= survey.met_too_early
+            continue
         try:
             survey.pack()
         except _Unpackable as error:
@@ -182,6 +182,7 @@ class _Survey:
         self.lists: dict[int, list[Any]] = {}
         self.devices: set[str] = set()
         self.missed: dict[int, Any] = {}
+        self._left: dict[int, list[Any]] = {}
         self._outside = dict(common)
         self._packer: _Packer | None = None
         self._stand_ins: dict[int, PackedList] = {}
@@ -190,11 +191,20 @@ class _Survey:
         """What the pickle has in the place of a long list; None where it is to be pickled as it is."""
         if self._packer is not None:
             return self._stand_ins.get(id(found))
-        if self._none or id(found) in self._plain:
+        if self._none or id(found) in self._plain or id(found) in self._left:
             return None
         self.lists[id(found)] = found
         self._outside[id(found)] = found
         return _LOOKUP
+
+    def leave(self, lists: list[list[Any]]) -> None:
+        """These are to stay as they are, wherever else they have been met or will be."""
+        self._left |= {id(found): found for found in lists}
+
+    @property
+    def met_too_early(self) -> set[int]:
+        """Lists that are to stay as they are, and had been met before that was known."""
+        return self._left.keys() & self.lists.keys()
 
     def met(self, obj: Any) -> None:
         """The rest of the parcel has something that more than one reference leads to."""

@@ -1,0 +1,150 @@
+"""Tensors whose memory is given up for the segment's: only where nobody else leads to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from workbench.share.parcel import pack, unpack
+from workbench.share.rebind import may_move, rebind
+from workbench.share.shelf import Shelf
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def shelf() -> Iterator[Shelf]:
+    made = Shelf()
+    yield made
+    made.close()
+
+
+def sent(value: Any, shelf: Shelf) -> tuple[int, Any]:
+    """Pack and rebind, as before a job; what was saved, and what a rank sees."""
+    with pack(value, shelf=shelf) as parcel:
+        return rebind(parcel.tensors, shelf), unpack(parcel)
+
+
+def own_bytes() -> int:
+    """This process's memory that is no segment's: a page of a segment counts as private where only one maps it."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+def test_one_copy_is_left(shelf: Shelf) -> None:
+    tensor = torch.randn(16 * MB)
+    expected = tensor.sum()
+    before = own_bytes()
+    saved, _ = sent({"x": tensor}, shelf)
+    assert saved == 64 * MB
+    assert own_bytes() < before - 50 * MB
+    assert tensor.sum() == expected
+
+
+def test_it_is_known_again_and_changes_in_place_are_seen(shelf: Shelf) -> None:
+    tensor = torch.zeros(2 * MB)
+    assert sent(tensor, shelf)[0] == 8 * MB
+    address = tensor.data_ptr()
+    assert sent(tensor, shelf)[0] == 0  # it lies there already
+    assert tensor.data_ptr() == address
+    tensor[5] = 7
+    _, out = sent(tensor, shelf)
+    assert out[5] == 7
+    tensor[6] = 8
+    assert out[6] == 0
+    assert sent(tensor, shelf)[1][5:7].tolist() == [7, 8]
+
+
+def test_shape_and_strides_stay(shelf: Shelf) -> None:
+    tensor = torch.arange(2.0 * MB).view(MB, 2).t().contiguous().t()
+    copy = tensor.clone()
+    assert sent(tensor, shelf)[0] == 8 * MB
+    assert torch.equal(tensor, copy)
+    assert tensor.stride() == (1, MB)
+
+
+def a_view(tensor: torch.Tensor) -> Any:
+    return tensor[3:]
+
+
+def a_graph(tensor: torch.Tensor) -> Any:
+    return (nn.Parameter(torch.ones(1)) * tensor).sum()
+
+
+ALIASES: list[Callable[[torch.Tensor], Any]] = [
+    a_view,
+    a_graph,
+    lambda tensor: tensor.numpy(),
+    lambda tensor: np.asarray(tensor),
+    lambda tensor: np.from_dlpack(tensor),
+    lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
+    lambda tensor: torch.from_dlpack(tensor),
+    lambda tensor: tensor.data,
+    lambda tensor: tensor.detach(),
+    lambda tensor: tensor.view(-1),
+    lambda tensor: tensor.untyped_storage(),
+    lambda tensor: tensor.storage(),
+    lambda tensor: torch.as_strided(tensor, (2,), (1,)),
+    lambda tensor: nn.Parameter(tensor),
+    lambda tensor: torch.utils.data.TensorDataset(tensor[:]),
+    lambda tensor: iter(tensor),
+]
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_somebody_else_leads_to_stays(alias: Callable[[torch.Tensor], Any], shelf: Shelf) -> None:
+    tensor = torch.zeros(MB)
+    held = alias(tensor)
+    address = tensor.data_ptr()
+    assert sent({"x": tensor}, shelf)[0] == 0
+    assert tensor.data_ptr() == address
+    assert held is not None
+
+
+def test_an_array_that_is_gone_counts_as_one_that_may_be_there() -> None:
+    tensor = torch.zeros(MB)
+    assert may_move(tensor)
+    tensor.numpy()
+    assert not may_move(tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.from_numpy(np.zeros(MB)),
+        torch.frombuffer(bytearray(MB), dtype=torch.uint8),
+        torch.zeros(MB).share_memory_(),
+        torch.zeros(MB, requires_grad=True),
+        nn.Parameter(torch.zeros(MB)),
+        nn.Buffer(torch.zeros(MB)),
+        torch.zeros(MB, requires_grad=True) * 2,
+        torch.zeros(100),
+        torch.zeros(MB, device="meta"),
+        torch.eye(1500).to_sparse(),
+        torch.zeros(MB, dtype=torch.complex64).conj(),
+        torch.zeros(2 * MB)[MB:],
+    ],
+)
+def test_kinds_that_stay(tensor: torch.Tensor) -> None:
+    assert not may_move(tensor)
+
+
+def test_memory_of_inference_mode_stays() -> None:
+    with torch.inference_mode():
+        tensor = torch.zeros(MB)
+    assert not may_move(tensor)
+
+
+def test_what_changed_since_it_was_packed_stays(shelf: Shelf) -> None:
+    tensor = torch.zeros(MB)
+    with pack(tensor, shelf=shelf) as parcel:
+        tensor[3] = 1
+        assert rebind(parcel.tensors, shelf) == 0
+    assert tensor[3] == 1
