@@ -62,7 +62,8 @@ class Workbench:
             returns the new average; `count` of them are in it.
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
             settings' rule. `step` updates have been taken; it is asked after each (EMA), or each epoch (SWA).
-        listeners: functions of one event, called off the hot path.
+        listeners: functions of one event, called off the hot path. They and the trackers live in this process: of a run
+            with strategy="launch" they hear as long as it is followed here.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
             {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`.
         root: the folder for the record of all runs.
@@ -297,7 +298,10 @@ class Workbench:
         return export(Path(path), chosen, self._site, self._task)
 
     def close(self) -> None:
-        """Stop what runs, drop what waits, close the views. The record stays."""
+        """Stop what runs, drop what waits, close the views. The record stays.
+
+        A run with strategy="launch" goes on; `wb.attach(run_id)` follows it, and `job.stop()` before would have ended it.
+        """
         self._launcher.close()
         for callback in tuple(self._closing):
             with contextlib.suppress(Exception):  # a view's mistake must not hide what ended the `with` block

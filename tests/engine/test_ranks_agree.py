@@ -190,3 +190,14 @@ def test_sequences_in_pieces():
     found = as_one(on_ranks(2, lambda: fit(Counts(), data, settings)))
     assert len(found["loss"]) == 2 * 3 * 3
     assert np.isfinite(found["loss"]).all()
+
+
+def test_all_validate_with_the_statistics_that_are_handed_over():
+    def rank():
+        return fit(Normed(), {"train": labelled(64).tensors, "val": labelled(20, 1).tensors, **CE}, PLAIN)
+
+    found = as_one(on_ranks(2, rank))
+    net = Normed().eval()
+    net.load_state_dict(found["weights"])
+    x, y = labelled(20, 1).tensors
+    assert found["checks"][-1][1]["val_loss"] == pytest.approx(F.cross_entropy(net(x), y).item(), rel=1e-4)

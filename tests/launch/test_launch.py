@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -196,3 +197,20 @@ def test_what_a_job_finds_comes_back_and_a_launcher_that_fails_is_quoted(root: P
     assert run.status == "failed" and "pigeons" in (run.error or "")
     assert not (job.folder.path / "launch").exists()
     assert made.fit(max_steps=2).result().step == 2  # the bench is as it was
+
+
+def test_a_rank_that_hangs_ends_the_job_with_where_it_was(root: Path) -> None:
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if os.environ.get("RANK") == "1":
+            _sleeps_for_ever()
+        return F.cross_entropy(output, y)
+
+    def _sleeps_for_ever() -> None:
+        time.sleep(1000)
+
+    job = bench(plain_net(), labelled(64), root, loss=loss, rank_timeout=4.0).fit(strategy="launch", devices=2)
+    with pytest.raises(TimeoutError, match=r"(?s)for 4 s \(rank_timeout\).*rank 1 was here:.*_sleeps_for_ever"):
+        job.result()
+    assert job.folder is not None
+    assert Run.open(job.folder.path).status == "failed"
+    wait_for(lambda: not processes_of(job.folder.path), 40)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +24,8 @@ pytestmark = pytest.mark.skipif(not child.FORK, reason="needs a fork server")
 
 
 @pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> Iterator[None]:
+def _one_thread(one_thread: None) -> None:
     """Sums repeat."""
-    yield
 
 
 def pids() -> set[int]:

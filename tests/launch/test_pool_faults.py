@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from torch.utils.data import Dataset
@@ -21,7 +20,7 @@ from torch.utils.data import Dataset
 from tests.conftest import count
 from tests.launch.pools import bench, losses, net, ranks, shared, wait_until
 from tests.launch.test_child_process import all_gone
-from workbench.events import RunStarted, StepsDone
+from workbench.events import RunStarted
 from workbench.launch import child, pool
 from workbench.launch.causes import RankTimeout
 from workbench.launch.child import ChildDied, RemoteTraceback
@@ -102,7 +101,7 @@ def test_a_rank_that_leaves(tmp_path: Path) -> None:
 def test_a_rank_that_is_killed(tmp_path: Path, rank: int) -> None:
     model = net(at(3, rank, lambda: os.kill(os.getpid(), signal.SIGKILL)))
     before = model.layers[0].weight.clone()
-    error, job = failed(model, tmp_path)
+    error, _ = failed(model, tmp_path)
     assert type(error) is ChildDied
     assert f"rank {rank} of 2 died: killed by the system (signal 9), most likely out of memory." in str(error)
     kept = "that it had before" if rank == 0 else "of its last update"

@@ -286,3 +286,25 @@ def test_what_a_killed_prune_left_goes_next_time(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == []
     prune(tmp_path, 5)
     assert os.listdir(tmp_path / "runs") == []
+
+
+def test_another_process_takes_over_the_record_of_a_run(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "a", {"kind": "fit"}) as made:
+        made.append(Message("before"))
+        made.name_writer(os.getppid(), launched=True)
+        header = read_header(made.path)
+        assert (header["pid"], header["launched"], header["kind"]) == (os.getppid(), True, "fit")
+        with RunFolder.take_over(made.path) as taken:
+            assert read_header(made.path) == taken.header == {**header, **identity()}
+            taken.append(Message("there"))
+        with (made.path / "metrics.jsonl").open("a") as file:
+            file.write('{"type":"Message","te')  # it was killed in the middle of a line
+        made.write_again()
+        made.append(Message("behind"))
+    assert [e.text for e in read_events(made.path) if isinstance(e, Message)] == ["before", "there", "behind"]
+
+
+def test_what_is_no_run_cannot_be_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(FileNotFoundError):
+        RunFolder.take_over(tmp_path)

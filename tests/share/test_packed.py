@@ -167,14 +167,20 @@ def test_what_is_written_in_c_gets_true_lists() -> None:
     objects = np.array([{"i": i} for i in range(N)], dtype=object)
     tree = ET.Element("a")
     tree.extend([ET.Element("b", n=str(i)) for i in range(N)])
-    values = [{"i": i} for i in range(N)]
-    half = iter(values)
-    next(half)
-    array, element, queue, own, rest = there_and_back((objects, tree, collections.deque(range(N)), values, half))
-    assert next(rest) is own[1]
+    array, element, queue, packed = there_and_back((objects, tree, collections.deque(range(N)), list(range(N))))
+    assert type(packed) is PackedList  # they do not keep others from being packed
     assert array.tolist() == objects.tolist()
     assert len(element) == N
     assert list(queue) == list(range(N))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_iterator_over_a_list_goes_on_over_it(first: bool) -> None:
+    values = [{"i": i} for i in range(N)]
+    half = iter(values)
+    next(half)
+    out = there_and_back({"own": values, "rest": half} if first else {"rest": half, "own": values})
+    assert next(out["rest"]) is out["own"][1]
 
 
 def test_without_being_asked_lists_stay_lists() -> None:
@@ -194,8 +200,8 @@ def test_it_reads_as_a_list_does() -> None:
     assert type(out[10:20]) is list
     assert type(out[::-1]) is PackedList
     assert out[::-1][5:9] == real[::-1][5:9]
-    assert out + [1] == real + [1]
-    assert [1] + out == [1] + real
+    assert out + [1] == real + [1]  # noqa: RUF005
+    assert [1] + out == [1] + real  # noqa: RUF005
     assert real == out
     assert out != real[:-1]
     assert out.index(real[5], 1) == real.index(real[5], 1)

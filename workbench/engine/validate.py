@@ -50,6 +50,8 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
             if not moments.evaluation_mode(stage):
                 for module in session.task.modules:
                     module.eval()
+            # Each rank has statistics of its own share; what is reported is of those that are handed over.
+            session.ranks.take_first([buffer for module in session.task.modules for buffer in module.buffers()])
             moments.evaluation_started(stage)
             yield
             moments.evaluation_ended(stage)

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import psutil
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from workbench.commands import Change, Command, Mailbox
 from workbench.engine.runtime import RANK
@@ -29,12 +30,15 @@ from workbench.launch import order, remains, sealed
 from workbench.launch.opening import Opening
 from workbench.launch.order import FOLDER, VALUE, Around, Order
 from workbench.launch.protocol import Desk, Job
+from workbench.launch.remains import Process
 from workbench.launch.thread import JobDesk
 from workbench.runs import control
 from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, SettingsError, knob
 
+_START = 1800.0
+"""Seconds that ranks wait at least until all are there."""
 _PERIOD = 0.1
 """Seconds between two looks for commands."""
 
@@ -44,6 +48,8 @@ def main(run: Path) -> int:
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     os.environ[RANK] = str(rank)
     faulthandler.enable()
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGTERM, _told_to_end)
     try:
         found = order.read(run)
@@ -52,9 +58,8 @@ def main(run: Path) -> int:
         if world > 1:
             _join(world, around.timeout)
         given: Order = found.open()
-        if world > 1:
-            dist.all_reduce(torch.zeros(1))  # all have read it
-        code = _first(run, given, world) if rank == 0 else _other(given)
+        processes = _all_here(world, around.timeout)
+        code = _first(run, given, processes) if rank == 0 else _other(given)
         if world > 1 and code == 0:  # behind an error others may wait in there for ever
             dist.destroy_process_group()
         return code
@@ -80,8 +85,19 @@ def _join(world: int, timeout: float) -> None:
     name = _interface(world)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-    seconds = datetime.timedelta(seconds=timeout)
+    seconds = datetime.timedelta(seconds=max(timeout, _START))
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=seconds, device_id=device)
+
+
+def _all_here(world: int, timeout: float) -> list[Process]:
+    """All ranks have read what they are to do; their processes."""
+    mine = Process(socket.gethostname(), os.getpid())
+    if world == 1:
+        return [mine]
+    found: list[Any] = [None] * world
+    dist.all_gather_object(found, mine)
+    distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=timeout))
+    return found
 
 
 def _interface(world: int) -> str | None:
@@ -103,10 +119,10 @@ def _interface(world: int) -> str | None:
 # -- rank 0
 
 
-def _first(run: Path, given: Order, world: int) -> int:
+def _first(run: Path, given: Order, processes: list[Process]) -> int:
     order.remove(run)
     folder = RunFolder.take_over(run)
-    work = _Work(run, given, world)
+    work = _Work(run, given, processes)
     job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
     JobDesk(job, lambda job, event: ()).run()
     return 0 if job.exception() is None else 1
@@ -115,8 +131,8 @@ def _first(run: Path, given: Order, world: int) -> int:
 class _Work:
     """The assignment as the work of a job of this process, which writes its record."""
 
-    def __init__(self, run: Path, given: Order, world: int) -> None:
-        self._run, self._given, self._world = run, given, world
+    def __init__(self, run: Path, given: Order, processes: list[Process]) -> None:
+        self._run, self._given, self._processes = run, given, processes
         self.settings, self.updates = given.settings, 0
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
@@ -134,9 +150,11 @@ class _Work:
 
     def _fail(self, emit: Desk, error: BaseException) -> NoReturn:
         """Tell what really ended the job, which may be another rank's error."""
-        mine = remains.of(error, 0, self._world)
+        mine = remains.of(error, 0, len(self._processes))
         print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
         root = remains.root(self._run / FOLDER, mine) or mine
+        if root.waited:
+            root = mine = remains.hung(self._run / FOLDER, mine, self._processes[1:], self.settings.rank_timeout)
         remains.leave(self._run / FOLDER, mine)
         emit(Message(f"{root.where}:\n{root.text}", "error", self._given.assignment.updates))
         raise root.error

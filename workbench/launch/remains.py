@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import socket
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from workbench.instruments.finite import NonFiniteError
 from workbench.launch import sealed
+from workbench.launch.causes import RankTimeout
 from workbench.launch.worker import pack_error
 from workbench.share.parcel import unpack
 
@@ -18,6 +24,7 @@ _ECHOES = (
     "closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out", "Connection refused", "NCCL", "No backend",
 )  # fmt: skip
 """Words of errors by which a process learns that another one has ended."""
+_STACKS = getattr(signal, "SIGUSR1", signal.SIGTERM)
 _GRACE = 3.0
 """Seconds in which others are heard of, where an error is but an echo."""
 
@@ -49,12 +56,26 @@ class Failure:
     @property
     def echo(self) -> bool:
         """Whether another process's end is all that it tells."""
+        if isinstance(self.error, RankTimeout):
+            return False
         return isinstance(self.error, _Told) or any(words in str(self.error) for words in _ECHOES)
+
+    @property
+    def waited(self) -> bool:
+        """Whether it tells that another process did not come for too long."""
+        return self.echo and "imed out" in str(self.error)
 
     @property
     def where(self) -> str:
         """Which of the processes it was."""
         return f"in rank {self.rank} of {self.world}" if self.world > 1 else "in the launched process"
+
+
+class Process(NamedTuple):
+    """Where a rank is."""
+
+    host: str
+    pid: int
 
 
 class _Told(LaunchError):
@@ -95,6 +116,23 @@ def root(folder: Path, mine: Failure | None = None) -> Failure | None:
         if mine is None or time.monotonic() > until:
             return first
         time.sleep(0.05)
+
+
+def hung(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
+    """Rank 0 has waited in vain: those of this machine are ended, and say where they were; the failure to be told."""
+    for process in others:
+        if process.host == socket.gethostname():
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, _STACKS)  # also of one that is not in Python; it goes to the output
+                os.kill(process.pid, signal.SIGTERM)
+    until = time.monotonic() + _GRACE
+    while len(there := found(folder)) < len(others) and time.monotonic() < until:
+        time.sleep(0.05)
+    where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *there]]
+    silent = sorted({*range(1, mine.world)} - {failure.rank for failure in there})
+    where += [f"rank {rank} has not answered; output.log may have its stacks." for rank in silent]
+    error = RankTimeout(f"the ranks did not come on together for {seconds:g} s (rank_timeout)\n" + "\n".join(where))
+    return Failure(0, mine.world, error, "\n".join(where), mine.when)
 
 
 def _sendable(error: BaseException) -> BaseException:

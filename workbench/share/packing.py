@@ -34,6 +34,8 @@ _SAMPLE, _MOST_SAMPLED, _MOST_FREQUENT = 256, 1 << 20, 64
 
 _CODE = (type, types.FunctionType, types.MethodType, types.ModuleType)
 _ROUNDS = 4
+_HELD_HERE = 3
+"""References to a list from `_Survey.lists`, `_Survey._outside` and an argument."""
 _DEPTH = 3
 _HEAP_TYPE = 1 << 9
 """In a type's flags: it was made by a class statement."""
@@ -79,10 +81,12 @@ class ListPickler(Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
-        if kind in ATOMS or sys.getrefcount(obj) <= _ALONE:
-            return _LOOKUP if kind is _Lookup else None
+        if kind in ATOMS:
+            return None
+        if kind is _Lookup:
+            return _LOOKUP
         found = self._survey.stand_in(obj) if kind is list and len(obj) >= LONG else None
-        if found is None:
+        if found is None and sys.getrefcount(obj) > _ALONE:
             self._survey.met(obj)
         return found
 
@@ -217,6 +221,10 @@ class _Survey:
         """Make stand-ins of all lists that were met."""
         packer = self._packer = _Packer(self._outside)
         others = {}
+        # Held here alone: it was made while it was pickled, and the next time there will be another one.
+        passing = [key for key in self.lists if sys.getrefcount(self.lists[key]) <= _HELD_HERE]
+        for key in passing:
+            del self.lists[key]
         for key, found in self.lists.items():
             numbers = Numbers.of(found)
             if numbers is not None:

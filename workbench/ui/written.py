@@ -24,7 +24,7 @@ _DEFAULTS = {
     "checkpoint_every": "epochs 10 min apart",
     "monitor": "val_loss, if any",
     "devices": "auto, or 2, or [0, 2]",
-    "launch": "as your accelerate config has it",
+    "launch": "your own config",
 }
 
 
