@@ -41,7 +41,8 @@ def understood(found: Plan, machine: int = 0) -> Any:
     words = found.command(Path("run"), machine)
     assert words[1:3] == ["-m", "accelerate.commands.launch"]
     arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words[3:]))
-    assert arguments.module and arguments.training_script == "workbench.launch.detached"
+    assert arguments.module
+    assert arguments.training_script == "workbench.launch.detached"
     assert arguments.training_script_args == [str(Path("run").absolute())]
     return arguments
 
@@ -50,7 +51,9 @@ def test_without_a_config_there_is_one_process_on_the_cpu() -> None:
     found = planned()
     assert (found.processes, found.machines, found.local) == (1, 1, 1)
     given = understood(found)
-    assert given.cpu and not given.multi_gpu and given.num_processes == 1
+    assert given.cpu
+    assert not given.multi_gpu
+    assert given.num_processes == 1
     assert found.environment()["ACCELERATE_USE_CPU"] == "true"
     assert int(found.environment()["OMP_NUM_THREADS"]) == torch.get_num_threads()
 
@@ -105,10 +108,13 @@ def test_the_script_for_other_machines(tmp_path: Path) -> None:
     found = planned(num_nodes=3, launch={"main_process_ip": "10.0.0.8"})
     script = accelerate.write_script(found, tmp_path).read_text()
     line = script.splitlines()[-1]
-    assert line.startswith("exec ") and '--machine_rank "${1:?which machine}"' in line
+    assert line.startswith("exec ")
+    assert '--machine_rank "${1:?which machine}"' in line
     words = shlex.split(line)[1:]
     assert words == ["${1:?which machine}" if word == "N" else word for word in found.command(tmp_path, "N")]
-    assert "export OMP_NUM_THREADS=" in script and "export ACCELERATE_USE_CPU=true" in script and "from 1 to 2" in script
+    assert "export OMP_NUM_THREADS=" in script
+    assert "export ACCELERATE_USE_CPU=true" in script
+    assert "from 1 to 2" in script
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,8 @@ def test_a_config_for_another_kind_of_training_is_refused_by_name(default: Path,
     default.write_text(yaml.safe_dump({**CONFIG, "distributed_type": kind}))
     with pytest.raises(SettingsError) as caught:
         planned()
-    assert words in str(caught.value) and "your accelerate config" in str(caught.value)
+    assert words in str(caught.value)
+    assert "your accelerate config" in str(caught.value)
 
 
 def test_a_config_that_cannot_be_read_is_said_with_its_file(default: Path) -> None:

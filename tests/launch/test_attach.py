@@ -15,7 +15,6 @@ from tests.launch.launched import wait_for
 from workbench.commands import Stop
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack, to_line
 from workbench.runs import control
-from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,7 +24,8 @@ def test_a_finished_run_is_there_at_once(tmp_path: Path) -> None:
     made = bench(plain_net(), labelled(32), tmp_path, max_epochs=2)
     run = made.fit().result()
     job = wb.attach(run.id, tmp_path)
-    assert job.done() and (job.status, job.kind, job.updates) == ("finished", "fit", run.step)
+    assert job.done()
+    assert (job.status, job.kind, job.updates) == ("finished", "fit", run.step)
     assert job.settings == made.jobs[0].settings
     assert job.result(0) == run
     assert [*map(to_line, job.events)] == [*map(to_line, made.jobs[0].events)]
@@ -38,7 +38,8 @@ def test_what_finders_and_checks_found(tmp_path: Path) -> None:
     made = wb.Workbench(plain_net(), train=data, val=data, loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8)
     curve = made.find_lr(num_training=20)
     found = wb.attach(curve.id, tmp_path).result()
-    assert found.suggestion == curve.result().suggestion and list(found.losses) == list(curve.result().losses)
+    assert found.suggestion == curve.result().suggestion
+    assert list(found.losses) == list(curve.result().losses)
     scored = made.validate()
     assert wb.attach(scored.id, tmp_path).result() == scored.result()
     with pytest.raises(RuntimeError, match=r"pause\(\) is for fits"):
@@ -56,7 +57,8 @@ def test_a_run_of_this_process_is_followed_and_not_commanded(tmp_path: Path) -> 
     own = made.fit()
     wait_for(lambda: own.events)
     job = wb.attach(own.id, tmp_path)
-    assert job.status == "running" and not job.done()
+    assert job.status == "running"
+    assert not job.done()
     for command in (job.stop, job.pause, job.resume, lambda: job.change(lr=0.1)):
         with pytest.raises(RuntimeError, match=f"does not reach {own.id}, which was not launched: its own job in this process does"):
             command()
@@ -105,7 +107,9 @@ def test_the_error_of_a_run_that_failed_is_told_in_its_words(tmp_path: Path) -> 
         folder.append(Message("a warning", "warning"))
         folder.append(RunEnded("failed", 7, 1.0, "ValueError: too blue"))
     job = wb.attach("a", tmp_path)
-    assert job.done() and job.status == "failed" and job.updates == 7
+    assert job.done()
+    assert job.status == "failed"
+    assert job.updates == 7
     with pytest.raises(RuntimeError, match="a failed: ValueError: too blue"):
         job.result()
 

@@ -61,21 +61,24 @@ def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path) -> 
     assert [id(p) for p in model.parameters()] == [id(p) for p in parameters]
     for mine, other in zip(parameters, twin.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
-    assert loss.largest > 0 and loss.calls > 12  # what hangs on the task beside its model has come too
+    assert loss.largest > 0
+    assert loss.calls > 12
 
     assert run.folder is not None
     assert run == Run.open(run.folder)
     assert sum(isinstance(event, RunStarted) for event in heard) == sum(isinstance(event, RunEnded) for event in heard) == 1
     assert sum(e.rows for e in heard if isinstance(e, StepsDone)) == 12
     header = json.loads((run.folder / "run.json").read_text())
-    assert header["launched"] and header["pid"] != os.getpid()
+    assert header["launched"]
+    assert header["pid"] != os.getpid()
     assert (run.folder / "output.log").read_text().count("loss of batch 1\n") == 2
     assert (run.folder / "checkpoints" / "start.safetensors").exists()
     assert not (run.folder / "launch").exists()  # no code lies about
     wait_for(lambda: not processes_of(run.folder), 10)
 
     again = made.fit(start=run.id, max_epochs=3, devices=1, batch_size=8).result()  # its settings go on too: it is launched
-    assert again.step == 12 + 12 and again.resumes[0].run == run.id
+    assert again.step == 12 + 12
+    assert again.resumes[0].run == run.id
     assert again == Run.open(again.folder)
 
 
@@ -111,12 +114,14 @@ STAYS = SLOW + "print('runs', flush=True); time.sleep(600)"
 
 def test_a_run_outlives_its_kernel_and_is_followed_and_commanded_from_another(root: Path) -> None:
     with kernel(STAYS, str(root), "2") as asked:
-        assert asked.stdout is not None and asked.stdout.readline() == "runs\n"
+        assert asked.stdout is not None
+        assert asked.stdout.readline() == "runs\n"
     folder = root / "runs" / "0001-fit"
     assert asked.returncode == -9
     job = wb.attach("0001-fit", root)
     assert (job.kind, job.status, job.settings.batch_size) == ("fit", "running", 8)
-    assert isinstance(job.events[0], RunStarted) and job.events[0].device == "2 x cpu"
+    assert isinstance(job.events[0], RunStarted)
+    assert job.events[0].device == "2 x cpu"
     job.change(lr=0.25)
     wait_for(lambda: any(isinstance(e, Changed) for e in job.events))
     job.pause()
@@ -129,10 +134,12 @@ def test_a_run_outlives_its_kernel_and_is_followed_and_commanded_from_another(ro
     wait_for(lambda: sum(isinstance(e, Message) and e.level == "warning" for e in job.events) == 2)
     job.stop()
     run = job.result(60)
-    assert run.status == "stopped" and run == Run.open(folder) == Run.from_events(job.events, folder)
+    assert run.status == "stopped"
+    assert run == Run.open(folder) == Run.from_events(job.events, folder)
     assert [c.values for c in run.changes] == [{"lr": 0.25}]
     assert list(run.history["step"]) == list(range(run.step))
-    assert run.checkpoints[-1].end and run.checkpoints[-1].step == run.step
+    assert run.checkpoints[-1].end
+    assert run.checkpoints[-1].step == run.step
     wait_for(lambda: not processes_of(folder), 15)
     fresh = bench(torch.nn.Linear(6, 3), labelled(16), root)
     fresh.load(run)  # the weights are where those of any run are
@@ -140,7 +147,8 @@ def test_a_run_outlives_its_kernel_and_is_followed_and_commanded_from_another(ro
 
 def test_a_closed_bench_lets_go_and_a_killed_rank_0_is_told(root: Path) -> None:
     with kernel(CLOSES, str(root), "1") as asked:
-        assert asked.stdout is not None and asked.stdout.readline() == "closed\n"
+        assert asked.stdout is not None
+        assert asked.stdout.readline() == "closed\n"
         assert asked.wait(60) == 0  # nothing keeps it
     folder = root / "runs" / "0001-fit"
     job = wb.attach("0001-fit", root)
@@ -173,9 +181,12 @@ def test_the_error_of_one_rank_is_the_error_of_the_job(root: Path) -> None:
     assert "in __getitem__" in str(caught.value.__cause__)
     assert job.folder is not None
     run = Run.open(job.folder.path)
-    assert run.status == "failed" and "is spoilt" in (run.error or "")
+    assert run.status == "failed"
+    assert "is spoilt" in (run.error or "")
     told = [e.text for e in run.events if isinstance(e, Message) and e.level == "error"]
-    assert len(told) == 1 and told[0].startswith("in rank 1 of 2") and "in __getitem__" in told[0]
+    assert len(told) == 1
+    assert told[0].startswith("in rank 1 of 2")
+    assert "in __getitem__" in told[0]
     assert "is spoilt" in (job.folder.path / "output.log").read_text()
     with pytest.raises(RuntimeError, match="is spoilt"):
         wb.attach(job.id, root).result()
@@ -187,14 +198,16 @@ def test_what_a_job_finds_comes_back_and_a_launcher_that_fails_is_quoted(root: P
     made = bench(plain_net(), labelled(50), root)
     expected = made.predict(x).result()
     found = made.predict(x, strategy="launch", devices=2).result()
-    assert len(found) == 7 and all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert len(found) == 7
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
     job = made.fit(strategy="launch", devices=2, launch={"rdzv_backend": "pigeons"})
     with pytest.raises(LaunchError, match="(?s)output.log ends with.*pigeons"):
         job.result()
     assert job.folder is not None
     run = Run.open(job.folder.path)
-    assert run.status == "failed" and "pigeons" in (run.error or "")
+    assert run.status == "failed"
+    assert "pigeons" in (run.error or "")
     assert not (job.folder.path / "launch").exists()
     assert made.fit(max_steps=2).result().step == 2  # the bench is as it was
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from tests.engine.problems import bench, labelled, plain_net
 from tests.launch.launched import ended, environment, kernel, kill_all_of, wait_for
@@ -94,7 +93,8 @@ def test_two_hosts_train_as_one_process(hosts: tuple[str, str], tmp_path: Path) 
     np.testing.assert_allclose(run.history["loss"], expected.history["loss"], rtol=1e-5)
     # Each rank was on a host of its own, and every update's gradients went over the cable.
     places = {(tmp_path / f"where-{rank}").read_text() for rank in (0, 1)}
-    assert len(places) == 2 and os.readlink("/proc/self/ns/net") not in places
+    assert len(places) == 2
+    assert os.readlink("/proc/self/ns/net") not in places
     gradients = 4 * sum(p.numel() for p in plain_net().parameters())
     for host, link in ((one, "wbv0"), (two, "wbv1")):
         assert received(host, link) > run.step * gradients / 2

@@ -118,4 +118,4 @@ def alone(make, train, val=None, world=2, **settings) -> dict[str, Any]:
 def same(one, other):
     """Losses and weights are equal to float tolerance."""
     np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-4)
-    torch.testing.assert_close(one["weights"], other["weights"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(one["weights"], other["weights"], rtol=1e-3, atol=1e-5)

@@ -41,7 +41,8 @@ def test_those_of_several_threads_are_all_there_each_in_its_order(tmp_path: Path
         thread.join()
     for sender in range(4):
         mine = [value for value in found if int(value) == sender]
-        assert mine == sorted(mine) and len(mine) == 20
+        assert mine == sorted(mine)
+        assert len(mine) == 20
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,9 @@ def test_what_is_no_command_is_told_and_removed(tmp_path: Path, text: str) -> No
     control.send(tmp_path, Pause())
     (tmp_path / "control" / "0.json").write_text(text, encoding="latin-1")
     told, command = control.take(tmp_path)
-    assert isinstance(told, str) and "0.json" in told and "is no command" in told
+    assert isinstance(told, str)
+    assert "0.json" in told
+    assert "is no command" in told
     assert command == Pause()
     assert list(control.take(tmp_path)) == []
 
@@ -67,12 +70,15 @@ def test_links_folders_and_half_written_files_are_not_read(tmp_path: Path) -> No
     (folder / "1.json").mkdir()
     (folder / ".2.json").write_text(to_line(Stop()))
     (told,) = control.take(tmp_path)
-    assert isinstance(told, str) and "0.json" in told
-    assert secret.exists() and (folder / ".2.json").exists()
+    assert isinstance(told, str)
+    assert "0.json" in told
+    assert secret.exists()
+    assert (folder / ".2.json").exists()
 
 
 @pytest.mark.parametrize("command", ALL)
 def test_a_command_is_one_line_of_plain_data(command: Command) -> None:
     line = to_line(command)
-    assert "\n" not in line and json.loads(line)["type"] == type(command).__name__
+    assert "\n" not in line
+    assert json.loads(line)["type"] == type(command).__name__
     assert from_line(line) == command

@@ -14,7 +14,8 @@ import pytest
 
 from workbench.events import Message, RunEnded, RunStarted
 from workbench.runs import alive
-from workbench.runs.read import list_runs, read_events, read_record
+from workbench.runs.alive import identity
+from workbench.runs.read import list_runs, read_events, read_header, read_record
 from workbench.runs.store import RunFolder, check_id, new_id, prune
 
 

@@ -77,7 +77,7 @@ def fit(
         raise
     finally:
         session.fitting = False
-    _conclude(session, fitting.checks, emit)
+    _conclude(session, fitting, emit)
     return "stopped" if stopped else "finished"
 
 
@@ -89,6 +89,8 @@ class _Fit:
     ) -> None:
         self.session, self.checks, self.keeper, self.emit, self.inbox = session, checks, keeper, emit, inbox
         checks.keeper = keeper
+        self.asked = False
+        """Whether the task, on any rank, wants the fit to end."""
 
     def begin(self) -> bool:
         """Before the first update."""
@@ -235,8 +237,8 @@ class _Fit:
         seconds = 0.0 if session.settings.max_time is None else session.seconds  # asked between any two updates
         if reached(session.settings, session.step, finished, seconds) is not None:
             return True
-        asked = session.task.moments is not None and session.ranks.any(session.moments.wants_end)
-        return (asked and minimums_met(session.settings, session.step, finished)) or self.checks.ended is not None
+        self.asked = session.task.moments is not None and session.ranks.any(session.moments.wants_end)
+        return (self.asked and minimums_met(session.settings, session.step, finished)) or self.checks.ended is not None
 
 
 def _take(session: Session, window: Sequence[Any]) -> None:
@@ -264,10 +266,11 @@ def _read(session: Session) -> bool:
     return session.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
 
 
-def _conclude(session: Session, checks: Checks, emit: Emit) -> None:
+def _conclude(session: Session, fitting: _Fit, emit: Emit) -> None:
     """What there is to say behind the last update."""
     say(session, emit)  # on a device, what showed at the last flush
-    if checks.ended is None and session.moments.wants_end:
+    checks = fitting.checks
+    if checks.ended is None and (fitting.asked or session.moments.wants_end):
         emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.step))
     if checks.ended:
         emit(Message(f"the run ended early: {checks.ended}.", "info", session.step))

@@ -19,6 +19,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from workbench.engine.ranks import ManyRanks, Ranks
 from workbench.settings import Settings, SettingsError
+from workbench.task.processes import RANK as RANK
 
 _MARK = "_is_accelerate_prepared"
 _STATES = (PartialState, AcceleratorState, GradientState)
@@ -107,10 +108,6 @@ class Runtime:
 def _is_rank() -> bool:
     """Whether this process is one of several that were started to work together; a user's own group is none of that."""
     return RANK in os.environ
-
-
-RANK = "WORKBENCH_RANK"
-"""Set in the environment of processes that do one job together."""
 
 
 @contextlib.contextmanager

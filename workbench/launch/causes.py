@@ -76,9 +76,12 @@ def _of_the_dead(fate: Fate, course: Course) -> BaseException:
 
 
 def _end_of(tail: str) -> str:
-    """The last lines; of a crash the first ones of what Python says of it."""
+    """The last lines; of a crash what Python says of it and of the thread that it was in."""
     _, crash, rest = tail.partition(_CRASH)
-    return "\n".join((crash + rest).splitlines()[:_FRAMES] if crash else tail.splitlines()[-_FRAMES:])
+    if not crash:
+        return "\n".join(tail.splitlines()[-_FRAMES:])
+    what, _, threads = rest.partition("\n")
+    return "\n".join([crash + what, *(threads[max(0, threads.find("Current thread")) :].splitlines()[:_FRAMES])])
 
 
 def _kept(course: Course) -> str:

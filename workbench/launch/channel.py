@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
 import socket
 import struct
@@ -12,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from workbench.launch.server import MOST_FDS
+from workbench.launch import fds
 
 _HEAD = struct.Struct("<QH")
 """The length of a message and how many file descriptors come with it."""
@@ -37,12 +35,12 @@ class Channel:
         self._bytes = bytearray()
         self._fds: deque[int] = deque()
 
-    def send(self, message: Any, fds: Sequence[int] = ()) -> None:
+    def send(self, message: Any, files: Sequence[int] = ()) -> None:
         """Hand over a message; `OSError` when the other side is gone."""
         body = pickle.dumps(message)
-        data = memoryview(_HEAD.pack(len(body), len(fds)) + body)
+        data = memoryview(_HEAD.pack(len(body), len(files)) + body)
         with self._sending:
-            sent = socket.send_fds(self.socket, [data], list(fds))
+            sent = socket.send_fds(self.socket, [data], list(files))
             self.socket.sendall(data[sent:])
 
     def receive(self) -> Iterator[Received]:
@@ -58,18 +56,18 @@ class Channel:
 
     def close(self) -> None:
         self.socket.close()
-        while self._fds:
-            os.close(self._fds.popleft())
+        fds.close(self._fds)
+        self._fds.clear()
 
     def _read(self, how: int) -> None:
         try:
-            data, fds, flags, _ = socket.recv_fds(self.socket, _CHUNK, MOST_FDS, how | socket.MSG_CMSG_CLOEXEC)
+            data, received, lost = fds.receive(self.socket, _CHUNK, how)
         except BlockingIOError:
             return
         except OSError:
-            data, fds, flags = b"", [], 0
-        self._fds.extend(fds)
-        if flags & socket.MSG_CTRUNC:
+            data, received, lost = b"", [], False
+        self._fds.extend(received)
+        if lost:
             raise OSError("no file descriptors are left to take a message of another process: raise `ulimit -n`")
         self._bytes += data
         self.ended = not data
@@ -83,10 +81,3 @@ class Channel:
             message = pickle.loads(memoryview(self._bytes)[_HEAD.size : end].tobytes())
             del self._bytes[:end]
             yield Received(message, [self._fds.popleft() for _ in range(count)])
-
-
-def close_all(fds: Sequence[int]) -> None:
-    """Close file descriptors that nobody wants."""
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)

@@ -23,7 +23,7 @@ _live: set[Child] = set()
 class Server(Protocol):
     """What children are asked of."""
 
-    def submit(self, kind: Kind, fds: Sequence[int]) -> None:
+    def submit(self, kind: Kind, files: Sequence[int]) -> None:
         """Hand over the ends of a child; `OSError` when the server is gone."""
 
 

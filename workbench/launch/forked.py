@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import IO
 
 import workbench
+from workbench.launch import fds
 from workbench.launch.children import Child
 from workbench.launch.children import Deliver as Deliver
-from workbench.launch.server import FIXED, MOST_FDS, Kind
+from workbench.launch.server import FIXED, Kind
 from workbench.share.segment import Handle
 
 POLL = 0.02
@@ -69,10 +70,10 @@ class ForkServer:
                 env=_environment(),
             )
 
-    def submit(self, kind: Kind, fds: Sequence[int]) -> None:
+    def submit(self, kind: Kind, files: Sequence[int]) -> None:
         """Ask for a child. `OSError` when the server is gone."""
         with self._lock:
-            socket.send_fds(self.control, [f"{len(fds)} {kind}".encode()], list(fds))
+            socket.send_fds(self.control, [f"{len(files)} {kind}".encode()], list(files))
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -162,14 +163,14 @@ if hasattr(os, "register_at_fork"):
 
 def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> End:
     """Run one letter in a child of the server and follow it to its end."""
-    fds = [handle for handle in handles if isinstance(handle, int)]
-    if len(fds) + FIXED > MOST_FDS:
-        raise ValueError(f"at most {MOST_FDS - FIXED - 1} parcels can be given to one call")
+    letter = [handle for handle in handles if isinstance(handle, int)]
+    if len(letter) + FIXED > fds.MOST:
+        raise ValueError(f"at most {fds.MOST - FIXED - 1} parcels can be given to one call")
     for attempt in range(2):
         used = server()
         call = Call(deliver)
         try:
-            end = call.run(used, fds, stop)
+            end = call.run(used, letter, stop)
         finally:
             call.close()
         if not end.lost:
@@ -226,12 +227,10 @@ class Call(Child):
 
     def _hear_answer(self) -> bool:
         with contextlib.suppress(OSError):
-            how = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-            data, fds, flags, _ = socket.recv_fds(self._end, 1, MOST_FDS, how)
-            if flags & socket.MSG_CTRUNC:
-                for fd in fds:
-                    os.close(fd)
+            data, received, lost = fds.receive(self._end, 1, socket.MSG_DONTWAIT)
+            if lost:
+                fds.close(received)
                 raise ServerError("no file descriptors are left to take a child's result: raise `ulimit -n`")
             if data:
-                self._answer = list(fds)
+                self._answer = list(received)
         return False

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.launch.channel import Channel, Received, close_all
+from workbench.launch import fds
+from workbench.launch.channel import Channel, Received
 from workbench.launch.children import Child, Hear, Server
 from workbench.launch.lines import Lines
 from workbench.launch.messages import Place
@@ -33,13 +34,13 @@ class Member(Child):
         """Whether it can take a job: it lives, and the user's modules are as it knows them."""
         self.look()
         for received in self.channel.take():  # of no job any more
-            close_all(received.fds)
+            fds.close(received.fds)
         return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
 
-    def tell(self, message: Any, fds: tuple[int, ...] | list[int] = ()) -> None:
+    def tell(self, message: Any, files: Sequence[int] = ()) -> None:
         """Say something to it, if it is still there; how it ended is heard elsewhere."""
         try:
-            self.channel.send(message, fds)
+            self.channel.send(message, files)
         except OSError:
             self.channel.ended = True
 

@@ -29,6 +29,8 @@ import traceback
 from collections.abc import Callable
 from typing import Literal, NoReturn
 
+from workbench.launch import fds
+
 PRELOAD = (
     "torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "accelerate", "cloudpickle",
     "workbench.launch.worker", "workbench.launch.rank", "workbench.tuners.batch_size", "workbench.tuners.trying",
@@ -39,7 +41,6 @@ Kind = Literal["call", "rank"]
 """What a child is for: one letter and its answer (worker.py), or one job after another (rank.py)."""
 FIXED = 4
 """File descriptors of a child before those that are its own."""
-MOST_FDS = 250
 
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 2.0
@@ -95,25 +96,24 @@ class Server:
 
     def _accept(self) -> None:
         try:
-            word, fds, flags, _ = socket.recv_fds(self._control, 64, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+            word, received, lost = fds.receive(self._control, 64)
         except OSError:
-            word, fds, flags = b"", [], 0
+            word, received, lost = b"", [], False
         if not word:
             self._leave()
         count, _, kind = word.decode().partition(" ")
-        if len(fds) != int(count) or flags & socket.MSG_CTRUNC:
+        if len(received) != int(count) or lost:
             # Dropping them ends the status socket, which the caller sees; the reason stands in our log.
-            print(f"a {kind} came with {len(fds)} of {count} file descriptors", file=sys.stderr, flush=True)
+            print(f"a {kind} came with {len(received)} of {count} file descriptors", file=sys.stderr, flush=True)
         else:
-            status = socket.socket(fileno=os.dup(fds[1]))
+            status = socket.socket(fileno=os.dup(received[1]))
             if not _hung_up(status):
-                self._start(kind, fds, status)
+                self._start(kind, received, status)
             else:
                 status.close()
-        for fd in fds:
-            os.close(fd)
+        fds.close(received)
 
-    def _start(self, kind: str, fds: list[int], status: socket.socket) -> None:
+    def _start(self, kind: str, files: list[int], status: socket.socket) -> None:
         try:
             pid = os.fork()
         except OSError as error:
@@ -121,14 +121,14 @@ class Server:
             status.close()
             return
         if pid == 0:
-            self._become_child(kind, fds, status)
+            self._become_child(kind, files, status)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # in both processes: whoever comes first
         child = self._children[pid] = _Child(pid, status)
         self._select.register(status, selectors.EVENT_READ, lambda: self._let_go(child))
         _tell(status, f"pid {pid}\n")
 
-    def _become_child(self, kind: str, fds: list[int], status: socket.socket) -> NoReturn:
+    def _become_child(self, kind: str, files: list[int], status: socket.socket) -> NoReturn:
         try:
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
@@ -136,7 +136,7 @@ class Server:
             self._select.close()
             for end in (self._control, self._woken, self._wake, status, *(c.status for c in self._children.values())):
                 end.close()
-            channel, status_fd, out, err, *more = fds
+            channel, status_fd, out, err, *more = files
             os.close(status_fd)
             os.dup2(out, 1)
             os.dup2(err, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -113,8 +114,9 @@ def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
     return found
 
 
-def _random_states() -> bytes:
-    return pickle.dumps(process_state())
+def _random_states() -> tuple[Any, ...]:
+    kind, keys, *rest = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, bytes(keys), rest  # type: ignore[arg-type]
 
 
 def _read(parts: Parts, settings: Settings, count: int) -> Iterator[Any]:
