@@ -95,7 +95,7 @@ def test_a_run_whose_process_died(tmp_path: Path) -> None:
     job = wb.attach("a", tmp_path)
     assert isinstance(job.exception(20), RuntimeError)
     assert (job.status, job.updates, job.settings.lr) == ("failed", 3, 0.5)
-    with pytest.raises(RuntimeError, match="(?s)ended without ending the run.*Killed"):
+    with pytest.raises(RuntimeError, match=r"(?s)ended without ending the run.*Killed"):
         job.result()
     with pytest.raises(RuntimeError, match="too late"):
         job.change(lr=1.0)

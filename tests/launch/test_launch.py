@@ -202,7 +202,7 @@ def test_what_a_job_finds_comes_back_and_a_launcher_that_fails_is_quoted(root: P
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
     job = made.fit(strategy="launch", devices=2, launch={"rdzv_backend": "pigeons"})
-    with pytest.raises(LaunchError, match="(?s)output.log ends with.*pigeons"):
+    with pytest.raises(LaunchError, match=r"(?s)output\.log ends with.*pigeons"):
         job.result()
     assert job.folder is not None
     run = Run.open(job.folder.path)
