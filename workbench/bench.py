@@ -20,7 +20,7 @@ from workbench.engine.dry_run import dry_run
 from workbench.engine.trackers import followers
 from workbench.events import Called, SettingsSet, StatusChanged
 from workbench.export.capture import CallSite
-from workbench.launch import jobs, where
+from workbench.launch import jobs, pool, where
 from workbench.launch.evaluations import metrics_of, spec_to_predict
 from workbench.launch.folders import place_for, run_folder, run_to_export, weights_of
 from workbench.launch.listeners import Listener, Listeners
@@ -364,7 +364,7 @@ class Workbench:
             needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
         place = place_for(self.root, kind, settings, self.summary, len(self.jobs), needed)
         work.bind(place)
-        job: Job[T] = Job(place.id, kind, place.folder, work, finish)
+        job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish))
         for past in self.jobs:
             past.forget_frames()
         with self._lock:
@@ -395,6 +395,17 @@ def _take_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
                 wrong = "takes other arguments" if callable(function) else "cannot be called"
                 raise TaskError(f"{name}={function!r} {wrong}: give a function, {name}({', '.join(taken)}).")
             task.averaging = replace(task.averaging, **{name: function})
+
+
+def _in_the_callers_thread(finish: Callable[[Job[T]], T]) -> Callable[[Job[T]], T]:
+    """What is left to do when the result is asked for: with the main thread here, no cell is at work on a tensor."""
+
+    def finished(job: Job[T]) -> T:
+        if threading.current_thread() is threading.main_thread():
+            pool.keep_one_copy()
+        return finish(job)
+
+    return finished
 
 
 def _run_of(job: Job[Run]) -> Run:

@@ -1,6 +1,7 @@
 """Loaders: what a batch is, whose random numbers it draws, and that looking moves nothing."""
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
@@ -265,3 +266,17 @@ def test_packed_sequences_are_moved_by_their_own_method():
     moved = to_device({"x": pack_sequence([torch.ones(5, 2), torch.ones(3, 2)])}, torch.device("meta"))["x"]
     assert type(moved) is PackedSequence
     assert (moved.data.device.type, moved.batch_sizes.device.type) == ("meta", "cpu")
+
+
+def test_workers_that_read_tensors_do_not_grow_with_what_they_have_read() -> None:
+    """Batches of 1 MiB, 64 of them read by one worker."""
+    x = torch.arange(65536.0).repeat(256, 1).T.contiguous()
+    spec = DataSpec.of("train", TensorDataset(x, x[:, 0]))
+    loader = spec.loader(Settings.make(batch_size=1024, num_workers=1, shuffle=False))
+    before, grown = psutil.Process().children(), []
+    for _ in range(4):
+        read = torch.cat([batch[0][:, 0] for batch in loader])
+        assert torch.equal(read, x[:, 0])
+        (worker,) = (child for child in psutil.Process().children() if child not in before)
+        grown.append(worker.memory_full_info().uss)
+    assert grown[-1] - grown[0] < 8 * 2**20

@@ -55,10 +55,16 @@ class Assignment(abc.ABC):
         self.id, self.task, self.settings = id, task, settings
         self.updates = 0
         """How many updates it has taken, also where an error ended it."""
+        self.folder: Path | None = None
+        """That of its run: for checkpoints, and for data where memory is too small for one copy."""
 
     @abc.abstractmethod
     def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
         """Do it. The first event is RunStarted; only rank 0's are heard."""
+
+    def updates_now(self) -> int:
+        """How many updates it has taken by now; any thread may ask."""
+        return self.updates
 
     def _started(self, session: Session, updates: int | None, epochs: int | None) -> RunStarted:
         settings, ranks = self.settings.model_dump(), session.ranks.world
@@ -77,11 +83,11 @@ class Training(Assignment):
     ) -> None:  # fmt: skip
         """folder: that of the run. past, point: of a fit that goes on, what its length depends on, and the checkpoint."""
         super().__init__(id, task, settings)
-        self._folder, self._past, self._point = folder, past, point
+        self.folder, self._past, self._point = folder, past, point
 
     def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
         with opened(self.task, self.settings, past=self._past) as session:
-            checks = Checks(session)
+            self._session, checks = session, Checks(session)
             if self._point is not None:
                 with _as_it_was(self.task):
                     restore(session, checks, read_state(self._point))
@@ -89,12 +95,13 @@ class Training(Assignment):
             emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = milestones.milestones(session)
             keeper = None
-            if self._folder is not None:
-                keeper = Keeper(session, checks, self._folder / "checkpoints", emit, emit.settle)
+            if self.folder is not None:
+                keeper = Keeper(session, checks, self.folder / "checkpoints", emit, emit.settle)
             try:
                 return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, keeper=keeper))
             finally:
                 self.updates = session.step
+                self._session = None
 
 
 class Sweeping(Assignment):

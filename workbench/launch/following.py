@@ -108,7 +108,7 @@ class Following:
         if isinstance(message, Ended):
             self._take_end(member, message, fds)
         elif isinstance(message, Rest):
-            self.course.left = _values(fds)[0]
+            (self.course.left,), self.course.updates = _values(fds), message.updates
             self._deadline = 0.0
         elif isinstance(message, Seen):
             self._watchdog.hear(message.count)

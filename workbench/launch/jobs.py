@@ -15,6 +15,7 @@ from workbench.engine.checkpoint import peek, save_weights
 from workbench.engine.session import opened
 from workbench.engine.weights import Weights
 from workbench.events import Message, RunStarted, Status
+from workbench.instruments.memory import available_memory
 from workbench.launch import milestones, where
 from workbench.launch.assignments import Assignment, Done, Evaluating, Predicting, Sweeping, Training
 from workbench.launch.folders import Place
@@ -29,11 +30,13 @@ from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.past import take_over
 from workbench.settings import Settings
 from workbench.task.data import DataSpec
-from workbench.task.protocol import Task
+from workbench.task.preload import preload
+from workbench.task.protocol import Phase, Task
 from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest
 from workbench.tuners.effective import effective_batch
 from workbench.tuners.lr_finder import LRRequest
+from workbench.tuners.stages import data_of
 
 
 class BenchWork(abc.ABC):
@@ -61,10 +64,19 @@ class BenchWork(abc.ABC):
         """Have it done where the settings say. The rest is what the record says at the job's beginning."""
         trouble = [] if self._place.trouble is None else [self._place.trouble]
         opening = Opening(emit, Words([*trouble, *messages], story, behind))
+        assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
             return where.carry(assignment, opening, inbox)
         finally:
             self.updates = assignment.updates
+
+    def _read_ahead(self, method: Phase, *data: DataSpec | None) -> list[Message]:
+        """With `preload`, the samples of these data are read into memory now; what there is to tell of it."""
+        if not self.settings.preload:
+            return []
+        with self._task.running(self.settings, method):
+            found = [preload(spec, self.settings, available_memory) for spec in data if spec is not None]
+        return [message for message in found if message is not None]
 
 
 class Fit(BenchWork):
@@ -91,6 +103,7 @@ class Fit(BenchWork):
             past = None if on is None else (on.folder, on.point)
             kept = None if folder is None else _KeptStart(folder.path / "checkpoints", self._task, past)
             story = None if on is None else on.story()
+            early += self._read_ahead("fit", self._task.train, self._task.val)
             return self._carry(training, emit, inbox, early, story, kept).status
 
 
@@ -131,6 +144,7 @@ class FindLR(BenchWork):
         early: list[Message] = []
         with self._borrowed(early):
             sweeping = Sweeping(self._place.id, self._task, self.settings, self._request)
+            early += self._read_ahead("fit", self._task.train)
             return self._carry(sweeping, emit, inbox, early).status
 
     @contextmanager
@@ -151,7 +165,9 @@ class Evaluate(BenchWork):
         self._stage = stage
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
-        return self._carry(Evaluating(self._place.id, self._task, self.settings, self._stage), emit, inbox).status
+        method: Literal["validate", "test"] = "validate" if self._stage == "val" else "test"
+        early = self._read_ahead(method, data_of(self._task, method))
+        return self._carry(Evaluating(self._place.id, self._task, self.settings, self._stage), emit, inbox, early).status
 
 
 class Predict(BenchWork):
@@ -163,7 +179,8 @@ class Predict(BenchWork):
         self.outputs: list[Any] = []
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
-        done = self._carry(Predicting(self._place.id, self._task, self.settings, self._spec), emit, inbox)
+        early = self._read_ahead("predict", self._spec or data_of(self._task, "predict"))
+        done = self._carry(Predicting(self._place.id, self._task, self.settings, self._spec), emit, inbox, early)
         self.outputs = done.value
         return done.status
 
@@ -176,14 +193,16 @@ class FindBatchSize(BenchWork):
         if request.keep_effective:
             effective_batch(settings)  # refuses what it cannot keep
         self._request = request
+        self._early: list[Message] = []
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         found = where.where(self.settings)
         ranks = self.settings.num_nodes * len(found.devices)
         batch_size.cap_of(self._task, self._request.method, ranks)
+        self._early = self._read_ahead("fit", data_of(self._task, self._request.method), self._task.val)
         if found.strategy == "launch":
             searching = Searching(self._place.id, self._task, self.settings, self._request)
-            return self._carry(searching, emit, inbox).status
+            return self._carry(searching, emit, inbox, self._early).status
         if found.strategy == "thread":
             with opened(self._task, self.settings) as session:
                 self._tell_start(emit, session.where, session.names)
@@ -197,7 +216,8 @@ class FindBatchSize(BenchWork):
     def _tell_start(self, emit: Desk, device: str, names: tuple[str, ...], ranks: int = 1) -> None:
         settings = self.settings.model_dump()
         started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks)
-        Opening(emit, Words([] if self._place.trouble is None else [self._place.trouble]))(started)
+        trouble = [] if self._place.trouble is None else [self._place.trouble]
+        Opening(emit, Words([*trouble, *self._early]))(started)
 
     def _search(self, emit: Desk, inbox: Mailbox, trial: TrialOf, ranks: int = 1) -> Status:
         found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)

@@ -76,3 +76,5 @@ class Ended:
 @dataclass(frozen=True, slots=True)
 class Rest:
     """The answer to `Leave`; the parcel of what there is comes with it."""
+
+    updates: int

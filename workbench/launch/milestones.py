@@ -33,7 +33,7 @@ def milestones(session: Session) -> AtEpoch:
     if settings.find_batch_size_at:
         batch_size.cap_of(session.task, ranks=session.ranks.world)
         if session.on_cpu and not session.ranks.several:  # its trials run in another process
-            pack((session.task, settings), names={"task": session.task}).close()
+            pack((session.task, settings), names={"task": session.task}, lists=True).close()
     return dict.fromkeys(_epochs(settings), _searches)
 
 

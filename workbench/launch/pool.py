@@ -14,6 +14,7 @@ import selectors
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,14 +26,16 @@ from workbench.instruments.memory import available_memory
 from workbench.launch import forked, letter
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.causes import cause
-from workbench.launch.child import request
+from workbench.launch.child import FORK, request
 from workbench.launch.following import Course, Following
 from workbench.launch.forked import ServerError
 from workbench.launch.member import Member
 from workbench.launch.messages import Place
 from workbench.launch.places import backend, device, environment
 from workbench.launch.protocol import Outlet
+from workbench.settings import SettingsError
 from workbench.share.parcel import pack
+from workbench.share.rebind import rebind
 from workbench.share.room import Room
 from workbench.share.shelf import Shelf
 
@@ -92,6 +95,11 @@ _working = threading.Lock()
 
 def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: Outlet, inbox: Mailbox) -> Done:
     """Have ranks do an assignment; behind it the task here is as they have left it. Its errors are raised."""
+    if not FORK:
+        raise SettingsError(
+            "a pool of processes needs fork and memfd, which this system has not: take strategy='thread' (one device), or "
+            "strategy='launch'."
+        )
     with _working, _letter(assignment, len(devices)) as (handles, note):
         outlet = _Noted(emit, note)
         course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
@@ -110,7 +118,7 @@ def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], em
 
 def warm(accelerator: str, devices: tuple[int, ...]) -> None:
     """Start the ranks that a job will want, ahead of it; returns at once. While another job runs it does nothing."""
-    if _working.acquire(blocking=False):
+    if FORK and _working.acquire(blocking=False):
         try:
             _ready(accelerator, devices)
         finally:
@@ -122,8 +130,11 @@ def close() -> None:
     pool = _pool
     if pool is not None:
         pool.kill()
-        with _working:
+    with _working:
+        _shelf.close()
+        if pool is not None:
             _drop(pool)
+            _shelf.close()
 
 
 def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: Outlet, inbox: Mailbox) -> Course:
@@ -161,6 +172,24 @@ def _drop(pool: Pool) -> None:
 
 _shelf = Shelf()
 """The large data of the latest job, which the next one finds there."""
+_placed: list[weakref.ref[torch.Tensor]] = []
+"""The tensors of the latest job that lie on it."""
+
+
+def keep_one_copy() -> None:
+    """Tensors whose data lies on the shelf let go of their own memory, where nobody can notice.
+
+    Called by the main thread while it waits for nothing: what works with the notebook's tensors is that thread.
+    """
+    if _placed and _working.acquire(blocking=False):
+        try:
+            there = [tensor for placed in _placed if (tensor := placed()) is not None]
+            _placed.clear()
+            while there:
+                rebind([there[-1]], _shelf)  # the list is one of those who lead to it
+                there.pop()
+        finally:
+            _working.release()
 
 
 @contextlib.contextmanager
@@ -168,8 +197,10 @@ def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str
     """The job, packed once for all ranks; inside, its file descriptors, and what is to be told of how it was packed."""
     threads = max(1, torch.get_num_threads() // ranks)
     names = {name.lstrip("_"): part for name, part in vars(assignment.task).items()}
-    room = Room(Path(tempfile.gettempdir()), available_memory)
+    room = Room(assignment.folder or Path(tempfile.gettempdir()), available_memory)
     packed = pack(assignment, {**names, "the job": assignment}, lists=True, shelf=_shelf, room=room)
+    _placed[:] = map(weakref.ref, packed.tensors)
+    packed.tensors = ()
     with packed as parcel:
         cover, handles = letter.write(request(assignment.kind, threads), [parcel])
         with cover:
@@ -197,6 +228,7 @@ def _forget() -> None:
     """In a process forked from ours: not its ranks (their ends are closed where they are kept)."""
     global _pool, _changing, _working
     _pool, _changing, _working = None, threading.Lock(), threading.Lock()
+    _shelf.close()
 
 
 atexit.register(close)

@@ -136,7 +136,8 @@ class _Rank:
     def _leave(self) -> None:
         """The main thread waits for what will not come: the task is as the last update has left it."""
         with contextlib.suppress(Exception):  # then there is nothing that could be handed over
-            self._say(Rest(), [pack(self._left())])
+            if self._at_work is not None:
+                self._say(Rest(self._at_work[0].updates_now()), [pack(self._left())])
 
 
 def _form(place: Place) -> None:

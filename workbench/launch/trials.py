@@ -41,7 +41,7 @@ def trials(
         yield _in_place(task, settings, request, session)
         return
     threads, epoch = torch.get_num_threads(), session.epoch if session is not None else 0
-    with pack((task, settings), names={"task": task}) as parcel:
+    with pack((task, settings), names={"task": task}, lists=True) as parcel:
 
         def trial(size: int) -> Trial:
             outcome = run_in_child(

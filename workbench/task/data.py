@@ -41,6 +41,7 @@ from workbench.task.datasets import (
 from workbench.task.position import Positioned
 from workbench.task.protocol import TaskError
 from workbench.task.shares import Dealing, Share, SharedLoader, dealing_for, refuse_dealt
+from workbench.task.shuffled import Shuffled
 
 Loader = DataLoader[Any]
 Collate = Callable[[list[Any]], Any]
@@ -300,7 +301,7 @@ class DataSpec:
                 )
             sampler = _apart(parts.sampler)
         elif train and settings.shuffle:
-            sampler = RandomSampler(parts.dataset, generator=generator)  # type: ignore[arg-type]
+            sampler = Shuffled(parts.dataset, generator=generator)  # type: ignore[arg-type]
         else:
             sampler = SequentialSampler(parts.dataset)  # type: ignore[arg-type]
         return BatchSampler(sampler, size, drop_last=train and settings.drop_last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,28 @@ class Columns(Dataset[Any]):
         return len(next(iter(self._values())))
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(self.columns, dict):
-            return {name: column[index] for name, column in self.columns.items()}
-        return tuple(column[index] for column in self.columns)
+        return self._map(lambda column: column[index])
 
     def __getitems__(self, indices: list[int]) -> Any:
-        return self[torch.as_tensor(indices)]
+        rows = torch.as_tensor(indices)
+        return self._map(lambda column: _rows(column, rows))
+
+    def _map(self, part: Callable[[Tensor], Tensor]) -> Any:
+        if isinstance(self.columns, dict):
+            return {name: part(column) for name, column in self.columns.items()}
+        return tuple(part(column) for column in self.columns)
+
+
+def _rows(column: Tensor, rows: Tensor) -> Tensor:
+    """In a loader worker they are gathered where the other process finds them, as torch's default collation does it.
+
+    What is moved there afterwards is freed by another thread than the one that made it, and the worker's memory grows by
+    all that it has ever read.
+    """
+    if get_worker_info() is None or column.layout != torch.strided or column.device.type != "cpu" or column.requires_grad:
+        return column[rows]
+    there = torch.empty((len(rows), *column.shape[1:]), dtype=column.dtype).share_memory_()  # type: ignore[no-untyped-call]
+    return torch.index_select(column, 0, rows, out=there)
 
 
 class Batches(IterableDataset[Any]):
@@ -97,7 +113,7 @@ class StackedTensors(Columns):
     """As Columns; default collation makes a list of a TensorDataset's tuples, so batches are lists here."""
 
     def __getitems__(self, indices: list[int]) -> Any:
-        return list(self[torch.as_tensor(indices)])
+        return list(super().__getitems__(indices))
 
 
 class Preloaded(Dataset[Any]):

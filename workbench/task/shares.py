@@ -29,6 +29,7 @@ from torch.utils.data import (
 from workbench.task.datasets import KeyedBatches
 from workbench.task.held import State, plain, process_state, put_process
 from workbench.task.protocol import TaskError
+from workbench.task.shuffled import Shuffled
 
 NOTHING: Any = object()
 
@@ -104,7 +105,7 @@ def dealing_for(batches: Any, share: Share, seed: int) -> Dealing | None:
     if isinstance(batches, KeyedBatches):
         batches = batches.batches
     sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
-    own = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+    own = (Shuffled, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
     known = type(sampler) is SequentialSampler or (type(sampler) in own and sampler.generator is not None)
     return Dealing(seed) if share.several and not known else None
 
