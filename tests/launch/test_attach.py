@@ -79,7 +79,7 @@ def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch:
             job.wait()
         assert job.status == "running"
         job.stop()
-        wait_for(lambda: list(folder.control.iterdir()))
+        wait_for(lambda: list(folder.control.glob("[0-9]*.json")))
         assert list(control.take(folder.path)) == [Stop()]  # the one that was asked for
         folder.append(RunEnded("stopped", 0, 0.5))
         assert job.ended.wait(20)

@@ -312,5 +312,5 @@ bench.fit()
 """)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines().count("finished") == 2
+    assert done.stdout.count("finished") == 2
     assert "Traceback" not in done.stderr

@@ -82,6 +82,15 @@ class Feeds:
         batches = self.split(batches if count is not None else self._counted(batches, begun))
         return batches if self.settings.truncated_bptt_steps is None else self._pieces_of(batches, left_out)
 
+    def whole_windows(self, size: int) -> int:
+        """How many windows of so many batches the next pass has for sure, for each of several ranks a whole one.
+
+        All deal out the same order by its indices; only the last round may miss some of them.
+        """
+        if self._placed is not None or self.batches is None or self.settings.truncated_bptt_steps is not None:
+            return 0
+        return (self.batches - 1) // size if self._train.by_index else 0
+
     def _counted(self, batches: Iterator[Any], given: int) -> Iterator[Any]:
         """Data without a length may have no end: another pass takes as many batches as an epoch has given."""
         for batch in batches:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
-from workbench.engine.together import Together, weights_of
+from workbench.engine.together import weights_of
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import shares
 from workbench.techniques.tbptt import Piece, detached
@@ -61,6 +61,7 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
     weights = [weight for weight in planned if weight is not None]
     of_all = shares if together is None else together.shares
     share = dict(zip(there, of_all(weights) if weights else (), strict=True))
+    held: list[Tensor | float] = []
     alone = len(there) == 1 and together is None
     reported: list[Tensor | float] = []
     kept: list[float] = []
@@ -88,11 +89,14 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
         else:
             kept.append(share[number])
             part = found.loss if alone or share[number] == 1.0 else found.loss * share[number]
-        last = number == there[-1]
-        _back(session, opt, part, fresh=summed is None)
+        held.append(planned[number] or 0.0 if found.weight is None else found.weight)
+        last, fresh = number == there[-1], summed is None
         summed = part.detach() if summed is None else summed + part.detach()
+        if together is not None and last and together.synced:
+            together.tell(summed, sum(held))  # adds up while the backward runs
+        _back(session, opt, part, fresh=fresh)
         if together is not None and last:  # what the task hears of the backward, it hears of all ranks'
-            loss = _settle(together, opt, summed, reported or kept, len(weights), planned=not reported, back=True)
+            loss = together.settle(opt, summed, sum(held), back=True)
         if session.within:
             session.moments.after_backward()
         passing.end(number, found, last=last, anew=anew)
@@ -105,7 +109,7 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
             yield
         if summed is None and session.within:
             _drop(session, opt)
-        loss = _settle(together, opt, summed, reported or kept, len(weights), planned=not reported, back=False)
+        loss = together.settle(opt, summed, sum(held), back=False)
         if session.within and loss is not None:  # what it makes of the gradients it must make of them on all ranks
             session.moments.after_backward()
         return loss
@@ -140,17 +144,6 @@ def _drop(session: Session, opt: Optimizing) -> None:
     session.moments.zero_grad(opt.index, session.batch_idx)
     if not session.moments.zeroes:
         opt.optimizer.zero_grad()
-
-
-def _settle(
-    together: Together, opt: Optimizing, summed: Tensor | None, weighed: Sequence[Tensor | float], batches: int,
-    *, planned: bool, back: bool,
-) -> Tensor | None:  # fmt: skip
-    """`Together.settle`. weighed: the shares of the batches that had something in them, or (not `planned`) their weights."""
-    if not planned:
-        return together.settle(opt, summed, sum(weighed), planned=False, back=back)
-    weight = sum(weighed) / together.unit if weighed else 0.0
-    return together.settle(opt, summed, weight, planned=len(weighed) == batches, back=back)
 
 
 def _divided(opt: Optimizing, summed: Tensor, total: Tensor | float) -> Tensor:

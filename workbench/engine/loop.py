@@ -173,9 +173,11 @@ class _Fit:
         """One pass over the training data, or what is left of it."""
         session, checks, keeper, inbox = self.session, self.checks, self.keeper, self.inbox
         batches: Iterator[Sequence[Any]]
-        batches = windows(session.data.train(), size_at(session.settings.accumulate_grad_batches, session.epoch))
+        size = size_at(session.settings.accumulate_grad_batches, session.epoch)
+        sure = session.data.whole_windows(size)
+        batches = windows(session.data.train(), size)
         if session.together is not None:
-            batches = session.together.rounds(batches)
+            batches = session.together.rounds(batches, sure)
         while True:
             # Between two updates, and nothing is read yet: here a run can be stopped, changed, and gone on from.
             rng.give_way()

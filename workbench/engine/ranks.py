@@ -131,9 +131,19 @@ class ManyRanks(Ranks):
         return found
 
     def sums(self, values: Sequence[float]) -> list[float]:
+        return self.sums_later(values)()
+
+    def sums_later(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """`sums`, begun now; what is returned waits for them."""
         vector = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(vector, group=self._host)
-        summed: list[float] = vector.tolist()
+        work = dist.all_reduce(vector, group=self._host, async_op=True)
+
+        def summed() -> list[float]:
+            if work is not None:
+                work.wait()
+            found: list[float] = vector.tolist()
+            return found
+
         return summed
 
     def mean(self, tensors: Sequence[Tensor]) -> None:
@@ -155,15 +165,22 @@ class ManyRanks(Ranks):
 
     def beat(self, present: bool, weights: Sequence[float] = (), size: int = 0, seconds: float | None = None) -> Beat:
         """One round begins: what there is in it, whether rank 0 has commands for all, and what its clock says."""
-        mine = self.first
+        vector = [*self.news(seconds), sum(weights), float(present), float(bool(weights)), size * self.first]
+        commands, clock, total, there, able, first = self.sums(vector)
+        self.hear(commands, clock)
+        return Beat(total, round(there), round(able), round(first))
+
+    def news(self, seconds: float | None) -> tuple[float, float]:
+        """What rank 0 has for all, to be summed up for `hear`: whether there are commands, and what its clock says."""
         clock = self.seconds if seconds is None else seconds
-        told = mine and self._inbox.has_new
-        vector = [sum(weights), float(present), float(bool(weights)), size * mine, (clock or 0.0) * mine, float(told)]
-        total, there, able, first, self.seconds, commands = self.sums(vector)
+        return (float(self._inbox.has_new), clock or 0.0) if self.first else (0.0, 0.0)
+
+    def hear(self, commands: float, clock: float) -> None:
+        """The sums of `news`: all ranks know of it now."""
+        self.seconds = clock
         self.beats += 1
         if commands:
             self._inbox.take_over()
-        return Beat(total, round(there), round(able), round(first))
 
     def rounds(self, items: Iterable[T], until: Callable[[], bool] = lambda: False) -> Iterator[T]:
         own = iter(items)

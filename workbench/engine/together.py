@@ -10,7 +10,9 @@ Source: torch.nn.parallel.DistributedDataParallel, by way of accelerate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +45,9 @@ class Together:
         """Whether this rank's own loss is not finite; known on CPU alone."""
         self._begun = False
         """Whether DDP waits for the backward of a forward."""
+        self._telling: Callable[[], list[float]] | None = None
+        self._numbers = torch.empty(0)
+        """On a device: the weight and the loss that are added up there."""
         self._left_over = False
         self.waiting = 0
         """The batches that this rank has read for an update that is not taken yet."""
@@ -71,21 +76,30 @@ class Together:
         """How many batches rank 0 has in this update."""
         return self._round.size
 
-    def rounds(self, windows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-        """One's own windows in step with the other ranks; empty ones while only others have any."""
-        own, session = iter(windows), self._session
-        while True:
-            window = next(own, None)
-            weights = [] if window is None else [w for w in weights_of(session, window) if w is not None]
-            beat = self._ranks.beat(window is not None, weights, 0 if window is None else len(window), session.meter.seconds)
-            if not beat.present:
-                self._refuse_other_orders()
-                return
-            if session.task.manual and beat.able < self._ranks.world:
-                self._say_left_over()
-                continue
-            self._round, self.waiting = beat, 0 if window is None else len(window)
+    def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
+        """One's own windows in step with the other ranks; empty ones while only others have any.
+
+        sure: of so many all ranks have a whole one, and nobody need be asked.
+        """
+        for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
+            size = 0 if window is None else len(window)
+            if window is not None and number < sure and number and self.whole and not self._session.task.manual:
+                self._round = self._round._replace(size=size)
+            else:
+                beat = self._beat(window, size)
+                if not beat.present:
+                    self._refuse_other_orders()
+                    return
+                if self._session.task.manual and beat.able < self._ranks.world:
+                    self._say_left_over()
+                    continue
+                self._round = beat
+            self.waiting = size
             yield () if window is None else window
+
+    def _beat(self, window: Sequence[Any] | None, size: int) -> Beat:
+        weights = [] if window is None else [w for w in weights_of(self._session, window) if w is not None]
+        return self._ranks.beat(window is not None, weights, size, self._session.meter.seconds)
 
     def _refuse_other_orders(self) -> None:
         """A pass is over: was it the same for all?"""
@@ -131,42 +145,56 @@ class Together:
         self._begun = True
         return self._copy(batch, batch_idx, **extra)
 
-    def settle(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor, *, planned: bool, back: bool) -> Tensor | None:
+    def tell(self, summed: Tensor | None, weight: float | Tensor, gradients: Sequence[float] = ()) -> None:
+        """Begin to add up what there is to know of this update: this rank's losses at their shares (None: it had none),
+        what its batches weigh, and which `gradients` it has."""
+        device, known = self._session.device, 0.0 if isinstance(weight, Tensor) else float(weight)
+        part = torch.zeros((), device=device) if summed is None or not self.unit else summed.float() / self.unit
+        said = [*self._ranks.news(self._session.meter.seconds), float(summed is not None)]
+        if self._session.on_cpu:  # all in one
+            loss = float(part)
+            self.spoiled = not math.isfinite(loss)
+            self._telling = self._ranks.sums_later([*said, float(weight), loss, *gradients])
+            return
+        # In host memory, so that nobody waits for the device, what is known there; on the device what only it knows.
+        self._telling = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
+        whole = weight.to(device) if isinstance(weight, Tensor) else torch.full((), known, device=device)
+        self._numbers = torch.stack([whole.float().reshape(()), part]).double()
+        self._ranks.add(self._numbers)
+
+    def settle(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
         """Behind this rank's backward: the gradients of `opt` become those of all ranks; the mean loss over all batches.
 
-        summed: this rank's losses at their shares; None: it had none. weight: of its batches, as it turned out; `planned`:
-        as it was known before. back: whether the last of its forwards has had its backward. None: no rank had anything.
+        summed, weight: as for `tell`. back: whether the last of its forwards has had its backward. None: no rank had any.
         """
-        synced = self.synced
-        if synced and not back:
+        loose = [p for p in opt.trained if not self.synced or id(p) not in self._covered]
+        if not self.synced:
+            self.tell(summed, weight, [float(p.grad is not None) for p in loose])
+        elif self._telling is None:
+            self.tell(summed, weight)
+        if self.synced and not back:
             self._nothing()
         self._begun = False
-        loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
-        said = [float(not planned), float(summed is not None), *(float(p.grad is not None) for p in loose)]
-        said, total, loss = self._told(said, summed, weight)
-        other_weight, losses, *there = said
+        losses, total, loss, rescaled, there = self._told()
         if not losses:
             return None
+        if self.synced and loose:
+            there = self._ranks.sums([float(p.grad is not None) for p in loose])
         self._bring_together([p for p, n in zip(loose, there, strict=True) if n])
-        if other_weight:
+        if rescaled:
             self._rescale(opt, total)
-            return loss / total
-        return loss / self._round.weight
+        return loss / total
 
-    def _told(self, said: list[float], summed: Tensor | None, weight: float | Tensor) -> tuple[list[float], Tensor, Tensor]:
-        """The sums over ranks: of what is `said`, of the weights, and of the weighted losses."""
-        device = self._session.device
-        part = torch.zeros((), device=device) if summed is None or not self.unit else summed.float() / self.unit
-        # Filled on the device: a number that is sent there is waited for.
-        whole = weight.to(device).float() if isinstance(weight, Tensor) else torch.full((), float(weight), device=device)
-        numbers = torch.stack([whole.reshape(()), part]).double()
-        if self._session.on_cpu:  # all in one
-            self.spoiled = not bool(torch.isfinite(part))
-            *said, total, losses = self._ranks.sums([*said, *numbers.tolist()])
-            return said, torch.tensor(total), torch.tensor(losses)
-        said = self._ranks.sums(said)  # in host memory, so that nobody waits for the device
-        self._ranks.add(numbers)
-        return said, numbers[0].float(), numbers[1].float()
+    def _told(self) -> tuple[float, Tensor, Tensor, bool, list[float]]:
+        """What `tell` has added up: how many had losses, the weight of all batches, the weighted losses; whether that is not
+        the weight that shares were taken of; how many have each gradient."""
+        assert self._telling is not None
+        (commands, clock, losses, weight, other, *there), self._telling = self._telling(), None
+        self._ranks.hear(commands, clock)
+        if self._session.on_cpu:
+            return losses, torch.tensor(weight), torch.tensor(other), weight != self._round.weight, there
+        total, loss = self._numbers.float()
+        return losses, total, loss, other > 0 or weight != self._round.weight, there
 
     def _bring_together(self, parameters: Sequence[Tensor]) -> None:
         """The mean of gradients over ranks, where any rank has one."""

@@ -84,6 +84,10 @@ class Training(Assignment):
         """folder: that of the run. past, point: of a fit that goes on, what its length depends on, and the checkpoint."""
         super().__init__(id, task, settings)
         self.folder, self._past, self._point = folder, past, point
+        self._session: Session | None = None
+
+    def updates_now(self) -> int:
+        return self.updates if self._session is None else self._session.step
 
     def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
         with opened(self.task, self.settings, past=self._past) as session:

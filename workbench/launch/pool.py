@@ -127,14 +127,15 @@ def warm(accelerator: str, devices: tuple[int, ...]) -> None:
 
 def close() -> None:
     """End the ranks; a job that they do fails. The next job starts new ones."""
-    pool = _pool
-    if pool is not None:
-        pool.kill()
-    with _working:
+    while not _working.acquire(timeout=0.1):
+        if _pool is not None:
+            _pool.kill()
+    try:
         _shelf.close()
-        if pool is not None:
-            _drop(pool)
-            _shelf.close()
+        if _pool is not None:
+            _drop(_pool)
+    finally:
+        _working.release()
 
 
 def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: Outlet, inbox: Mailbox) -> Course:

@@ -79,10 +79,10 @@ def _start(case: Case, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
 
 def _follow(case: Case, kernel: subprocess.Popen[str], folder: Path) -> Measured:
     _until(kernel, "before the data")
-    before = in_all(of(family(kernel.pid)).values())
+    before = _at_rest(kernel.pid)
     _go_on(kernel)
     _until(kernel, "with the data")
-    data = in_all(of(family(kernel.pid)).values()) - before
+    data = _at_rest(kernel.pid) - before
     _go_on(kernel)
     peak, end = 0.0, time.monotonic() + PATIENCE
     while len(ranks := {int(path.name[5:]) for path in folder.glob("rank-*")}) < case.ranks:
@@ -98,6 +98,17 @@ def _follow(case: Case, kernel: subprocess.Popen[str], folder: Path) -> Measured
     (folder / "measured").touch()
     _until(kernel, "done")
     return found
+
+
+def _at_rest(pid: int) -> float:
+    """MiB of all its processes, once that no longer moves: a server may still be starting."""
+    seen, since = in_all(of(family(pid)).values()), time.monotonic()
+    while time.monotonic() - since < 2.0:
+        time.sleep(0.2)
+        now = in_all(of(family(pid)).values())
+        if abs(now - seen) > 1:
+            seen, since = now, time.monotonic()
+    return seen
 
 
 def _family(pid: int) -> list[int]:
