@@ -298,7 +298,7 @@ def test_a_killed_server_is_replaced() -> None:
 
 def test_close_ends_everything_and_the_next_call_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     used = forked.server()
-    temporary = used._temporary
+    temporary = used.temporary
     child.close()
     assert used.process.poll() is not None
     assert not os.path.exists(temporary)

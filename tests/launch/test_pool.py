@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from tests.launch.pools import Net, bench, data, losses, net, ranks, shared, wait_until
-from workbench.events import Changed, StatusChanged, Validated
+from workbench.events import Changed, Validated
 from workbench.launch import child, pool
 from workbench.share.parcel import ParcelError
 
@@ -85,7 +85,7 @@ def test_commands_reach_all_ranks(tmp_path: Path) -> None:
     job.change(lr=0.01)
     job.resume()
     wait_until(lambda: any(isinstance(event, Changed) for event in job.events))
-    assert [event.status for event in job.events if isinstance(event, StatusChanged)][-1] == "running"
+    wait_until(lambda: job.status == "running")
     job.stop()
     job.result()
     assert job.status == "stopped"

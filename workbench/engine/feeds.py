@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from workbench.engine.ranks import Ranks
 from workbench.engine.reading import Reading, close, first
 from workbench.settings import Settings
 from workbench.task.data import DataSpec, Loader, batches_in
@@ -19,10 +20,11 @@ __all__ = ["Feeds", "first"]
 class Feeds:
     """Training and validation batches, limited as the settings say. Everything else has loaders of its own."""
 
-    def __init__(self, task: Task, settings: Settings) -> None:
+    def __init__(self, task: Task, settings: Settings, ranks: Ranks | None = None) -> None:
+        """ranks: those of the job, each of which has feeds of its own; None: there is one process."""
         if task.train is None:
             raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
-        self._task = task
+        self._task, self._ranks = task, ranks or Ranks()
         self.settings = settings
         """Those of the session, with the batch size as it is now."""
         self._train = self._reading(settings)
@@ -31,7 +33,7 @@ class Feeds:
         self._placed: tuple[Reading, int, int] | None = None
         """What is left of an epoch: where it is read from, the batches done with, the pieces taken of the next one."""
         self._pieces = 0
-        self.batches = _count(self._train.loader, settings, "train")
+        self.batches, self._even = self._of_all(_count(self._train.loader, settings, "train"))
         """Training batches of an epoch; None where nobody can know."""
         if self.batches == 0:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
@@ -45,7 +47,7 @@ class Feeds:
         if task.val is not None:
             # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
             self._val = Reading(task.val.loader(settings), "val", settings.batch_size)
-            self.val_batches = _count(self._val.loader, settings, "val")
+            self.val_batches, _ = self._of_all(_count(self._val.loader, settings, "val"))
 
     def use_batch_size(self, size: int) -> None:
         """From the next epoch on, training batches of this size; the one that goes on keeps its loader."""
@@ -53,7 +55,7 @@ class Feeds:
             self._train.close()
         self.settings = self.settings.replace(batch_size=size)
         self._train = self._reading(self.settings)
-        self.batches = self._batches_of(self._train)
+        self.batches, self._even = self._of_all(self._batches_of(self._train))
 
     def _reading(self, settings: Settings) -> Reading:
         assert self._task.train is not None
@@ -89,7 +91,16 @@ class Feeds:
         """
         if self._placed is not None or self.batches is None or self.settings.truncated_bptt_steps is not None:
             return 0
-        return (self.batches - 1) // size if self._train.by_index else 0
+        return (self.batches - 1) // size if self._even and self._train.counted else 0
+
+    def _of_all(self, count: int | None) -> tuple[int | None, bool]:
+        """The most batches that a rank has, by which all of them count, and whether all have as many.
+
+        Data that split themselves may have unequal parts.
+        """
+        counts = set(self._ranks.gather(count))
+        known = [number for number in counts if number is not None]
+        return (max(known) if len(known) == len(counts) else None), len(counts) == 1
 
     def _counted(self, batches: Iterator[Any], given: int) -> Iterator[Any]:
         """Data without a length may have no end: another pass takes as many batches as an epoch has given."""

@@ -152,7 +152,7 @@ class _Fit:
             averaged.begin_epoch(session)
             session.epoch_step, session.batch_idx, session.mid_epoch = session.step, 0, True
             session.moments.epoch_started()
-        session.look_again()
+        session.look_around()
 
     def _end_epoch(self) -> None:
         """The task has its say, the check is judged, and the epoch counts."""

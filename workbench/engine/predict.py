@@ -14,8 +14,8 @@ from workbench.task.batch import to_device
 _CPU = torch.device("cpu")
 
 
-def predict(session: Session, batches: Iterable[Any]) -> list[Any]:
-    """One entry a batch: what the task's `predict_step` returned, its tensors on the CPU."""
+def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
+    """One entry a batch that is not None: its number, and what the task's `predict_step` returned, its tensors on the CPU."""
     found = []
     with evaluating(session, "predict"):
         for number, batch in enumerate(batches):
@@ -26,5 +26,5 @@ def predict(session: Session, batches: Iterable[Any]) -> list[Any]:
             with session.precision.autocast():
                 output = session.task.predict_step(moved, number)
             session.moments.evaluation_batch_ended("predict", output, moved, number)
-            found.append(to_device(output, _CPU))
+            found.append((number, to_device(output, _CPU)))
     return found

@@ -110,6 +110,8 @@ class ManyRanks(Ranks):
         self.node_rank = self.rank // local_world
         self._host = _host_group()
         self._inbox = _SharedInbox(self)
+        self.clock: Callable[[], float] = lambda: 0.0
+        """This process's own; that of rank 0 counts."""
         self.seconds = 0.0
 
     def listen(self, inbox: Inbox) -> Inbox:
@@ -163,17 +165,16 @@ class ManyRanks(Ranks):
     def wait(self) -> None:
         self.sums([])
 
-    def beat(self, present: bool, weights: Sequence[float] = (), size: int = 0, seconds: float | None = None) -> Beat:
+    def beat(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> Beat:
         """One round begins: what there is in it, whether rank 0 has commands for all, and what its clock says."""
-        vector = [*self.news(seconds), sum(weights), float(present), float(bool(weights)), size * self.first]
+        vector = [*self.news(), sum(weights), float(present), float(bool(weights)), size * self.first]
         commands, clock, total, there, able, first = self.sums(vector)
         self.hear(commands, clock)
         return Beat(total, round(there), round(able), round(first))
 
-    def news(self, seconds: float | None) -> tuple[float, float]:
+    def news(self) -> tuple[float, float]:
         """What rank 0 has for all, to be summed up for `hear`: whether there are commands, and what its clock says."""
-        clock = self.seconds if seconds is None else seconds
-        return (float(self._inbox.has_new), clock or 0.0) if self.first else (0.0, 0.0)
+        return (float(self._inbox.has_new), self.clock()) if self.first else (0.0, 0.0)
 
     def hear(self, commands: float, clock: float) -> None:
         """The sums of `news`: all ranks know of it now."""

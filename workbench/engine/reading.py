@@ -15,7 +15,7 @@ from workbench.task.datasets import Batches
 from workbench.task.held import Held, State, as_then, process_state, put_process
 from workbench.task.position import checksum_of
 from workbench.task.protocol import TaskError
-from workbench.task.shares import SharedLoader, has_ended
+from workbench.task.shares import SharedLoader, gives_its_length, has_ended
 
 _NONE = object()
 _TOLD = -1
@@ -42,8 +42,7 @@ class Reading:
         self._deals = positioned(loader)
         self._dealing = dealing(loader)
         ready = loader.batch_sampler is None and loader.batch_size is None
-        self.by_index = self._deals is not None and (self._here or not ready)
-        """Whether the order is that of a sampler, which deals out numbers."""
+        self._by_index = self._deals is not None and (self._here or not ready)
         self._shared = loader.dealing if isinstance(loader, SharedLoader) else None
         """What all ranks draw alike from in reading the data here; None: they are read as this process draws."""
         self._rereads = rereads and self._here
@@ -78,6 +77,11 @@ class Reading:
         """What the latest pass is read from."""
 
     @property
+    def counted(self) -> bool:
+        """Whether a pass surely has as many batches as its loader's length."""
+        return self._deals is not None and self._by_index and gives_its_length(self._deals.batches)
+
+    @property
     def dealt(self) -> tuple[int, int] | None:
         """How many batches of indices were dealt out in the latest pass, and a checksum; None where there are no such."""
         return None if self._deals is None else self._deals.dealt
@@ -90,12 +94,12 @@ class Reading:
         try:
             for batch in itertools.chain(ahead, rest):
                 self.taken += 1
-                if not self.by_index:
+                if not self._by_index:
                     self._last = batch
                     if self._told == _TOLD:
                         self._told = self._state_sum()
                 yield batch
-                if self._rereads and not self.by_index:
+                if self._rereads and not self._by_index:
                     self._remember()
             self._cut = count is not None and self.taken >= count and count != batches_in(self.loader)
             if self._cut and self._told == _TOLD:
@@ -114,7 +118,7 @@ class Reading:
         self._placed, self._ahead, self._left, self._stands = None, [], None, None
         if not placed:
             self._data = self._held()
-            self._begun = {} if self.by_index else {"process": self._drawn(), "data": self._data.state()}
+            self._begun = {} if self._by_index else {"process": self._drawn(), "data": self._data.state()}
             if self._told is not None:
                 return self._open_again(count, self._told)
             if self._rereads:
@@ -273,7 +277,7 @@ class Reading:
             ]
         if not self._lives_on:
             return []
-        if self.by_index and not self._data.generators:
+        if self._by_index and not self._data.generators:
             return []
         if isinstance(users_own(self.loader), (list, tuple)):
             return []  # ready batches, which draw nothing
@@ -289,7 +293,7 @@ class Reading:
         """Where the latest pass is behind its first `taken` batches (`rereads`: and within the next one)."""
         ahead = self.taken - taken - rereads
         data = self._data.state() if self._stands is None else self._stands
-        crc = self._last_crc if self._last is _NONE else checksum_of(self._last) if not self.by_index else None
+        crc = self._last_crc if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
         return {
             "made": self._made,
             "pass": {**self._begun, "order": None if self._deals is None else self._deals.position()},
@@ -309,7 +313,7 @@ class Reading:
                 f"{self._name} can be read only once, so that nobody can go back to the middle of it: give a Dataset, a "
                 "DataLoader, or a list of batches"
             )
-        if self._here or not self.by_index or not self._data.generators:
+        if self._here or not self._by_index or not self._data.generators:
             return None
         return (
             f"{self._name}: {', '.join(self._data.generators)} draws in the loader's workers, where nobody can read how far "
@@ -325,14 +329,14 @@ class Reading:
     def place_inside(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         """The next pass is what was left of that one; what could not be made so, in words."""
         once = self.exact()
-        if once is not None and not self.by_index:
+        if once is not None and not self._by_index:
             raise TaskError(f"{once}.")
         self.taken, self._placed, self._made = taken + rereads, taken, position["made"]
         self._begun = {key: value for key, value in position["pass"].items() if key != "order"}
         self._before, self._last_crc, self._stands = position["before"], position["last"], position["data"]
         self.loader.generator.set_state(position["made"])
         try:
-            if self.by_index and position["pass"]["order"] is not None:
+            if self._by_index and position["pass"]["order"] is not None:
                 doubts = self._deal_again(position, taken, rereads)
             elif self._knows and position["here"]:
                 doubts = self._go_on(position, rereads)

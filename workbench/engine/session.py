@@ -69,7 +69,7 @@ class Session:
         self.names = tuple(name for name, _ in named)
         self.parameters: list[Tensor] = [p for _, p in named]
         trains = phase == "fit"
-        self.data = Feeds(task, settings) if trains else Unread(task, settings)
+        self.data = Feeds(task, settings, self.ranks) if trains else Unread(task, settings)
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
         """Updates more than the length of the epochs says, since earlier ones had more (engine/length.py)."""
         self.updates = self.data.updates(self.ahead)
@@ -87,8 +87,9 @@ class Session:
         self.handle: object | None = None
         """What a task with manual optimisation steps through (engine/manual.py)."""
         self._begin_measuring(settings)
-        if trains and isinstance(self.ranks, ManyRanks):
-            self.together = Together(self, self.ranks, runtime)
+        if isinstance(self.ranks, ManyRanks):
+            self.ranks.clock = lambda: self.meter.seconds
+            self.together = Together(self, self.ranks, runtime) if trains else None
 
     def _begin_counting(self) -> None:
         """How far it has come."""
@@ -285,7 +286,7 @@ class Session:
             self.moments.train_started()
         if not self.mid_epoch:
             self.moments.epoch_started()
-        self.look_again()
+        self.look_around()
 
     @property
     def trained(self) -> list[Tensor]:
@@ -297,7 +298,11 @@ class Session:
         """Hooks of the task have run: parameters may have begun to train."""
         for opt in self.optimizers:
             opt.look_again()
-        if self.together is not None and not self.mid_epoch:
+
+    def look_around(self) -> None:
+        """The same where all ranks have come to, between two updates: some may train no more, and nobody waits for them."""
+        self.look_again()
+        if self.together is not None:
             self.together.look_again()
 
     def drop_gradients(self) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from workbench.engine.session import Session
 
 _NOTHING = object()
+Mark = tuple[int, int] | None
 
 
 class Together:
@@ -39,8 +40,14 @@ class Together:
         self._round = Beat(0.0, 0, 0, 0)
         self._copy: nn.Module | None = None
         self._trains: tuple[bool, ...] = ()
-        self._covered: frozenset[int] = frozenset()
+        self._wrapped: list[Tensor] = []
         """The parameters whose gradients DDP brings together."""
+        self._covered: frozenset[int] = frozenset()
+        """Their ids."""
+        self._marks: list[Mark] = []
+        """What their gradients were before the backward that DDP follows."""
+        self._missed = False
+        """Whether one of them had no part in a backward of this rank."""
         self.spoiled = False
         """Whether this rank's own loss is not finite; known on CPU alone."""
         self._begun = False
@@ -59,10 +66,16 @@ class Together:
         trains = tuple(p.requires_grad for p in session.task.model.parameters())
         if trains == self._trains:
             return
-        self._trains, self._copy, self._covered = trains, None, frozenset()
+        self._trains = trains
+        self._let_go()
         if not (session.several or session.task.manual or session.task.partial):
             self._copy = self._runtime.prepare(_Stepping(session.task))
-            self._covered = frozenset(id(p) for p in self._copy.parameters() if p.requires_grad)
+            self._wrapped = [p for p in self._copy.parameters() if p.requires_grad]
+            self._covered = frozenset(map(id, self._wrapped))
+
+    def _let_go(self) -> None:
+        """DDP has no part in what comes."""
+        self._copy, self._wrapped, self._covered = None, [], frozenset()
 
     # -- rounds
 
@@ -99,7 +112,7 @@ class Together:
 
     def _beat(self, window: Sequence[Any] | None, size: int) -> Beat:
         weights = [] if window is None else [w for w in weights_of(self._session, window) if w is not None]
-        return self._ranks.beat(window is not None, weights, size, self._session.meter.seconds)
+        return self._ranks.beat(window is not None, weights, size)
 
     def _refuse_other_orders(self) -> None:
         """A pass is over: was it the same for all?"""
@@ -142,7 +155,7 @@ class Together:
         """The task's, through DDP at the window's last batch."""
         if not (last and self.synced) or self._copy is None or not torch.is_grad_enabled():
             return self._session.task.training_step(batch, batch_idx, **extra)
-        self._begun = True
+        self._begun, self._marks = True, [_mark(p) for p in self._wrapped]
         return self._copy(batch, batch_idx, **extra)
 
     def tell(self, summed: Tensor | None, weight: float | Tensor, gradients: Sequence[float] = ()) -> None:
@@ -150,7 +163,7 @@ class Together:
         what its batches weigh, and which `gradients` it has."""
         device, known = self._session.device, 0.0 if isinstance(weight, Tensor) else float(weight)
         part = torch.zeros((), device=device) if summed is None or not self.unit else summed.float() / self.unit
-        said = [*self._ranks.news(self._session.meter.seconds), float(summed is not None)]
+        said = [*self._ranks.news(), float(self._missed), float(summed is not None)]
         if self._session.on_cpu:  # all in one
             loss = float(part)
             self.spoiled = not math.isfinite(loss)
@@ -167,18 +180,21 @@ class Together:
 
         summed, weight: as for `tell`. back: whether the last of its forwards has had its backward. None: no rank had any.
         """
-        loose = [p for p in opt.trained if not self.synced or id(p) not in self._covered]
-        if not self.synced:
-            self.tell(summed, weight, [float(p.grad is not None) for p in loose])
-        elif self._telling is None:
-            self.tell(summed, weight)
-        if self.synced and not back:
-            self._nothing()
+        synced = self.synced
+        loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
+        # What all ranks do in one order: the forward of DDP, which may send buffers, then what is told, then the backward.
+        zero = self._nothing() if synced and not back else None
+        if self._telling is None:
+            self.tell(summed, weight, () if synced else [float(p.grad is not None) for p in loose])
+        if zero is not None:
+            zero.backward()  # type: ignore[no-untyped-call]
+        elif synced and self._begun:
+            self._complete()
         self._begun = False
         losses, total, loss, rescaled, there = self._told()
         if not losses:
             return None
-        if self.synced and loose:
+        if synced and loose:
             there = self._ranks.sums([float(p.grad is not None) for p in loose])
         self._bring_together([p for p, n in zip(loose, there, strict=True) if n])
         if rescaled:
@@ -189,8 +205,11 @@ class Together:
         """What `tell` has added up: how many had losses, the weight of all batches, the weighted losses; whether that is not
         the weight that shares were taken of; how many have each gradient."""
         assert self._telling is not None
-        (commands, clock, losses, weight, other, *there), self._telling = self._telling(), None
+        (commands, clock, missed, losses, weight, other, *there), self._telling = self._telling(), None
         self._ranks.hear(commands, clock)
+        if missed:
+            self._session.task.partial = True
+            self._let_go()
         if self._session.on_cpu:
             return losses, torch.tensor(weight), torch.tensor(other), weight != self._round.weight, there
         total, loss = self._numbers.float()
@@ -214,14 +233,28 @@ class Together:
         if gradients:
             torch._foreach_mul_(gradients, (self._round.weight / total).to(gradients[0]))
 
-    def _nothing(self) -> None:
-        """This rank has left its last batch out, and the others wait for its gradients: zeros."""
+    def _nothing(self) -> Tensor:
+        """This rank has left its last batch out, and the others wait for its gradients: those of this loss are zeros."""
         assert self._copy is not None
-        if self._begun:
-            zero = _zero(self._copy)
-        else:
-            zero = self._copy(_NOTHING, 0)
-        zero.backward()  # type: ignore[no-untyped-call]
+        zero: Tensor = _zero(self._copy) if self._begun else self._copy(_NOTHING, 0)
+        return zero
+
+    def _complete(self) -> None:
+        """DDP waits for a gradient of each parameter: those that had no part in this backward get zeros.
+
+        Once that has been so on any rank, all bring their gradients together behind the backward, from the update after
+        next on: there, one that no rank has stays away, as in one process.
+        """
+        missed = [p for p, mark in zip(self._wrapped, self._marks, strict=True) if _mark(p) == mark]
+        if not missed:
+            return
+        self._missed = True
+        frozen = [p for p in missed if not p.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        torch.stack([(p * 0.0).sum().float() for p in missed]).sum().backward()  # type: ignore[no-untyped-call]
+        for parameter in frozen:
+            parameter.requires_grad_(False).grad = None
 
     def reduce(self, opt: Optimizing, loss: Tensor) -> Tensor:
         """Before the step of a manual task: its gradients and its loss as of all ranks."""
@@ -252,6 +285,12 @@ class _Stepping(nn.Module):
         if batch is _NOTHING:
             return _zero(self)
         return self._task.training_step(batch, batch_idx, **extra)
+
+
+def _mark(parameter: Tensor) -> Mark:
+    """Of its gradient, something that is another when there was a backward since."""
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), gradient._version)
 
 
 def _zero(module: nn.Module) -> Tensor:

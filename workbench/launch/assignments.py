@@ -173,9 +173,10 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     return session.ranks.rounds(first(loader, count), lambda: inbox.has(Stop))
 
 
-def _dealt_back(parts: list[list[Any]]) -> list[Any]:
+def _dealt_back(parts: list[list[tuple[int, Any]]]) -> list[Any]:
     """What ranks made of every so-manyth batch each, in the order of the batches."""
-    return [parts[n % len(parts)][n // len(parts)] for n in range(sum(map(len, parts)))]
+    found = [(round, rank, output) for rank, part in enumerate(parts) for round, output in part]
+    return [output for *_, output in sorted(found, key=lambda one: one[:2])]
 
 
 @contextmanager

@@ -21,7 +21,8 @@ _FOLLOWS = re.compile(
 )
 """What a rank says whose partner is gone."""
 _NO_ROOM = re.compile(
-    r"(unable to|could not) [^\n]*(/torch_|shared memory|shm)|out of shared memory|killed by signal: Bus|SemLock[^\n]*\n[^\n]*No space left"
+    r"(unable to|could not) [^\n]*(/torch_|shared memory|shm)|out of shared memory|killed by signal: Bus|"
+    r"multiprocessing/(?:synchronize|heap)\.py[\s\S]*No space left"
 )
 """What a loader worker, or who waits for one, says where /dev/shm is full."""
 _CRASH = "Fatal Python error"

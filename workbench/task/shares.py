@@ -100,14 +100,26 @@ class Dealing:
             self.state = before
 
 
+_DRAWING = (Shuffled, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
 def dealing_for(batches: Any, share: Share, seed: int) -> Dealing | None:
     """What a sampler of batches draws from, where that is not a generator of its own alone."""
+    sampler = _inside(batches)
+    known = type(sampler) is SequentialSampler or (type(sampler) in _DRAWING and sampler.generator is not None)
+    return Dealing(seed) if share.several and not known else None
+
+
+def gives_its_length(batches: Any) -> bool:
+    """Whether there are surely as many batches as their sampler says; that of one of the user's own may be a guess."""
+    return type(_inside(batches)) in (SequentialSampler, *_DRAWING)
+
+
+def _inside(batches: Any) -> Any:
+    """The sampler of samples, where torch's own makes batches of them; else what makes the batches."""
     if isinstance(batches, KeyedBatches):
         batches = batches.batches
-    sampler: Any = batches.sampler if type(batches) is BatchSampler else batches
-    own = (Shuffled, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-    known = type(sampler) is SequentialSampler or (type(sampler) in own and sampler.generator is not None)
-    return Dealing(seed) if share.several and not known else None
+    return batches.sampler if type(batches) is BatchSampler else batches
 
 
 def refuse_dealt(name: str, *samplers: Any) -> None:

@@ -72,7 +72,7 @@ def _start(case: Case, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
         sys.executable, "-m", "tests.benchmarks.launched.kernel", "memory", case.launcher, "--kind", case.kind,
         "--size", str(case.size), "--ranks", str(case.ranks), "--workers", str(case.workers),
     ]  # fmt: skip
-    environment = os.environ | {GATE: str(folder), "RANKS_MARKS": str(folder / "marks"), "RANKS_ROOT": str(folder / "runs")}
+    environment = os.environ | {GATE: str(folder), "RANKS_MARKS": str(folder / "marks"), "RANKS_ROOT": str(folder / "runs"), "TQDM_DISABLE": "1"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environment)
 
