@@ -421,7 +421,7 @@ def test_predictions_as_lightning_makes_them():
         settings = Settings(accelerator="cpu", batch_size=8)
         assert task.predict is not None
         with opened(task, settings) as session:
-            found = predict(session, task.predict.loader(settings))
+            found = [output for _, output in predict(session, task.predict.loader(settings))]
         expected = trainer().predict(module)
         assert len(found) == len(expected) == 3
         assert all(torch.equal(a, e) for a, e in zip(found, expected, strict=True))

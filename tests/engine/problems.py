@@ -6,7 +6,7 @@ import functools
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import workbench as wb
 
@@ -40,6 +40,19 @@ class HalfUsed(nn.Module):
         return self.last(torch.tanh(self.first(x)))
 
 
+def stepped_by_hand(model, loss, batch_idx):
+    """One of two optimizers at each batch, the other at every third, whose gradients add up until then; whether it was."""
+    one, two = model.optimizers()
+    model.manual_backward(loss)
+    one.step()
+    one.zero_grad()
+    if batch_idx % 3 != 2:
+        return False
+    two.step()
+    two.zero_grad()
+    return True
+
+
 def labelled(n=50, seed=1):
     """Three classes that can be told apart, n samples of 6 numbers."""
     g = torch.Generator().manual_seed(seed)
@@ -47,6 +60,29 @@ def labelled(n=50, seed=1):
     x = torch.randn(n, 6, generator=g)
     x[:, :3] += 2 * F.one_hot(y, 3)
     return TensorDataset(x, y)
+
+
+class Stream(IterableDataset):
+    """Samples with noise of a generator of its own. `knows`: it can say where it is, and go on there."""
+
+    def __init__(self, data, knows=False):
+        self.data, self.at, self.knows, self.generator = data, 0, knows, torch.Generator().manual_seed(7)
+        if knows:
+            self.state_dict, self.load_state_dict = self._state, self._load
+
+    def __iter__(self):
+        for at in range(self.at, len(self.data)):
+            x, y = self.data[at]
+            self.at = at + 1 if self.knows else 0
+            yield x + 0.1 * torch.randn(x.shape, generator=self.generator), y
+        self.at = 0
+
+    def _state(self):
+        return {"at": self.at, "generator": self.generator.get_state()}
+
+    def _load(self, state):
+        self.at = state["at"]
+        self.generator.set_state(state["generator"])
 
 
 class Augmented(Dataset):

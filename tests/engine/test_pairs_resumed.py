@@ -15,7 +15,6 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
-    IterableDataset,
     RandomSampler,
     WeightedRandomSampler,
 )
@@ -23,7 +22,7 @@ from torch.utils.data import (
 import workbench as wb
 from tests.conftest import count
 from tests.engine.learners import sentences
-from tests.engine.problems import Augmented, labelled
+from tests.engine.problems import Augmented, Stream, labelled, stepped_by_hand
 from tests.engine.resuming import same
 from tests.engine.test_pairs_against_twin import MAKERS, Case, as_settings, cases, made
 from workbench.engine.checkpoint import read_state
@@ -62,29 +61,6 @@ class Resumed:
     """The validation data come in another order at each check."""
 
 
-class Stream(IterableDataset):
-    """Samples with noise of a generator of its own. `knows`: it can say where it is, and go on there."""
-
-    def __init__(self, data, knows):
-        self.data, self.at, self.knows, self.generator = data, 0, knows, torch.Generator().manual_seed(7)
-        if knows:
-            self.state_dict, self.load_state_dict = self._state, self._load
-
-    def __iter__(self):
-        for at in range(self.at, len(self.data)):
-            x, y = self.data[at]
-            self.at = at + 1 if self.knows else 0
-            yield x + 0.1 * torch.randn(x.shape, generator=self.generator), y
-        self.at = 0
-
-    def _state(self):
-        return {"at": self.at, "generator": self.generator.get_state()}
-
-    def _load(self, state):
-        self.at = state["at"]
-        self.generator.set_state(state["generator"])
-
-
 class Unsteady(Dataset):
     """Validation data with noise of a generator of its own, if it is `noisy`; `read` is called for each sample."""
 
@@ -117,14 +93,8 @@ class ByHand(nn.Module):
         return self.b(self.mask(torch.tanh(self.a(x))))
 
     def training_step(self, batch, batch_idx):
-        one, two = self.optimizers()
         loss = F.cross_entropy(self(batch[0]), batch[1])
-        self.manual_backward(loss)
-        one.step()
-        one.zero_grad()
-        if batch_idx % 3 == 2:
-            two.step()
-            two.zero_grad()
+        if stepped_by_hand(self, loss, batch_idx):
             self.lr_schedulers().step()
         return loss
 

@@ -19,7 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from tests.engine.problems import Augmented, labelled, plain_net, sgd
+from tests.engine.problems import Augmented, Stream, labelled, plain_net, sgd
 from tests.engine.ranked import fit, same
 from tests.engine.test_feeds_position import Given, Noisy, copied, through_a_file
 from tests.ranks import on_ranks
@@ -31,29 +31,6 @@ from workbench.engine.feeds import Feeds
 from workbench.settings import Settings
 from workbench.task.protocol import TaskError
 from workbench.task.shares import Share
-
-
-class Stream(IterableDataset):
-    """Samples with noise of a generator of its own. `knows`: it can say where it is, and go on there."""
-
-    def __init__(self, n=37, knows=False):
-        self.data, self.at, self.knows, self.generator = labelled(n), 0, knows, torch.Generator().manual_seed(7)
-        if knows:
-            self.state_dict, self.load_state_dict = self._state, self._load
-
-    def __iter__(self):
-        for at in range(self.at, len(self.data)):
-            x, y = self.data[at]
-            self.at = at + 1 if self.knows else 0
-            yield x + 0.1 * torch.randn(x.shape, generator=self.generator), y
-        self.at = 0
-
-    def _state(self):
-        return {"at": self.at, "generator": self.generator.get_state()}
-
-    def _load(self, state):
-        self.at = state["at"]
-        self.generator.set_state(state["generator"])
 
 
 class Sentences(Dataset):
@@ -126,8 +103,8 @@ KINDS = {
     "weighted": lambda: DataLoader(labelled(37), 4, sampler=WeightedRandomSampler([1.0] * 37, 37)),
     "drawn as wanted": lambda: DataLoader(labelled(37), batch_sampler=BatchSampler(Own(37, seeded=False), 4, False)),
     "a last number": lambda: DataLoader(labelled(37), 4, sampler=RandomSampler(range(37), False, 50)),
-    "stream": Stream,
-    "stream that knows": functools.partial(Stream, knows=True),
+    "stream": lambda: Stream(labelled(37)),
+    "stream that knows": lambda: Stream(labelled(37), knows=True),
     "shuffled stream": lambda: Shuffled(labelled(37), shuffled=True),
     "ready": lambda: list(DataLoader(labelled(37), 4)),
     "ready by number": lambda: DataLoader(list(DataLoader(labelled(37), 4)), batch_size=None),
@@ -191,7 +168,7 @@ class Halved(IterableDataset):
         yield from itertools.islice(labelled(60), 0, None, 1 + 2 * rank)
 
 
-@pytest.mark.parametrize("make", [Stream, lambda: list(DataLoader(labelled(37), 4)), lambda: labelled(5)])
+@pytest.mark.parametrize("make", [lambda: Stream(labelled(37)), lambda: list(DataLoader(labelled(37), 4)), lambda: labelled(5)])
 def test_data_without_numbers_train_as_in_one_process(make):
     """Each rank's round is a window of one process; a validation counts every sample once."""
     given = {"val": labelled(19, 1).tensors, **CE}

@@ -9,10 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.engine.learners import SpellingLearner, sentences
-from tests.engine.problems import Augmented, labelled, noisy_net, plain_net
+from tests.engine.problems import Augmented, Stream, labelled, noisy_net, plain_net, stepped_by_hand
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, settings_of, supervised
 from tests.engine.test_feeds_position import Noisy
-from tests.engine.test_ranks_data import Stream
 from tests.ranks import on_ranks
 from workbench.commands import Stop
 from workbench.engine import keeper
@@ -59,14 +58,8 @@ class ByHand(nn.Module):
         self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
 
     def training_step(self, batch, batch_idx):
-        one, two = self.optimizers()
         loss = nn.functional.cross_entropy(self.b(torch.tanh(self.a(batch[0]))), batch[1])
-        self.manual_backward(loss)
-        one.step()
-        one.zero_grad()
-        if batch_idx % 3 == 2:
-            two.step()
-            two.zero_grad()
+        stepped_by_hand(self, loss, batch_idx)
         return loss
 
     def configure_optimizers(self):
@@ -78,8 +71,8 @@ CASES = {
     "accumulated": (lambda: supervised(Own(), val=val()), {"accumulate_grad_batches": 2, "val_check_interval": 2}),
     "noise": (lambda: supervised(noisy_net(), train=Noisy(Augmented(labelled(50))), val=val()), {"gradient_clip_val": 0.1}),
     "workers": (lambda: supervised(noisy_net(), train=Augmented(labelled(50)), val=val()), {"num_workers": 1}),
-    "stream": (lambda: supervised(noisy_net(), train=Stream(50), val=val()), {"weight_averaging": "swa", "swa_epoch_start": 1}),
-    "knows": (lambda: supervised(noisy_net(), train=Stream(50, knows=True), val=val()), {}),
+    "stream": (lambda: supervised(noisy_net(), train=Stream(labelled(50)), val=val()), {"weight_averaging": "swa", "swa_epoch_start": 1}),
+    "knows": (lambda: supervised(noisy_net(), train=Stream(labelled(50), knows=True), val=val()), {}),
     "ready": (lambda: supervised(noisy_net(), train=list(DataLoader(labelled(50), 4)), val=val()), {"monitor": "val_loss"}),
     "pieces": (
         lambda: learning(SpellingLearner(), train=sentences(22)), {"truncated_bptt_steps": 3, "accumulate_grad_batches": 2},

@@ -11,7 +11,7 @@ from torch import nn
 from torchmetrics import MeanMetric
 
 from tests.engine.learners import Learner, SpellingLearner, TwoSided, TwoSpellers, sentences
-from tests.engine.problems import Augmented, adamw, labelled, noisy_net, plain_net, sgd
+from tests.engine.problems import Augmented, adamw, labelled, noisy_net, plain_net, sgd, stepped_by_hand
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, resumed, same, settings_of, supervised
 from workbench.commands import Change, Stop
 from workbench.engine.checkpoint import load_weights, read_state
@@ -93,14 +93,8 @@ class ByHand(nn.Module):
         self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 3)
 
     def training_step(self, batch, batch_idx):
-        one, two = self.optimizers()
         loss = F.cross_entropy(self.b(torch.tanh(self.a(batch[0]))), batch[1])
-        self.manual_backward(loss)
-        one.step()
-        one.zero_grad()
-        if batch_idx % 3 == 2:
-            two.step()
-            two.zero_grad()
+        if stepped_by_hand(self, loss, batch_idx):
             self.lr_schedulers().step()
         return loss
 

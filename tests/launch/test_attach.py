@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from tests.engine.problems import bench, labelled, plain_net
 from tests.launch.launched import wait_for
 from workbench.commands import Stop
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack, to_line
+from workbench.launch import sealed
+from workbench.launch.remains import LaunchError
 from workbench.runs import control
 from workbench.runs.store import RunFolder
 
@@ -104,14 +108,37 @@ def test_a_run_whose_process_died(tmp_path: Path) -> None:
 def test_the_error_of_a_run_that_failed_is_told_in_its_words(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "a", {"kind": "fit"}) as folder:
         folder.append(RunStarted("a", "fit", {}, "cpu"))
+        folder.append(Message("in rank 1 of 2:\nTraceback: it was blue", "error"))
         folder.append(Message("a warning", "warning"))
         folder.append(RunEnded("failed", 7, 1.0, "ValueError: too blue"))
     job = wb.attach("a", tmp_path)
     assert job.done()
     assert job.status == "failed"
     assert job.updates == 7
-    with pytest.raises(RuntimeError, match="a failed: ValueError: too blue"):
+    with pytest.raises(RuntimeError, match="a failed: ValueError: too blue") as caught:
         job.result()
+    assert "it was blue" in str(caught.value.__cause__)
+
+
+class Trap(ValueError):
+    """Does something when it is unpacked."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self),)
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_nothing_that_lies_in_the_folder_is_run(tmp_path: Path, says_so: bool) -> None:
+    """A folder that somebody handed over, say; its files are one's own, and closed to others."""
+    trap = tmp_path / "trap"
+    with RunFolder.create(tmp_path, "a", {"kind": "fit", "launched": True, "pid": 1, "pid_started": -1.0}) as folder:
+        folder.append(RunStarted("a", "fit", {}, "cpu"))
+        sealed.write(folder.path / "launch" / "error-0", Trap(str(trap)))
+        if says_so:
+            folder.append(RunEnded("failed", 7, 1.0, f"Trap: {trap}"))
+    with pytest.raises(LaunchError):
+        wb.attach("a", tmp_path).result(20)
+    assert not trap.exists()
 
 
 def test_where_there_is_no_such_run_those_that_are_there_are_named(tmp_path: Path) -> None:

@@ -279,6 +279,10 @@ def test_what_cannot_be_sent_is_named(tmp_path: Path) -> None:
     del model.layers[1].lock
     some.fit().result()
     assert pids() == there
+    theirs = torch.utils.data.TensorDataset(*data())
+    theirs.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(ParcelError, match=r"^train\.dataset\.lock cannot be sent"):
+        bench(model, tmp_path, train=theirs).fit().result()
 
 
 def test_a_script_with_everything_in_main(tmp_path: Path) -> None:

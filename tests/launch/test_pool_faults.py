@@ -230,6 +230,22 @@ def test_time_that_the_owner_takes_is_not_the_ranks(tmp_path: Path) -> None:
     assert isinstance(outlet.heard[0], RunStarted)
 
 
+class Homeless(torch.nn.Linear):
+    """A layer that cannot be unpacked."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise ValueError("not here")
+
+
+def test_what_cannot_be_read_at_home_is_the_error(tmp_path: Path) -> None:
+    def make(rank: int, step: int) -> None:
+        sys._getframe(1).f_locals["self"].made = Homeless(2, 2)
+
+    error, _ = failed(net(make), tmp_path)
+    assert repr(error) == "ValueError('not here')"
+    assert "what it gave cannot be read in this process" in notes(error)
+
+
 def test_a_listener_that_raises(tmp_path: Path) -> None:
     def bad(event: Any) -> None:
         raise ValueError("not mine")

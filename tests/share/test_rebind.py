@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,6 @@ from workbench.share.rebind import may_move, rebind
 from workbench.share.shelf import Shelf
 
 MB = 1 << 20
-
-
-@pytest.fixture
-def shelf() -> Iterator[Shelf]:
-    made = Shelf()
-    yield made
-    made.close()
 
 
 def sent(value: Any, shelf: Shelf) -> tuple[int, Any]:

@@ -221,11 +221,9 @@ class _Fit:
     def _refuse_nothing(self) -> None:
         """An epoch without a batch, or without an end."""
         session = self.session
-        if not session.batch_idx and not session.cut_short and not self.over(session.epoch):
-            raise TaskError(
-                f"the training data gave no batch in epoch {session.epoch}: "
-                + ("it can be read only once; give a Dataset or a DataLoader." if _read(session) else "it is empty.")
-            )
+        none = not session.batch_idx and session.step == session.epoch_step
+        if none and not session.cut_short and not self.over(session.epoch):
+            raise TaskError(f"the training data gave no batch in epoch {session.epoch}: {_why_none(session)}.")
         nothing = session.batch_idx and session.step == session.epoch_step
         if nothing and session.settings.epochs is None and not self.checks.ended:
             raise TaskError(
@@ -263,9 +261,11 @@ def _tell_failure(session: Session, error: BaseException) -> None:
         error.add_note(f"and on_exception failed as well: {type(second).__name__}: {second}")
 
 
-def _read(session: Session) -> bool:
-    """Whether the data has been read before, and gives nothing any more."""
-    return session.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
+def _why_none(session: Session) -> str:
+    if session.together is not None and session.together.left_over:
+        return "it has none for each rank; take smaller batches or fewer devices"
+    read = session.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
+    return "it can be read only once; give a Dataset or a DataLoader" if read else "it is empty"
 
 
 def _conclude(session: Session, fitting: _Fit, emit: Emit) -> None:

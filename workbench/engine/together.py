@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.ranks import Beat, ManyRanks
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from workbench.engine.session import Session
 
 _NOTHING = object()
-Mark = tuple[int, int] | None
 
 
 class Together:
@@ -44,8 +44,11 @@ class Together:
         """The parameters whose gradients DDP brings together."""
         self._covered: frozenset[int] = frozenset()
         """Their ids."""
-        self._marks: list[Mark] = []
-        """What their gradients were before the backward that DDP follows."""
+        self._had: list[bool] = []
+        """Which of them had a gradient before the backward that DDP follows."""
+        self._seen: list[Tensor] = []
+        self._watches: list[RemovableHandle] = []
+        """If any had: those that get one in that backward, and what notes them down."""
         self._missed = False
         """Whether one of them had no part in a backward of this rank."""
         self.spoiled = False
@@ -55,7 +58,8 @@ class Together:
         self._telling: Callable[[], list[float]] | None = None
         self._numbers = torch.empty(0)
         """On a device: the weight and the loss that are added up there."""
-        self._left_over = False
+        self.left_over = False
+        """Whether batches were left out since not all ranks had a part of them."""
         self.waiting = 0
         """The batches that this rank has read for an update that is not taken yet."""
         self.look_again()
@@ -125,8 +129,8 @@ class Together:
 
     def _say_left_over(self) -> None:
         """A manual step cannot be taken by some ranks alone."""
-        if not self._left_over:
-            self._left_over = True
+        if not self.left_over:
+            self.left_over = True
             text = "batches that not all ranks had a part of are left out: with manual optimisation all must step alike."
             self._session.notes.append(Message(text, "warning", self._session.step))
 
@@ -155,7 +159,11 @@ class Together:
         """The task's, through DDP at the window's last batch."""
         if not (last and self.synced) or self._copy is None or not torch.is_grad_enabled():
             return self._session.task.training_step(batch, batch_idx, **extra)
-        self._begun, self._marks = True, [_mark(p) for p in self._wrapped]
+        self._begun = True
+        self._had = [p.grad is not None for p in self._wrapped]
+        if any(self._had):  # of earlier batches of the window: what this one adds does not show in them
+            watch = self._seen.append
+            self._watches = [p.register_post_accumulate_grad_hook(watch) for p in self._wrapped]  # type: ignore[no-untyped-call]
         return self._copy(batch, batch_idx, **extra)
 
     def tell(self, summed: Tensor | None, weight: float | Tensor, gradients: Sequence[float] = ()) -> None:
@@ -191,6 +199,7 @@ class Together:
         elif synced and self._begun:
             self._complete()
         self._begun = False
+        self._watch_no_more()
         losses, total, loss, rescaled, there = self._told()
         if not losses:
             return None
@@ -236,7 +245,7 @@ class Together:
     def _nothing(self) -> Tensor:
         """This rank has left its last batch out, and the others wait for its gradients: those of this loss are zeros."""
         assert self._copy is not None
-        zero: Tensor = _zero(self._copy) if self._begun else self._copy(_NOTHING, 0)
+        zero: Tensor = _zero(self._wrapped) if self._begun else self._copy(_NOTHING, 0)
         return zero
 
     def _complete(self) -> None:
@@ -245,16 +254,24 @@ class Together:
         Once that has been so on any rank, all bring their gradients together behind the backward, from the update after
         next on: there, one that no rank has stays away, as in one process.
         """
-        missed = [p for p, mark in zip(self._wrapped, self._marks, strict=True) if _mark(p) == mark]
+        seen = {id(p) for p in self._seen} if self._watches else None
+        missed = [p for p in self._wrapped if p.grad is None or not p.requires_grad or (seen is not None and id(p) not in seen)]
         if not missed:
             return
         self._missed = True
-        frozen = [p for p in missed if not p.requires_grad]
+        frozen = [p for p in missed if not p.requires_grad]  # since the forward began
         for parameter in frozen:
             parameter.requires_grad_(True)
-        torch.stack([(p * 0.0).sum().float() for p in missed]).sum().backward()  # type: ignore[no-untyped-call]
-        for parameter in frozen:
-            parameter.requires_grad_(False).grad = None
+        _zero(missed).backward()  # type: ignore[no-untyped-call]
+        for parameter, had in zip(self._wrapped, self._had, strict=True):
+            if any(parameter is one for one in frozen):
+                parameter.requires_grad_(False)
+                parameter.grad = parameter.grad if had else None
+
+    def _watch_no_more(self) -> None:
+        for watch in self._watches:
+            watch.remove()
+        self._watches, self._seen = [], []
 
     def reduce(self, opt: Optimizing, loss: Tensor) -> Tensor:
         """Before the step of a manual task: its gradients and its loss as of all ranks."""
@@ -283,20 +300,13 @@ class _Stepping(nn.Module):
 
     def forward(self, batch: Any, batch_idx: int, **extra: Any) -> Any:
         if batch is _NOTHING:
-            return _zero(self)
+            return _zero(p for p in self.parameters() if p.requires_grad)
         return self._task.training_step(batch, batch_idx, **extra)
 
 
-def _mark(parameter: Tensor) -> Mark:
-    """Of its gradient, something that is another when there was a backward since."""
-    gradient = parameter.grad
-    return None if gradient is None else (id(gradient), gradient._version)
-
-
-def _zero(module: nn.Module) -> Tensor:
-    """A loss of 0 that all parameters have a part in."""
-    parts = [(p * 0.0).sum() for p in module.parameters() if p.requires_grad]
-    return torch.stack([part.float() for part in parts]).sum()
+def _zero(parameters: Iterable[Tensor]) -> Tensor:
+    """A loss of 0 that all of these have a part in."""
+    return torch.stack([(p * 0.0).sum().float() for p in parameters]).sum()
 
 
 def weights_of(session: Session, window: Sequence[Any]) -> list[float | None]:

@@ -75,6 +75,7 @@ def plan(settings: Settings, accelerator: str) -> Plan:
     """What settings and config come down to. `accelerator`: the kind of device here. SettingsError: what cannot be."""
     given = dict(settings.launch or {})
     _check_names(given)
+    _check_counts(given)
     config = _config(given)
     _refuse_sharded(given, config)
     if settings.fast_dev_run:
@@ -125,6 +126,13 @@ def _check_names(given: Mapping[str, Any]) -> None:
             raise SettingsError(f"launch={dict(given)!r}: {name}: {remedy}.")
         if name not in known or name in ("h", "help"):
             raise SettingsError(f"launch={dict(given)!r}: `accelerate launch` has no option {name!r} (accelerate launch --help lists them).")
+
+
+def _check_counts(given: Mapping[str, Any]) -> None:
+    for name, least in (("num_processes", 1), ("num_machines", 1), ("machine_rank", 0)):
+        value = given.get(name, least)
+        if type(value) is not int or value < least:
+            raise SettingsError(f"launch={dict(given)!r}: {name} should be a whole number, {least} or more.")
 
 
 def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
@@ -215,7 +223,7 @@ def _address(given: Mapping[str, Any], config: Mapping[str, Any], machines: int,
         return {} if processes == 1 else {"main_process_port": port or 0}  # 0: one that is free
     if not ip:
         raise SettingsError(
-            f"on {machines} machines they must find each other: give this one's address, launch={{'main_process_ip': '10.0.0.1'}}, or "
+            f"num_nodes={machines}: the machines must find each other: give this one's address, launch={{'main_process_ip': '10.0.0.1'}}, or "
             "run `accelerate config`."
         )
     return {"main_process_ip": ip, "main_process_port": port or _PORT}

@@ -66,6 +66,14 @@ class Assignment(abc.ABC):
         """How many updates it has taken by now; any thread may ask."""
         return self.updates
 
+    def names(self) -> dict[str, Any]:
+        """What its parts are called in an error that says what cannot be sent: as the user gave them."""
+        found = {name.lstrip("_"): part for name, part in vars(self.task).items()}
+        for name, part in found.items():
+            if isinstance(part, DataSpec) and not part.made_by_object:
+                found[name] = part.parts
+        return {**found, "the job": self}
+
     def _started(self, session: Session, updates: int | None, epochs: int | None) -> RunStarted:
         settings, ranks = self.settings.model_dump(), session.ranks.world
         return RunStarted(self.id, self.kind, settings, session.where, session.names, updates, epochs, ranks)

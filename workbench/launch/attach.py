@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.commands import Command, Mailbox
 from workbench.events import Status, Validated
-from workbench.launch.attached import Follower
+from workbench.launch.attached import Follower, in_words
 from workbench.launch.protocol import WORKERS, Desk, Job
 from workbench.launch.remains import LaunchError
 from workbench.launch.thread import JobDesk
@@ -72,11 +72,11 @@ class _Following:
             end = self.follower.follow(emit, inbox)
         except LaunchError:
             self.updates = summary(self._folder).step
-            raise self.follower.failed() from None
+            raise in_words(self._folder) from None
         self.updates = end.step
         emit(end)
         if end.status == "failed":
-            raise self.follower.error(end)
+            raise in_words(self._folder, end)
         return end.status
 
 

@@ -17,6 +17,7 @@ from workbench.engine.checkpoint import fill, load_weights, peek, tensors_of
 from workbench.events import Message, RunEnded
 from workbench.launch import accelerate, order, remains, sealed
 from workbench.launch.assignments import Assignment, Done
+from workbench.launch.child import RemoteTraceback
 from workbench.launch.opening import Opening
 from workbench.launch.order import FOLDER, VALUE
 from workbench.launch.protocol import Away, Desk, Outlet
@@ -26,7 +27,7 @@ from workbench.runs import control
 from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.follow import Tail
-from workbench.runs.read import read_header
+from workbench.runs.read import read_events, read_header
 from workbench.task.protocol import Task
 
 PERIOD = 0.1
@@ -63,12 +64,12 @@ def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate
         except LaunchError:
             _wait(process)
             order.remove(run)
-            raise follower.failed() from None
+            raise _error(run) from None
         _wait(process)
         assignment.updates = end.step
         if end.status == "failed":
             desk(end)
-            raise follower.error(end)
+            raise _error(run, end)
         if assignment.trains:
             _take_home(assignment.task, run, end, desk)
         desk(end)
@@ -145,24 +146,25 @@ class Follower:
         except (OSError, ValueError):
             return self._run.is_dir()
 
-    def error(self, end: RunEnded) -> BaseException:
-        """The error that a run has ended with: its own where that can be had, else in its words."""
-        root = remains.root(self._run / FOLDER)
-        if root is not None and end.error == f"{type(root.error).__name__}: {root.error}":
-            return _with_place(root)
-        return LaunchError(f"{self._run.name} failed: {end.error}")
 
-    def failed(self) -> BaseException:
-        """The error of a run that ended without saying so."""
-        root = remains.root(self._run / FOLDER)
-        if root is not None:
-            return _with_place(root)
-        return LaunchError(f"the process of {self._run.name} ended without ending the run.{_last_lines(self._run)}")
+def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
+    """The error of a run that failed, or (no end) ended without saying so, as its record tells it.
+
+    A folder may be anybody's: what lies in it is read, and nothing of it is run.
+    """
+    if end is None:
+        return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
+    error = LaunchError(f"{run.name} failed: {end.error}")
+    told = [event.text for event in read_events(run) if isinstance(event, Message) and event.level == "error"]
+    error.__cause__ = RemoteTraceback(told[-1]) if told else None
+    return error
 
 
-def _with_place(root: remains.Failure) -> BaseException:
-    from workbench.launch.child import RemoteTraceback
-
+def _error(run: Path, end: RunEnded | None = None) -> BaseException:
+    """That of a run of this process, of its own type where that can be had."""
+    root = remains.root(run / FOLDER)
+    if root is None or (end is not None and end.error != f"{type(root.error).__name__}: {root.error}"):
+        return in_words(run, end)
     root.error.__cause__ = RemoteTraceback(root.text)
     root.error.add_note(root.where)
     return root.error

@@ -9,6 +9,7 @@ from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.child import ChildDied, RemoteTraceback, in_words
 from workbench.launch.following import Course, Fate
+from workbench.launch.left import Left
 
 
 class RankTimeout(TimeoutError):
@@ -86,7 +87,7 @@ def _end_of(tail: str) -> str:
 
 
 def _kept(course: Course) -> str:
-    if course.left is None:
+    if not isinstance(course.left, Left):
         return "The model has the weights that it had before; the next job starts new processes."
     return "The model has the weights of its last update; the next job starts new processes."
 

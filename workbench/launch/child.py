@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from workbench.instruments.memory import available_memory as available_memory
 from workbench.instruments.memory import is_out_of_memory
-from workbench.launch import forked, letter, spawned
+from workbench.launch import flags, forked, letter, spawned
 from workbench.launch.forked import ServerError as ServerError
 from workbench.launch.lines import Lines
 from workbench.launch.worker import Given, Reply, Request
@@ -125,7 +125,7 @@ def request(name: str, threads: int, memory_limit: int | None = None) -> Request
         folder = None
     # Lines without a time of change belong to no file.
     cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
-    return Request(name, threads, memory_limit, list(sys.path), list(sys.argv), folder, dict(os.environ), cells)
+    return Request(name, threads, memory_limit, list(sys.path), list(sys.argv), folder, dict(os.environ), cells, flags.flags())
 
 
 def _name(function: Callable[..., Any]) -> str:

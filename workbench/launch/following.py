@@ -56,8 +56,8 @@ class Course:
     """How a job went."""
 
     fates: list[Fate]
-    left: Left | None = None
-    """What rank 0 has left of the task."""
+    left: Left | Exception | None = None
+    """What rank 0 has left of the task, or why that cannot be read here."""
     updates: int = 0
     hung: str = ""
     """What was seen when nothing came on any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,22 @@ from workbench.task.protocol import Task
 
 Path = tuple[int, str]
 """Which of the task's modules, and the name within it."""
+_KINDS = ("_parameters", "_buffers")
 _MISSING = object()
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands for a parameter or buffer where something else holds it too (the flat weights of an LSTM, say)."""
+
+    path: Path
+    kind: str
+    name: str
+
+    def of(self, parts: Mapping[Path, nn.Module]) -> Tensor | None:
+        """The one of these modules."""
+        found: Tensor | None = getattr(parts[self.path], self.kind)[self.name]
+        return found
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,8 @@ class Before:
 
     names: Mapping[Path, frozenset[str]]
     marks: Mapping[Path, Mapping[str, Any]]
+    layers: Mapping[Path, frozenset[str]]
+    """The names of the modules within each; one that has two names is there once among the paths."""
 
     @classmethod
     def of(cls, task: Task) -> Before:
@@ -33,6 +50,7 @@ class Before:
         return cls(
             {path: frozenset(_own(part)) for path, part in parts.items()},
             {path: {name: _mark(value) for name, value in _own(part).items()} for path, part in parts.items()},
+            {path: frozenset(part._modules) for path, part in parts.items()},
         )
 
 
@@ -46,6 +64,8 @@ class _Part:
     attributes: dict[str, Any]
     generators: dict[str, Any] = field(default_factory=dict)
     """Their states."""
+    replaced: set[str] = field(default_factory=set)
+    """Attributes that are another tensor now: whoever holds the one before keeps that as it is."""
     gone: tuple[str, ...] = ()
     layers: dict[str, nn.Module | None] = field(default_factory=dict)
     """The modules within that were not there before."""
@@ -59,14 +79,22 @@ class Left:
 
     @classmethod
     def of(cls, task: Task, before: Before) -> Left:
-        return cls({path: _left(part, path, before) for path, part in _parts(task) if path in before.names})
+        slots = {
+            id(tensor): _Slot(path, kind, name)
+            for path, part in _parts(task) for kind in _KINDS for name, tensor in getattr(part, kind).items()
+        }  # fmt: skip
+        return cls({path: _left(part, path, before, slots) for path, part in _parts(task) if path in before.names})
 
     def put(self, task: Task) -> None:
         """Make the task's modules such; what is there stays the same objects where it can."""
         parts = dict(_parts(task))
-        for path, left in self.parts.items():
-            if path in parts:
-                _put(parts[path], left)
+        there = {path: left for path, left in self.parts.items() if path in parts}
+        for path, left in there.items():
+            _put_tensors(parts[path], left)
+            parts[path]._modules.update(left.layers)
+        parts = dict(_parts(task))  # with the layers that came
+        for path, left in there.items():
+            _put_attributes(parts[path], left, parts)
 
 
 def _parts(task: Task) -> Iterator[tuple[Path, nn.Module]]:
@@ -79,29 +107,28 @@ def _own(part: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(part).items() if name not in COMMON and not name.startswith("__")}
 
 
-def _left(part: nn.Module, path: Path, before: Before) -> _Part:
-    number, prefix = path
-    slots = {
+def _left(part: nn.Module, path: Path, before: Before, slots: Mapping[int, _Slot]) -> _Part:
+    tensors = {
         kind: {name: None if tensor is None else tensor.detach() for name, tensor in getattr(part, kind).items()}
-        for kind in ("_parameters", "_buffers")
+        for kind in _KINDS
     }
     trains = {name: p.requires_grad for name, p in part._parameters.items() if p is not None}
-    left = _Part(slots, trains, plain_attributes(part))
+    left = _Part(tensors, trains, plain_attributes(part))
     own, marks = _own(part), before.marks[path]
     for name, value in own.items():
         state = _state(value)
         if state is not None:
             left.generators[name] = state
         elif name not in left.attributes and _changed(marks.get(name, _MISSING), value):
-            left.attributes[name] = _detached(value)
+            left.attributes[name] = _mapped(value, lambda tensor: slots.get(id(tensor)) or tensor.detach())
+            if isinstance(value, Tensor) and _mark(value)[0] != (marks.get(name) or (None,))[0]:
+                left.replaced.add(name)
     left.gone = tuple(before.names[path].difference(own))
-    for name, layer in part._modules.items():
-        if (number, f"{prefix}.{name}".lstrip(".")) not in before.names:
-            left.layers[name] = layer
+    left.layers.update((name, layer) for name, layer in part._modules.items() if name not in before.layers[path])
     return left
 
 
-def _put(part: nn.Module, left: _Part) -> None:
+def _put_tensors(part: nn.Module, left: _Part) -> None:
     for kind, tensors in left.slots.items():
         there = getattr(part, kind)
         for name, value in tensors.items():
@@ -110,17 +137,20 @@ def _put(part: nn.Module, left: _Part) -> None:
         parameter = part._parameters[name]
         if parameter is not None:
             parameter.requires_grad_(trains)
+
+
+def _put_attributes(part: nn.Module, left: _Part, parts: Mapping[Path, nn.Module]) -> None:
     for name in left.gone:
         vars(part).pop(name, None)
     for name, value in left.attributes.items():
         own = vars(part).get(name)
-        if isinstance(own, Tensor) and isinstance(value, Tensor):
-            vars(part)[name] = _filled(own, value, False)
+        if isinstance(value, Tensor):
+            same = own if isinstance(own, Tensor) and name not in left.replaced else None
+            vars(part)[name] = _filled(same, value, False)
         else:
-            set_attribute(part, name, value)
+            set_attribute(part, name, _mapped(value, lambda one: one.of(parts) if isinstance(one, _Slot) else one))
     for name, state in left.generators.items():
         _set_state(vars(part).get(name), state)
-    part._modules.update(left.layers)
 
 
 def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tensor | None:
@@ -135,10 +165,23 @@ def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tens
     return nn.Parameter(own, requires_grad=False) if parameter else own
 
 
+class _Which:
+    """Which tensor it is, and not what is in it: weak references are compared by what they lead to."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._reference = weakref.ref(tensor)
+
+    def __eq__(self, other: object) -> bool:
+        here = self._reference()
+        return here is not None and isinstance(other, _Which) and other._reference() is here
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def _mark(value: Any) -> Any:
     """What tells whether a tensor, an array or a container of them is still the same; None: it is nothing of that kind."""
     if isinstance(value, Tensor):
-        return weakref.ref(value), 0 if value.is_inference() else value._version
+        return _Which(value), 0 if value.is_inference() else value._version
     if isinstance(value, np.ndarray) and value.nbytes < _SMALL and not value.dtype.hasobject:
         return value.shape, value.dtype, value.tobytes()
     if type(value) in (list, tuple, dict) and len(value) < _MANY:
@@ -160,12 +203,13 @@ def _changed(before: Any, value: Any) -> bool:
     return now is not None and (before is _MISSING or now != before)
 
 
-def _detached(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, dict):
-        return {key: _detached(item) for key, item in value.items()}
-    return type(value)(map(_detached, value)) if type(value) in (list, tuple) else value
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """With each tensor in it, or what stands for one, changed."""
+    if isinstance(value, Tensor | _Slot):
+        return change(value)
+    if type(value) is dict:
+        return {key: _mapped(item, change) for key, item in value.items()}
+    return type(value)(_mapped(item, change) for item in value) if type(value) in (list, tuple) else value
 
 
 def _state(value: Any) -> Any:

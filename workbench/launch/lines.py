@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 
@@ -49,5 +50,6 @@ class Lines:
         if self._also is not None:
             self._also(text)
         stream = sys.stdout if name == "out" else sys.stderr
-        stream.write(text + "\n")
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none: that ends no job
+            stream.write(text + "\n")
+            stream.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
@@ -21,12 +22,12 @@ class Member(Child):
 
     def __init__(self, place: Place, server: Server) -> None:
         self.lines = Lines()
+        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rank
         super().__init__(lambda name, data: self.lines.feed(name, data))
         self.rank = place.rank
         self.channel = Channel(self._end)
         self.files: dict[str, int] = {}
         """The user's modules that it has imported, and when each was written."""
-        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rank
         if self.begin(server, "rank", [self._stacks.fileno()]):
             self.tell(place)
 
@@ -62,7 +63,8 @@ class Member(Child):
     def ask_for_stacks(self) -> None:
         """Have it write what all its threads do; also where it hangs in a call into C."""
         if self.pid is not None and not self.over:
-            os.kill(self.pid, signal.SIGUSR1)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, which is heard of elsewhere
+                os.kill(self.pid, signal.SIGUSR1)
 
     def stacks(self) -> str:
         """What it has written since: the threads, the innermost frame first."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.events import Message
-from workbench.launch import sealed
+from workbench.launch import flags, sealed
 from workbench.launch.assignments import Assignment
 from workbench.launch.opening import Words
 from workbench.settings import Settings
@@ -44,6 +44,8 @@ class Around:
     folder: str
     cells: dict[str, Any]
     """linecache's entries of code that is in no file."""
+    flags: dict[str, Any]
+    """What torch was told for the whole process."""
     timeout: float
     """Seconds that ranks wait for each other at most."""
 
@@ -51,7 +53,7 @@ class Around:
     def here(cls, timeout: float) -> Around:
         # Lines without a time of change belong to no file.
         cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
-        return cls(list(sys.path), list(sys.argv), os.getcwd(), cells, timeout)
+        return cls(list(sys.path), list(sys.argv), os.getcwd(), cells, flags.flags(), timeout)
 
     def take(self) -> None:
         """Be as the kernel was."""
@@ -59,13 +61,13 @@ class Around:
         os.chdir(self.folder)
         linecache.cache.update(self.cells)
         importlib.invalidate_caches()
+        flags.take(self.flags)
 
 
 def write(run: Path, assignment: Assignment, words: Words, notes: Sequence[str]) -> None:
     """Leave the order in the folder of its run."""
     words = words._replace(messages=[*words.messages, *(Message(note, "warning") for note in notes)])
-    names = {"the model": assignment.task.model, "the task": assignment.task, "the job": assignment}
-    sealed.write(_job(run), Order(assignment, words), Around.here(assignment.settings.rank_timeout), names)
+    sealed.write(_job(run), Order(assignment, words), Around.here(assignment.settings.rank_timeout), assignment.names())
 
 
 def read(run: Path) -> sealed.Sealed:

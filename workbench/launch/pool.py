@@ -29,11 +29,11 @@ from workbench.launch.causes import cause
 from workbench.launch.child import FORK, request
 from workbench.launch.following import Course, Following
 from workbench.launch.forked import ServerError
+from workbench.launch.left import Left
 from workbench.launch.member import Member
 from workbench.launch.messages import Place
 from workbench.launch.places import backend, device, environment
 from workbench.launch.protocol import Outlet
-from workbench.settings import SettingsError
 from workbench.share.parcel import pack
 from workbench.share.rebind import rebind
 from workbench.share.room import Room
@@ -51,12 +51,16 @@ class Pool:
         self.server = forked.server()
         self._store = os.path.join(self.server.temporary, f"store-{next(_numbers)}")
         self.members: list[Member] = []
-        for rank in range(len(devices)):
-            place = Place(
-                rank, len(devices), environment(rank, accelerator, devices), self._store, backend(accelerator, devices),
-                device(rank, accelerator, devices),
-            )  # fmt: skip
-            self.members.append(Member(place, self.server))
+        try:
+            for rank in range(len(devices)):
+                place = Place(
+                    rank, len(devices), environment(rank, accelerator, devices), self._store, backend(accelerator, devices),
+                    device(rank, accelerator, devices),
+                )  # fmt: skip
+                self.members.append(Member(place, self.server))
+        except BaseException:  # an interrupt, or no file descriptors are left: those that are there would stay
+            self.close()
+            raise
 
     def serves(self, accelerator: str, devices: tuple[int, ...]) -> bool:
         """Whether it can take a job for these devices."""
@@ -95,24 +99,23 @@ _working = threading.Lock()
 
 def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: Outlet, inbox: Mailbox) -> Done:
     """Have ranks do an assignment; behind it the task here is as they have left it. Its errors are raised."""
-    if not FORK:
-        raise SettingsError(
-            "a pool of processes needs fork and memfd, which this system has not: take strategy='thread' (one device), or "
-            "strategy='launch'."
-        )
     with _working, _letter(assignment, len(devices)) as (handles, note):
         outlet = _Noted(emit, note)
         course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
         if _never_began(course):  # the server died between two jobs
             course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
     assignment.updates = course.updates
-    if course.left is not None:
+    if isinstance(course.left, Left):
         course.left.put(assignment.task)
     if _never_began(course):
         raise ServerError(f"no process could be started for the job: {course.fates[0].lost}")
     if course.failed:
         raise cause(course)
-    done: Done = course.fates[0].value
+    done: Done | Exception = course.fates[0].value
+    for found in (done, course.left):
+        if isinstance(found, Exception):  # it cannot be read here
+            raise found
+    assert isinstance(done, Done)
     return done
 
 
@@ -197,9 +200,8 @@ def keep_one_copy() -> None:
 def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
     """The job, packed once for all ranks; inside, its file descriptors, and what is to be told of how it was packed."""
     threads = max(1, torch.get_num_threads() // ranks)
-    names = {name.lstrip("_"): part for name, part in vars(assignment.task).items()}
     room = Room(assignment.folder or Path(tempfile.gettempdir()), available_memory)
-    packed = pack(assignment, {**names, "the job": assignment}, lists=True, shelf=_shelf, room=room)
+    packed = pack(assignment, assignment.names(), lists=True, shelf=_shelf, room=room)
     _placed[:] = map(weakref.ref, packed.tensors)
     packed.tensors = ()
     with packed as parcel:

@@ -18,6 +18,7 @@ import socket
 import sys
 import sysconfig
 import threading
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -119,19 +120,26 @@ class _Rank:
         self._sender.send(message, [handle for handle in handles if isinstance(handle, int)], segments)
 
     def _hear(self) -> None:
-        for message, fds in self._messages:
-            if isinstance(message, Work):
-                self._inbox = _Inbox()
-                self._works.put((fds, self._inbox))
-            elif isinstance(message, Look):
-                self._sender.send(Seen(self._inbox.looks + self._outlet.said))
-            elif isinstance(message, Leave):
-                self._leave()
-            elif isinstance(message, Settled):
-                self._outlet.settled(message.number)
-            else:
-                self._inbox.put(message)
-        os.killpg(0, signal.SIGKILL)  # the owner is gone, or has let go; loader workers go too
+        try:
+            for message, fds in self._messages:
+                self._take(message, fds)
+        except BaseException:  # noqa: BLE001 - a rank that is deaf cannot be asked for anything
+            traceback.print_exc()
+        finally:
+            os.killpg(0, signal.SIGKILL)  # the owner is gone, or has let go; loader workers go too
+
+    def _take(self, message: Any, fds: list[int]) -> None:
+        if isinstance(message, Work):
+            self._inbox = _Inbox()
+            self._works.put((fds, self._inbox))
+        elif isinstance(message, Look):
+            self._sender.send(Seen(self._inbox.looks + self._outlet.said))
+        elif isinstance(message, Leave):
+            self._leave()
+        elif isinstance(message, Settled):
+            self._outlet.settled(message.number)
+        else:
+            self._inbox.put(message)
 
     def _leave(self) -> None:
         """The main thread waits for what will not come: the task is as the last update has left it."""

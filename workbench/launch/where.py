@@ -9,7 +9,7 @@ import torch
 
 from workbench.commands import Mailbox
 from workbench.engine.runtime import check_device
-from workbench.launch import accelerate, attached, pool
+from workbench.launch import accelerate, attached, child, pool
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.protocol import Outlet
 from workbench.settings import Settings, SettingsError
@@ -47,6 +47,16 @@ def where(settings: Settings) -> Where:
 def check(settings: Settings) -> None:
     """Refuse, when a job is asked for, what cannot be here."""
     found = where(settings)
+    if found.strategy == "pool" and not child.FORK:
+        raise SettingsError(
+            f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd, which this system "
+            "has not: take strategy='thread' with devices=1, or strategy='launch'."
+        )
+    if found.strategy != "launch" and settings.launch:
+        raise SettingsError(
+            f"launch={settings.launch!r} with strategy={settings.strategy!r}: these are options of `accelerate launch`, and the job "
+            "would run without it: take strategy='launch', or launch=None."
+        )
     if found.strategy == "launch":
         accelerate.plan(settings, found.accelerator)
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from workbench.instruments.memory import limited, peak_bytes, reset_peak
-from workbench.launch import letter
+from workbench.launch import flags, letter
 from workbench.share import segment
 from workbench.share.parcel import Parcel, pack, unpack
 from workbench.share.segment import Handle
@@ -43,6 +43,8 @@ class Request:
     environment: dict[str, str]
     sources: dict[str, Any]
     """linecache's entries of code that is in no file: notebook cells, for tracebacks and inspect.getsource."""
+    flags: dict[str, Any]
+    """What torch was told for the whole process."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def settle_in(request: Request) -> None:
     linecache.cache.update(request.sources)
     importlib.invalidate_caches()  # the server's are as old as the server
     torch.set_num_threads(request.threads)
+    flags.take(request.flags)
 
 
 def unpacked(name: str, parcels: list[Parcel]) -> list[Any]:

@@ -12,7 +12,7 @@ import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from workbench.share.segment import address_of
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types whose values never change, and of which nobody minds whether two are one."""
 
-Buffer: TypeAlias = "bytes | memoryview | array[Any]"
+Buffer: TypeAlias = "bytes | bytearray | memoryview | array[Any]"
 Lookup = Callable[[int], memoryview]
 
 _CODES: dict[type, str] = {int: "q", float: "d", bool: "?"}
@@ -30,6 +30,7 @@ _NONE = object()
 _MOST, _FEWEST, _BYTES = 1024, 16, 1 << 20
 _LARGE = 1 << 16
 _FRAME = b"\x95"
+_PLAIN = frozenset({dict, list, tuple})
 _OWN = 3
 """References to an element that nobody else holds: the dict's, a local variable's, and an argument's."""
 
@@ -49,20 +50,31 @@ class ElementPickler(Pickler):
 
     def one(self, element: Any) -> tuple[bytes, Sequence[pickle.PickleBuffer]]:
         """The pickle of one element, and what lies beside it."""
-        data = b""
+        data, pieces = b"", self._pieces
+        flat = self.fast = _is_flat(element)  # nothing in it could be met twice: no need to remember what was
         try:
             pickle.Pickler.dump(self, element)
-            data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            if data[2:3] == _FRAME and int.from_bytes(data[3:11], "little") == len(data) - 11:
-                data = data[:2] + data[11:]  # one frame, which need not be told
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            one_frame = data[2:3] == _FRAME and int.from_bytes(data[3:11], "little") == len(data) - 11
+            # One frame need not be told; and the protocol matters only to what has classes in it.
+            data = (b"" if flat else data[:2]) + data[11 if one_frame else 2 :]
             return data, tuple(self.buffers)
         finally:
-            self._pieces.clear()
+            pieces.clear()
             self.buffers.clear()
-            if len(data) > _LARGE:
+            if flat:
+                pass
+            elif len(data) > _LARGE:
                 self.memo: dict[int, Any] = {}  # a large table would take its time to be cleared for each of the next
             else:
                 self.clear_memo()
+
+
+def _is_flat(element: Any) -> bool:
+    kind = type(element)
+    if kind not in _PLAIN or not ATOMS.issuperset(map(type, element)):
+        return False
+    return kind is not dict or ATOMS.issuperset(map(type, element.values()))
 
 
 class _Sink:
@@ -104,6 +116,11 @@ class Numbers:
         return Numbers, (self.code, pickle.PickleBuffer(self._data.cast("B")))
 
 
+def narrow(size: int) -> Literal["I", "Q"]:
+    """What places in so many bytes are written as."""
+    return "Q" if size >> 32 else "I"
+
+
 class Elements:
     """Any objects. Made empty and filled behind it, since what is common may refer to a list of these."""
 
@@ -116,14 +133,14 @@ class Elements:
         self, data: Buffer, ends: Buffer, numbers: Buffer, numbers_ends: Buffer, common: Sequence[Any],
         changed: dict[int, Any], lookup: Lookup,
     ) -> None:  # fmt: skip
-        """data, ends: the pickles, and where each ends. numbers, numbers_ends: their buffers, for `lookup`.
+        """data, ends: the pickles, and where each ends (as in `narrow`). numbers, numbers_ends: their buffers, for
+        `lookup`, where they have any.
 
         common: what several of them refer to. changed: those that are not as their pickle says.
         """
         self._data = memoryview(data).cast("B")
-        self._ends, self._numbers, self._numbers_ends = (
-            memoryview(one).cast("B").cast("q") for one in (ends, numbers, numbers_ends)
-        )
+        self._ends = memoryview(ends).cast("B").cast(narrow(len(self._data)))
+        self._numbers, self._numbers_ends = (memoryview(one).cast("B").cast("q") for one in (numbers, numbers_ends))
         # The names of an object's attributes are interned when it is unpickled, and are to be these.
         self._common = tuple(sys.intern(thing) if type(thing) is str else thing for thing in common)
         self._held, self._lookup = changed, lookup

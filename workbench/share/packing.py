@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from workbench.share.elements import ATOMS, ElementPickler, Elements, Numbers
+from workbench.share.elements import ATOMS, ElementPickler, Elements, Numbers, narrow
 from workbench.share.packed import LONG, PackedList
 from workbench.share.pickling import Keep, Pickler, Unpickler, by_reference
 
@@ -37,6 +37,8 @@ _ROUNDS = 4
 _HELD_HERE = 3
 """References to a list from `_Survey.lists`, `_Survey._outside` and an argument."""
 _DEPTH = 3
+_STATE = 100_000
+"""A module's list that has more elements is its data."""
 _HEAP_TYPE = 1 << 9
 """In a type's flags: it was made by a class statement."""
 
@@ -100,15 +102,18 @@ class ListPickler(Pickler):
         in_c = not kind.__flags__ & _HEAP_TYPE and not isinstance(obj, _CODE) and kind not in self.dispatch_table
         if found is NotImplemented and in_c:
             found = obj.__reduce_ex__(5)
-            self._leave_lists(found)
+            # What is written in C (an array of objects) wants true lists back.
+            self._leave_lists([part for part in found[1:3] if part is not None] if isinstance(found, tuple) else [])
+        elif isinstance(obj, torch.nn.Module):
+            # What forward() appends to is state, and comes back as what it is.
+            self._leave_lists([vars(obj)], _STATE)
         return found
 
-    def _leave_lists(self, reduced: Any) -> None:
-        """What is written in C (an array of objects) wants true lists back."""
-        parts = [part for part in reduced[1:3] if part is not None] if isinstance(reduced, tuple) else []
+    def _leave_lists(self, parts: list[Any], most: int = sys.maxsize) -> None:
+        """Lists among these, and a little way inside, stay as they are, unless they have more elements than `most`."""
         for _ in range(_DEPTH):
             found = [part for part in parts if type(part) is list]
-            self._survey.leave(found)
+            self._survey.leave([one for one in found if LONG <= len(one) <= most])
             inside = (p.values() if type(p) is dict else p for p in parts if type(p) in (dict, tuple))
             parts = list(itertools.chain.from_iterable(inside))
 
@@ -250,7 +255,7 @@ class _Sampler(ElementPickler):
         if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
             self.met[id(obj)] = obj
             return None if by_reference(obj) else 0
-        if type(obj) is str and 2 < len(obj) <= _SHORT:
+        if type(obj) is str and 1 < len(obj) <= _SHORT:
             self.met[id(obj)] = obj
         return None
 
@@ -287,7 +292,8 @@ class _Packer(ElementPickler):
         self._kept: list[Any] = []
         self._things: list[Any] = []
         self._values: list[Any] = []
-        self._pickles: list[bytes] = []
+        self._data = bytearray()
+        self._sizes = array("q")
         self._beside: dict[int, list[int]] = {}
         self._again: set[int] = set()
         self._index = 0
@@ -295,8 +301,10 @@ class _Packer(ElementPickler):
 
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
+        if kind is str and len(obj) <= _SHORT:  # asked of every object there is: the most frequent comes first
+            return self.common.get(id(obj))
         if kind in ATOMS and (kind not in _TEXTS or len(obj) <= _SHORT):
-            return self.common.get(id(obj)) if kind is str else None
+            return None
         if sys.getrefcount(obj) <= _ALONE or obj is self._element:
             return None
         return self._number_of(obj)
@@ -337,7 +345,9 @@ class _Packer(ElementPickler):
         start, known = len(self._values), len(self._things)
         self._values += found
         for index in range(start, len(self._values)):
-            self._pickles.append(self._pickle(index))
+            data = self._pickle(index)
+            self._data += data
+            self._sizes.append(len(data))
             if len(self._things) - known > 64 + (index - start) // 4:
                 raise _Unpackable({key})
         return range(start, len(self._values))
@@ -345,33 +355,50 @@ class _Packer(ElementPickler):
     def _pickle(self, index: int) -> bytes:
         self._index = index
         # Its list's, that of `_values`, and the argument's.
-        alone = sys.getrefcount(self._values[index]) <= 3
-        self._element = self._values[index] if alone else None
-        data, buffers = self.one(self._values[index])
+        values = self._values
+        self._element = values[index] if sys.getrefcount(values[index]) <= 3 else None
+        data, buffers = self.one(values[index])
         if buffers:
             self._beside[index] = list(range(len(self._extra), len(self._extra) + len(buffers)))
             self._extra += buffers
-        else:
+        elif self._beside:
             self._beside.pop(index, None)
         return data
 
     def finish(self) -> None:
         """Elements that had what turned out to be common are pickled once more, and all are put together."""
+        anew: dict[int, bytes] = {}
         while self._again:
             again, self._again = self._again, set()
             # What only they had, and have under something common now, is nobody's.
             for key in [key for key, index in self.inside.items() if index in again]:
                 del self.inside[key]
             for index in sorted(again):
-                self._pickles[index] = self._pickle(index)
-        beside = [self._beside.get(index, ()) for index in range(len(self._pickles))]
+                anew[index] = self._pickle(index)
+        data, ends = self._put_together(anew)
+        extra, beside = self._extra, [self._beside.get(index, ()) for index in range(len(ends) - 1)] if self._beside else []
         self.elements.fill(
-            b"".join(self._pickles),
-            array("q", [0, *itertools.accumulate(map(len, self._pickles))]),
+            data,
+            ends,
             array("q", itertools.chain.from_iterable(beside)),
             array("q", [0, *itertools.accumulate(map(len, beside))]),
             tuple(self._things),
             {},
-            lambda number: memoryview(self._extra[number]),
+            lambda number: memoryview(extra[number]),  # not of `self`: all of it would stay until the next collection
         )
-        self._pickles.clear()
+
+    def _put_together(self, anew: dict[int, bytes]) -> tuple[bytearray, array[int]]:
+        """The pickles, those in `anew` as they are there, and where each begins, and the last one ends."""
+        data, done = self._data, 0
+        starts = [0, *itertools.accumulate(self._sizes)] if anew else []
+        if anew:
+            data = bytearray()
+            for index in sorted(anew):
+                data += memoryview(self._data)[done : starts[index]]
+                data += anew[index]
+                done = starts[index + 1]
+                self._sizes[index] = len(anew[index])
+            data += memoryview(self._data)[done:]
+        ends = array(narrow(len(data)), [0])
+        ends.extend(itertools.accumulate(self._sizes))
+        return data, ends

@@ -14,6 +14,7 @@ import cloudpickle
 import numpy as np
 import torch
 from cloudpickle import cloudpickle as _cloudpickle
+from torch.nn.utils import parametrize
 
 from workbench.share.segment import address_of
 
@@ -40,6 +41,8 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             self.tensors[id(obj)] = obj
         if type(obj) is np.ndarray or type(obj) is np.memmap:
             return _reduce_array(obj)
+        if isinstance(obj, torch.nn.Module) and parametrize.is_parametrized(obj):
+            return _reduce_parametrized(obj)
         return super().reducer_override(obj)
 
     def _one(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
@@ -118,6 +121,22 @@ def _tensor_of_new_dtype(storage: torch.UntypedStorage, *rest: Any) -> torch.Ten
 
 def _same(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return storage
+
+
+def _reduce_parametrized(module: torch.nn.Module) -> Any:
+    """torch gives a module with parametrizations (spectral_norm, weight_norm) a class of its own that refuses to be pickled."""
+    kind: Any = parametrize.type_before_parametrizations(module)
+    names: Any = module.parametrizations
+    return _parametrized, (kind, tuple(names)), kind.__getstate__(module)
+
+
+def _parametrized(kind: type[torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
+    """A module without its state, as `register_parametrization` makes one of this kind."""
+    made: torch.nn.Module = kind.__new__(kind)
+    parametrize._inject_new_class(made)
+    for name in names:
+        parametrize._inject_property(made, name)
+    return made
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:

@@ -24,6 +24,8 @@ _ALONE = 8 << 20
 """From this size on a buffer has a segment of its own, which can be let go of without another."""
 
 _MOST_ALONE = 32
+_MOST = 100
+"""With more segments all are placed anew: each is a file descriptor in a job's letter, which has room for few."""
 
 Spot = tuple[Segment, int]
 """A segment, and which of its buffers."""
@@ -65,6 +67,8 @@ class Shelf:
                 source = (address_of(raw), raw.nbytes)
                 wanted.setdefault(source, []).append(number)
                 raws[source] = raw
+        if len(self._shelved) > _MOST:
+            self.close()
         spots = self._known(raws)
         self._let_go(set(spots))
         spots = {source: spot for source, spot in spots.items() if spot[0] in {one.segment for one in self._shelved}}

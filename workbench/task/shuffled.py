@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 from torch.utils.data import RandomSampler
 
 _PIECE = 4096
@@ -18,6 +20,18 @@ class Shuffled(RandomSampler):
 
     def __iter__(self) -> Iterator[int]:
         count = len(self.data_source)
-        for piece in torch.randperm(count, generator=self.generator).split(_PIECE):  # type: ignore[no-untyped-call]
+        order = self._drawn(count)
+        if count >> 31 == 0:
+            order = _memory(count, torch.int32).copy_(order)
+        for piece in order.split(_PIECE):  # type: ignore[no-untyped-call]
             yield from piece.tolist()
-        torch.randperm(count, generator=self.generator)  # RandomSampler draws once more, for nothing
+        del order
+        self._drawn(count)  # RandomSampler draws once more, for nothing
+
+    def _drawn(self, count: int) -> Tensor:
+        return torch.randperm(count, generator=self.generator, out=_memory(count, torch.int64))
+
+
+def _memory(count: int, dtype: torch.dtype) -> Tensor:
+    """A tensor in pages of its own: what malloc is given back once, it keeps for the process the next time."""
+    return torch.frombuffer(mmap.mmap(-1, max(count, 1) * dtype.itemsize, access=mmap.ACCESS_COPY), dtype=dtype)[:count]

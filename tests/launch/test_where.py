@@ -1,0 +1,49 @@
+"""Where a job runs, and what is refused when it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workbench.launch import child
+from workbench.launch.where import check, where
+from workbench.settings import Settings, SettingsError
+
+
+def made(**given: Any) -> Settings:
+    return Settings.make(accelerator="cpu", **given)
+
+
+@pytest.mark.parametrize(("given", "strategy"), [({}, "thread"), ({"devices": 2}, "pool"), ({"num_nodes": 2}, "launch")])
+def test_auto_is_the_simplest_that_can_do_it(given: dict[str, Any], strategy: str) -> None:
+    assert where(made(**given)).strategy == strategy
+
+
+@pytest.mark.parametrize("given", [{"devices": 2}, {"strategy": "pool", "devices": 1}])
+def test_without_fork_there_is_no_pool(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "FORK", False)
+    with pytest.raises(SettingsError, match=rf"devices={given['devices']}, .* needs fork .* take strategy='thread'"):
+        check(made(**given))
+    check(made(devices=1))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "thread", "pool"])
+def test_options_of_a_launch_are_not_left_aside(strategy: str) -> None:
+    options = {"main_process_port": 2000}
+    with pytest.raises(SettingsError, match=rf"launch={options} with strategy='{strategy}': .* take strategy='launch'"):
+        check(made(strategy=strategy, launch=options))
+    check(made(strategy="launch", launch=options))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"strategy": "thread", "devices": 2}, "strategy='thread' .* devices=2: take strategy='pool'"),
+        ({"strategy": "pool", "num_nodes": 2}, "num_nodes=2 with strategy='pool': .* strategy='launch'"),
+        ({"devices": [0, 1]}, r"devices=\[0, 1\]: .* devices=2"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_remedy(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        check(made(**given))

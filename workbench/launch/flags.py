@@ -1,0 +1,48 @@
+"""What a user has told torch for a whole process: the processes that do a job are told the same."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+_SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "deterministic": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    "matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+}
+_ATTRIBUTES = (
+    "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.allow_tf32", "cuda.matmul.allow_tf32",
+    "cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision", "mkldnn.matmul.fp32_precision",
+)  # fmt: skip
+"""Of torch.backends; the older ones first, since setting them sets newer ones too."""
+
+
+def flags() -> dict[str, Any]:
+    """Those of this process, as far as its torch has them and can say."""
+    return {name: value for name in (*_SWITCHES, *_ATTRIBUTES) if (value := _now(name)) is not None}
+
+
+def take(wanted: Mapping[str, Any]) -> None:
+    """Have them here. What is so already is left alone: torch warns of some that are set, and refuses to mix some."""
+    for name, value in wanted.items():
+        if _now(name) != value:
+            _set(name, value)
+
+
+def _now(name: str) -> Any:
+    # Not in this torch, or older and newer ones were mixed: then the newer ones say it.
+    with contextlib.suppress(AttributeError, RuntimeError):
+        return _SWITCHES[name][0]() if name in _SWITCHES else attrgetter(name)(torch.backends)
+    return None
+
+
+def _set(name: str, value: Any) -> None:
+    if name in _SWITCHES:
+        _SWITCHES[name][1](value)
+    else:
+        owner, _, attribute = name.rpartition(".")
+        setattr(attrgetter(owner)(torch.backends), attribute, value)
