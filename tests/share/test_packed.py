@@ -101,9 +101,10 @@ def test_tensors_arrays_and_images() -> None:
 
 
 def test_very_many_tensors() -> None:
-    tensors = [torch.tensor([float(i)]) for i in range(131_000)]
+    """More than a process may have mappings (65,530)."""
+    tensors = [torch.tensor([float(i)]) for i in range(66_000)]
     out = there_and_back(tensors)
-    assert [float(out[i]) for i in (0, 70_000, -1)] == [0.0, 70_000.0, 130_999.0]
+    assert [float(out[i]) for i in (0, 40_000, -1)] == [0.0, 40_000.0, 65_999.0]
 
 
 def test_what_two_elements_share_they_share_in_the_copy() -> None:

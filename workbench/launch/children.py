@@ -147,7 +147,8 @@ class Child:
 def _forget() -> None:
     """In a process forked from ours: these are not its children. Its copies of the ends would keep them alive."""
     for child in list(_live):
-        child.close()
+        with contextlib.suppress(OSError):  # another thread was just letting go of it
+            child.close()
 
 
 if hasattr(os, "register_at_fork"):

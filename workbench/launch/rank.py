@@ -216,7 +216,7 @@ class _Sender:
         sent.wait()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # the owner is gone, which the other thread hears too
+        try:
             while True:
                 parting = self._queue.get()
                 if isinstance(parting, threading.Event):
@@ -226,6 +226,11 @@ class _Sender:
                 self._channel.send(message, fds)
                 for segment in segments:
                     segment.close()
+        except OSError:
+            pass  # the owner is gone, which the other thread hears too
+        except BaseException:  # noqa: BLE001 - what cannot be sent would be waited for
+            traceback.print_exc()
+            os.killpg(0, signal.SIGKILL)
 
 
 _Parting = tuple[Any, Sequence[int], Sequence[Segment]] | threading.Event
