@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-# On some processors MKL's sums depend on where in memory the numbers lie, and no two processes are alike then.
-os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
-
 import hypothesis
 import pytest
 

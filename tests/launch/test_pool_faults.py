@@ -22,7 +22,7 @@ from tests.launch.pools import bench, losses, net, ranks, shared, wait_until
 from tests.launch.test_child_process import all_gone
 from workbench.commands import Mailbox
 from workbench.events import RunStarted
-from workbench.launch import child, pool
+from workbench.launch import child, children, pool
 from workbench.launch.assignments import Training
 from workbench.launch.causes import RankTimeout
 from workbench.launch.child import ChildDied, RemoteTraceback
@@ -271,23 +271,23 @@ def test_a_pool_that_is_closed_under_its_job(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_at_any_moment(tmp_path: Path) -> None:
-    """It goes to the whole group of a kernel; the job is stopped, and the next one works."""
+    """It goes to the whole group of a kernel; the job is stopped, and the next one works. Every other one wants a new pool."""
     numbers = random.Random(0)
-    for _ in range(count(5, 50)):
-        some = bench(net(at(-1, 0, fail)), tmp_path, max_epochs=3)
+    for number in range(count(5, 50)):
         script = subprocess.Popen([
             sys.executable, "-c", f"import os, signal, time; time.sleep({numbers.random() * 0.7}); os.kill({os.getpid()}, signal.SIGINT)"
         ])  # fmt: skip
         try:
             with contextlib.suppress(KeyboardInterrupt):
+                some = bench(net(at(-1, 0, fail)), tmp_path, max_epochs=3, devices=2 + number % 2)
                 some.fit().result()
                 script.wait()
                 time.sleep(0.2)
         finally:
             script.wait()
-        assert len(ranks()) == 2
     jobs = [bench(net(), tmp_path).fit() for _ in range(2)]
     assert [job.result().status for job in jobs] == ["finished", "finished"]
+    assert len(ranks()) == len(children._live) == 2
 
 
 KERNEL = """

@@ -121,9 +121,16 @@ def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], em
 
 def warm(accelerator: str, devices: tuple[int, ...]) -> None:
     """Start the ranks that a job will want, ahead of it; returns at once. While another job runs it does nothing."""
-    if FORK and _working.acquire(blocking=False):
+    if FORK:
+        # Off the main thread: an interrupt between a fork and its record would leave a rank that nobody knows.
+        threading.Thread(target=_warm, args=(accelerator, devices), name="workbench-warm", daemon=True).start()
+
+
+def _warm(accelerator: str, devices: tuple[int, ...]) -> None:
+    if _working.acquire(blocking=False):
         try:
-            _ready(accelerator, devices)
+            with contextlib.suppress(Exception):  # the job will say it
+                _ready(accelerator, devices)
         finally:
             _working.release()
 

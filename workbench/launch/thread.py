@@ -97,6 +97,8 @@ class ThreadLauncher:
     def _run_all(self, device: int | None) -> None:
         if device is not None:
             torch.cuda.set_device(device)
+        # A thread takes over what `torch.set_num_threads` said only when it first asks; until then MKL takes all cores.
+        torch.get_num_threads()
         while True:
             with self._lock:
                 if not self._waiting:
