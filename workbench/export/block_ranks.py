@@ -36,10 +36,31 @@ def share(r: Recipe) -> str:
                 while dealt := list(itertools.islice(batches, self.stride)):
                     if len(dealt) > self.first:
                         yield dealt[self.first]''')
+        if not r.settings.drop_last
+        else _WHOLE
     ]
     if any(data.draws for data in r.loaders):
         parts.append(_ALIKE)
     return "\n\n\n".join(parts)
+
+
+_WHOLE = dedent('''\
+    class Share:
+        """Of batches that all processes go through alike, those of this one. `whole`: not where some would have none."""
+
+        def __init__(self, batches, accelerator, whole=False):
+            self.batches, self.first, self.stride = batches, accelerator.process_index, accelerator.num_processes
+            self.whole = whole
+
+        def __len__(self):
+            rounds, rest = divmod(len(self.batches), self.stride)
+            return rounds + (rest > 0 and not self.whole)
+
+        def __iter__(self):
+            batches = iter(self.batches)
+            while dealt := list(itertools.islice(batches, self.stride)):
+                if len(dealt) > self.first and (len(dealt) == self.stride or not self.whole):
+                    yield dealt[self.first]''')
 
 
 _ALIKE = dedent('''\
@@ -81,9 +102,10 @@ _ALIKE = dedent('''\
                 yield batch''')
 
 
-def dealt(data: Data, batches: str) -> list[str]:
-    """The arguments of a `Share`."""
-    return [f"Alike({batches}, config.seed)" if data.draws else batches, "accelerator"]
+def dealt(r: Recipe, data: Data, batches: str) -> list[str]:
+    """The arguments of a `Share` of a loader's batches."""
+    whole = ["whole=True"] if data is r.train and r.settings.drop_last and data.kind != "batches" else []
+    return [f"Alike({batches}, config.seed)" if data.draws else batches, "accelerator", *whole]
 
 
 def rounds(r: Recipe) -> str:

@@ -163,7 +163,9 @@ def _batches(r: Recipe, samples: list[Data], options: list[str]) -> list[str]:
         lines = [] if all(d.batch_sampler for d in samples) else ["if batches is None:", *indented(lines)]
     if r.together:
         alike = ["batches = Alike(batches, config.seed)"] if any(data.draws for data in samples) else []
-        return [*lines, *alike, "batches = Share(batches, accelerator)"]
+        # What the user's own batch sampler leaves out is its own affair.
+        whole = "" if last == "False" or (r.train is not None and r.train.batch_sampler) else f", whole={last}"
+        return [*lines, *alike, f"batches = Share(batches, accelerator{whole})"]
     even = "train" if mixed else str(trains)
     shard = ["batches", "accelerator.num_processes", "accelerator.process_index", f"even_batches={even}"]
     return [*lines, "if accelerator.num_processes > 1:", *indented(call("batches = ", "BatchSamplerShard", shard, 8))]
@@ -228,7 +230,7 @@ def loader(r: Recipe, data: Data, name: str) -> list[str]:
         return [*data.before, *call(f"{name} = ", "DataLoader", arguments, 4)]
     if r.together:
         made = call(f"{name} = ", "DataLoader", arguments, 4)
-        return [*data.before, *made, *call(f"{name} = ", "Share", block_ranks.dealt(data, name), 4)]
+        return [*data.before, *made, *call(f"{name} = ", "Share", block_ranks.dealt(r, data, name), 4)]
     return [
         *data.before,
         *call(f"{name} = ", "DataLoader", arguments, 4),

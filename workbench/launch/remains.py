@@ -22,8 +22,11 @@ from workbench.share.parcel import unpack
 _NAME = "error-"
 _ECHOES = (
     "closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out", "Connection refused", "NCCL", "No backend",
+    "caused pair closure",
 )  # fmt: skip
 """Words of errors by which a process learns that another one has ended."""
+_WAITED = ("imed out", "timeout caused")
+"""Of these, the words of one that has waited for too long."""
 _STACKS = getattr(signal, "SIGUSR1", signal.SIGTERM)
 _GRACE = 3.0
 """Seconds in which others are heard of, where an error is but an echo."""
@@ -63,7 +66,7 @@ class Failure:
     @property
     def waited(self) -> bool:
         """Whether it tells that another process did not come for too long."""
-        return self.echo and "imed out" in str(self.error)
+        return self.echo and any(words in str(self.error) for words in _WAITED)
 
     @property
     def where(self) -> str:
