@@ -35,10 +35,11 @@ def test_an_echo_is_told_where_there_is_nothing_else(tmp_path: Path, monkeypatch
     assert found.where == "in the launched process"
 
 
-def test_ranks_that_do_not_answer_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("said", ["Timed out waiting 5000ms for recv operation to complete", "Application timeout caused pair closure"])
+def test_ranks_that_do_not_answer_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(remains, "_GRACE", 0.1)
     folder = tmp_path / "launch"
-    mine = remains.of(RuntimeError("Timed out waiting 5000ms for recv operation to complete"), 0, 3)
+    mine = remains.of(RuntimeError(said), 0, 3)
     assert mine.waited
     remains.leave(folder, remains.of(Ended("signal 15"), 1, 3))
     found = remains.hung(folder, mine, [Process("another host", os.getpid()), Process("another host", os.getpid())], 5.0)
