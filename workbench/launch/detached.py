@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import faulthandler
+import io
 import os
 import signal
 import socket
@@ -47,6 +48,9 @@ def main(run: Path) -> int:
     """The whole life of one rank; the exit code."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     os.environ[RANK] = str(rank)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # all ranks write to one file: whole lines, at once
+            stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1)
