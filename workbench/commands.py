@@ -34,11 +34,19 @@ class Change:
     values: dict[str, float | None]
 
 
-Command = Pause | Resume | Stop | Change
+@dataclass(frozen=True, slots=True)
+class Validate:
+    """Check the validation data once before the next update. It is looked at alone: nothing of the run depends on it."""
 
-_TYPES: dict[str, type[Pause] | type[Resume] | type[Stop] | type[Change]] = {
-    kind.__name__: kind for kind in (Pause, Resume, Stop, Change)
-}
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Write a checkpoint before the next update, which stays until the run goes."""
+
+
+Command = Pause | Resume | Stop | Change | Validate | Checkpoint
+
+_TYPES: dict[str, type[Command]] = {kind.__name__: kind for kind in (Pause, Resume, Stop, Change, Validate, Checkpoint)}
 
 
 def to_line(command: Command) -> str:
@@ -60,8 +68,8 @@ def from_line(line: str) -> Command:
     if set(record) != {"values"} or not isinstance(values, dict) or not values:
         raise ValueError("a Change has values, by the names of settings")
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | None):
-            raise ValueError(f"{name}={value!r} is no number")
+        if not isinstance(value, bool | int | float | None):
+            raise ValueError(f"{name}={value!r} is no number and no yes or no")
     return Change(values)
 
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 Floats = NDArray[np.float32]
 
-_MEASURED = re.compile(r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norms|skipped")
+_MEASURED = re.compile(r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norms|update_ratios|skipped")
+_BY_LAYER = ("layer_norms", "update_ratios")
 """The columns that the engine measures itself."""
 
 
@@ -47,6 +48,8 @@ class RunStarted:
     epochs: int | None = None
     ranks: int = 1
     """How many processes do it together."""
+    memory: int | None = None
+    """Bytes that the device has (of a CPU: that the machine, or this process's container, has); None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,9 @@ class StepsDone:
     """The updates since the last flush: rows `step`, `step + every`, …, one float32 per row and column.
 
     Columns: "loss", "lr", "grad_norm" (total, before clipping), "grad_norm_clipped" (after), and
-    "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping), and whatever the model logged
-    for single updates, by its name. NaN: no value.
+    "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping), "update_ratios" (the same shape: how
+    far the update moved each layer's weights, relative to their norm; there only while it is measured, NaN for updates
+    between two measurements), and whatever the model logged for single updates, by its name. NaN: no value.
     """
 
     step: int
@@ -67,11 +71,15 @@ class StepsDone:
     columns: dict[str, bytes]
     prog_bar: tuple[str, ...] = ()
     """The columns that the model logged with `prog_bar=True`."""
+    waited: float = 0.0
+    """Of the seconds, those in which training waited for batches (validation left out)."""
+    memory: int | None = None
+    """Bytes in use on the device by the process that writes the record (of a CPU: by that process and its loaders)."""
 
     def array(self, name: str) -> Floats:
-        """Column `name`, shape (rows,); "layer_norms" has shape (rows, layers)."""
+        """Column `name`, shape (rows,); "layer_norms" and "update_ratios" have shape (rows, layers)."""
         flat = unpack(self.columns[name])
-        return flat.reshape(self.rows, -1) if name == "layer_norms" else flat
+        return flat.reshape(self.rows, -1) if name in _BY_LAYER else flat
 
     @property
     def steps(self) -> NDArray[np.int64]:

@@ -98,8 +98,9 @@ class Settings(BaseModel):
     )
     batch_size: int = _knob(32, "Samples in a batch on one device.", "optimisation", "samples", ge=1)
     accumulate_grad_batches: ByEpoch = _knob(
-        1, "Batches whose gradients make one update; {epoch: batches} changes it on the way.", "optimisation", "batches"
-    )
+        1, "Batches whose gradients make one update; {epoch: batches} changes it on the way.", "optimisation", "batches",
+        live=True,
+    )  # fmt: skip
     gradient_clip_val: Annotated[float | None, BeforeValidator(_off_when_zero)] = _knob(
         None,
         "Gradients above this are clipped before the step. None and 0: off.",
@@ -206,6 +207,10 @@ class Settings(BaseModel):
     track_grad_norm: Annotated[Literal["inf"] | float | None, BeforeValidator(_norm_order)] = _knob(
         2.0, "Order p of the gradient norms, total and per layer. None: no norms.", "watching"
     )
+    track_update_ratio: bool = _knob(
+        False, "Measure how far an update moves each layer, relative to its weights; costs a copy of the weights now and then.",
+        "watching", live=True,
+    )  # fmt: skip
     log_every_n_steps: int = _knob(1, "Every n-th update is kept in the record.", "watching", "updates", ge=1)
     on_nonfinite: Literal["stop", "skip"] = _knob(
         "stop", "When a loss or gradient is NaN or infinite: end the run, or leave that update out.", "watching"

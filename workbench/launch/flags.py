@@ -13,6 +13,12 @@ _SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "deterministic": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "flash attention": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+    "memory-efficient attention": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+    "plain attention": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
+    "cuDNN attention": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+    "reduced attention": (cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp),
+    "attention order": (attrgetter("_get_sdp_priority_order")(torch._C), attrgetter("_set_sdp_priority_order")(torch._C)),
 }
 _ATTRIBUTES = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.allow_tf32", "cuda.matmul.allow_tf32",

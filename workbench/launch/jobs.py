@@ -196,8 +196,7 @@ class FindBatchSize(BenchWork):
         self._early: list[Message] = []
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
-        found = where.where(self.settings)
-        ranks = self.settings.num_nodes * len(found.devices)
+        found, ranks = where.where(self.settings), where.ranks(self.settings)
         batch_size.cap_of(self._task, self._request.method, ranks)
         self._early = self._read_ahead("fit", data_of(self._task, self._request.method), self._task.val)
         if found.strategy == "launch":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
-from workbench.commands import Change, Mailbox, Pause, Resume, Stop
+from workbench.commands import Change, Checkpoint, Mailbox, Pause, Resume, Stop, Validate
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.progress import Progress
@@ -151,6 +151,16 @@ class Job(Generic[T]):
         """Go on after a pause."""
         self._only_fits("resume")
         self.inbox.put(Resume())
+
+    def validate(self) -> None:
+        """Check the validation data once before the next update, beside the checks that come anyway; nothing depends on it."""
+        self._only_fits("validate")
+        self.inbox.put(Validate())
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint before the next update; it stays as long as the run does."""
+        self._only_fits("checkpoint")
+        self.inbox.put(Checkpoint())
 
     def change(self, **values: float | None) -> None:
         """New settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`."""

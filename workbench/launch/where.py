@@ -44,6 +44,14 @@ def where(settings: Settings) -> Where:
     return Where(strategy, accelerator, devices)
 
 
+def ranks(settings: Settings) -> int:
+    """How many processes train together, on all machines: of a launched job as the accelerate config has it, too."""
+    found = where(settings)
+    if found.strategy == "launch":
+        return accelerate.plan(settings, found.accelerator).processes
+    return len(found.devices)
+
+
 def check(settings: Settings) -> None:
     """Refuse, when a job is asked for, what cannot be here."""
     found = where(settings)

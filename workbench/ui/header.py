@@ -9,7 +9,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from workbench.launch.where import where
+from workbench.launch.where import ranks
 from workbench.settings import Settings, SettingsError
 from workbench.ui import controls, words
 from workbench.ui.calm import shown
@@ -143,7 +143,7 @@ def _name(number: str, title: str, note: str) -> str:
 def _each(settings: Settings) -> str:
     """Of how many devices each has a batch of that size; nothing of one."""
     try:
-        count = len(where(settings).devices)
+        count = ranks(settings)
     except SettingsError:  # it is said when a job is asked for
         return ""
     return f"each of {count}" if count > 1 else ""

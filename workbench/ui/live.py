@@ -8,7 +8,7 @@ again: the same way to draw, whenever one looks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self._picture = Picture()
         self.wake: Callable[[], None] = self._flush_all
         """Called when there is something to send that no event brought; a pump puts its own here."""
+        self.asked: Callable[[Mapping[str, Any]], None] = lambda what: None
+        """Called with what the person asks for in the canvas: {"what": "use_batch_size", "value": 64}, say."""
         self.on_msg(self._heard)
 
     def draw(self, event: BenchEvent) -> None:
@@ -72,7 +74,11 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             pass
 
     def _heard(self, _widget: object, content: Any, _buffers: object) -> None:
-        if isinstance(content, dict) and content.get("type") == "ready":
+        if not isinstance(content, dict):
+            return
+        if content.get("type") == "ready":
             with self._lock:
                 self._picture.outbox.everything()
             self.wake()
+        elif content.get("type") == "ask":
+            self.asked({name: value for name, value in content.items() if name != "type"})

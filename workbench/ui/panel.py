@@ -30,6 +30,7 @@ from workbench.events import (
 from workbench.runs.terse import same, terse
 from workbench.settings import Settings, SettingsError
 from workbench.ui import still, words
+from workbench.ui.asked import Asked
 from workbench.ui.calm import aside, reachable, shown, tree
 from workbench.ui.form import Form
 from workbench.ui.header import Header
@@ -103,6 +104,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
         self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._edit("gradient_clip_val", change["new"] or None), "clip")
+        self.canvas.asked = Asked(bench, self.notice.error)
         reachable(self)
         self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.pump.wake

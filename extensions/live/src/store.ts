@@ -49,6 +49,11 @@ export class Store {
     if (this.missing.size) this.ask();
   }
 
+  /** Ask the bench to do something; workbench/ui/asked.py has what it knows. */
+  request(what: string, args: Record<string, unknown> = {}): void {
+    this.model.send({ type: "ask", what, ...args });
+  }
+
   private hear(content: unknown, buffers: DataView[]): void {
     if (!isDraw(content)) return;
     const topics = new Set<Topic>(Object.keys(content.state) as Topic[]);
