@@ -46,6 +46,8 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         st.lists(TEXT, max_size=4).map(tuple),
         st.one_of(st.none(), COUNT),
         st.one_of(st.none(), COUNT),
+        request=SETTINGS,
+        groups=st.lists(st.lists(st.tuples(TEXT, FLOAT), max_size=2).map(tuple), max_size=2).map(tuple),
     ),
     "StepsDone": steps_done(),
     "Validated": st.builds(ev.Validated, COUNT, COUNT, METRICS, NAMES),
@@ -61,7 +63,10 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
         st.lists(SUGGESTION, max_size=3).map(tuple),
         MAYBE,
         st.lists(TEXT, max_size=3).map(tuple),
+        st.lists(TEXT, max_size=3).map(tuple),
+        MAYBE,
     ),
+    "TrialStarted": st.builds(ev.TrialStarted, COUNT, st.one_of(st.none(), COUNT)),
     "Trial": st.builds(
         ev.Trial, COUNT, st.booleans(), MAYBE, MAYBE, st.one_of(st.none(), COUNT), st.one_of(st.none(), TEXT)
     ),

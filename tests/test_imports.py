@@ -109,8 +109,11 @@ def test_every_public_name_is_there() -> None:
         workbench.nothing
 
 
-def test_bench_reaches_for_the_panel_in_one_place() -> None:
-    """The one import that goes up, DESIGN's named exception, is inside Workbench._repr_mimebundle_."""
+@pytest.mark.parametrize(
+    ("file", "place"), [("bench.py", "Workbench._repr_mimebundle_"), ("launch/attach.py", "Attached._repr_mimebundle_")]
+)
+def test_a_view_is_reached_for_in_one_place(file: str, place: str) -> None:
+    """The imports that go up are inside of what a notebook shows live."""
     places: set[str] = set()
 
     def visit(node: ast.AST, path: tuple[str, ...]) -> None:
@@ -127,8 +130,8 @@ def test_bench_reaches_for_the_panel_in_one_place() -> None:
         for child in ast.iter_child_nodes(node):
             visit(child, path)
 
-    visit(ast.parse((PACKAGE / "bench.py").read_text(encoding="utf-8")), ())
-    assert places <= {"Workbench._repr_mimebundle_"}
+    visit(ast.parse((PACKAGE / file).read_text(encoding="utf-8")), ())
+    assert places == {place}
 
 
 def test_the_contract_names_every_light_part() -> None:

@@ -14,6 +14,8 @@ from workbench._version import __version__ as __version__
 if TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
     from workbench.launch.attach import attach as attach
+    from workbench.runs.compare import Comparison as Comparison
+    from workbench.runs.compare import compare as compare
     from workbench.runs.run import Run as Run
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Workbench": "workbench.bench",
     "attach": "workbench.launch.attach",
+    "Comparison": "workbench.runs.compare",
+    "compare": "workbench.runs.compare",
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
@@ -36,8 +40,8 @@ _HOMES = {
     "LRCurve": "workbench.tuners.lr_finder",
 }
 __all__ = [
-    "BatchSizes", "EarlyStopping", "LRCurve", "Run", "Schedule", "Settings", "SettingsError", "Task", "Workbench",
-    "__version__", "attach",
+    "BatchSizes", "Comparison", "EarlyStopping", "LRCurve", "Run", "Schedule", "Settings", "SettingsError", "Task", "Workbench",
+    "__version__", "attach", "compare",
 ]  # fmt: skip
 
 

@@ -18,17 +18,19 @@ from torch import Tensor
 from workbench.engine import rng
 from workbench.engine.dry_run import dry_run
 from workbench.engine.trackers import followers
-from workbench.events import Called, SettingsSet, StatusChanged
+from workbench.events import Called, Compared, Deleted, SettingsSet, Shown, StatusChanged
 from workbench.export.capture import CallSite
 from workbench.launch import jobs, pool, where
 from workbench.launch.evaluations import metrics_of, spec_to_predict
-from workbench.launch.folders import place_for, run_folder, run_to_export, weights_of
+from workbench.launch.folders import brief_of, place_for, recorded, run_folder, run_to_export, weights_of
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.origin import Asked, Origin, Wanted
 from workbench.launch.protocol import AnyJob, Job
 from workbench.launch.spoken import Name, differing, line
 from workbench.launch.start import Start
 from workbench.launch.thread import ThreadLauncher
+from workbench.runs.compare import Comparison, check_count, compare
+from workbench.runs.delete import delete
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 from workbench.settings import Settings
@@ -62,10 +64,11 @@ class Workbench:
             returns the new average; `count` of them are in it.
         should_update: with `weight_averaging`, when to average: `should_update(step, epoch)`, instead of the
             settings' rule. `step` updates have been taken; it is asked after each (EMA), or each epoch (SWA).
-        listeners: functions of one event, called off the hot path. They and the trackers live in this process: of a run
-            with strategy="launch" they hear as long as it is followed here.
+        listeners: functions of one event, called off the hot path, in this process: of a run with strategy="launch" they
+            hear as long as it is followed here.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
-            {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`.
+            {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run takes those of a name
+            along, and goes on in them when this process has ended; objects hear as listeners do.
         root: the folder for the record of all runs.
         settings: any field of `Settings`.
 
@@ -114,9 +117,9 @@ class Workbench:
         self.root = Path(root)
         self._collate_fn = collate_fn
         where.warm(self._settings)
-        dry_run(self._task, self._settings)
+        optimizers = dry_run(self._task, self._settings)
         self._start = Start(self._task)
-        self.summary = ModelSummary.of(self._task)
+        self.summary = ModelSummary.of(self._task, optimizers)
         self.jobs: list[AnyJob] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs that each job needs the folders of, until it is over."""
@@ -124,6 +127,7 @@ class Workbench:
         """What `set` was called with, in order."""
         self._sets_before: dict[AnyJob, int] = {}
         """How many of these calls came before each job was asked for."""
+        self._trackers = following
         self._listeners = Listeners(listeners)
         for follower in following:
             self._listeners.add(follower)
@@ -289,13 +293,47 @@ class Workbench:
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
         be resolved; nothing broken is written.
         """
-        if any(not job.done() for job in self.jobs):  # it begins a session on the model to see what the run was of
-            raise RuntimeError("a job runs or waits, and the model is its own: export when it is over, or stop() it.")
+        self._check_idle()
         from workbench.export.script import export
 
         chosen = run_to_export(run, self.root, self.jobs)
-        self._listeners.tell(Called(line("export", {}, str(path))))
+        self._listeners.tell(Called(line("export", {} if run is None else {"run": chosen.id}, str(path))))
         return export(Path(path), chosen, self._site, self._task)
+
+    def script(self, run: Run | str | None = None, path: str | Path = "train.py") -> str:
+        """The text that `export` would write into `path`; nothing is written. It errs as `export` does."""
+        self._check_idle()
+        from workbench.export.script import script
+
+        return script(Path(path), run_to_export(run, self.root, self.jobs), self._site, self._task)
+
+    def compare(self, *runs: Run | str) -> Comparison:
+        """Two to five fits side by side: `bench.compare("0011-fit", "0012-fit").plot()`. The panel shows them, too."""
+        given = list(runs[0]) if len(runs) == 1 and isinstance(runs[0], list | tuple) else list(runs)
+        check_count(len(given))
+        found = compare([brief_of(run, self.root) for run in given])
+        ids = tuple(run.id for run in found.runs)
+        self._listeners.tell(Called(line("compare", {}, *ids)))
+        self._listeners.tell(Compared(ids))
+        return found
+
+    def show(self, run: Run | str | None = None) -> None:
+        """Draw a recorded fit in the panel, as if it had just run; None: what goes on now."""
+        id = "" if run is None else recorded(run, self.root).name
+        self._listeners.tell(Called(line("show", {}, *([id] if id else []))))
+        self._listeners.tell(Shown(id))
+
+    def delete(self, run: Run | str) -> None:
+        """Delete a run for good: its record, its checkpoints, its weights.
+
+        RuntimeError where it goes on, or where a fit that waits starts from it.
+        """
+        folder = recorded(run, self.root)
+        with self._lock:
+            needed = {id: job.id for job, ids in self._needs.items() if not job.done() for id in ids}
+        delete(folder, needed)
+        self._listeners.tell(Called(line("delete", {}, folder.name)))
+        self._listeners.tell(Deleted(folder.name))
 
     def close(self) -> None:
         """Stop what runs, drop what waits, close the views. The record stays.
@@ -343,6 +381,11 @@ class Workbench:
 
     # -- inside
 
+    def _check_idle(self) -> None:
+        """A script needs a session on the model, to see what the run was of."""
+        if any(not job.done() for job in self.jobs):
+            raise RuntimeError("a job runs or waits, and the model is its own: export when it is over, or stop() it.")
+
     def _fits(self) -> list[Asked]:
         """The fits that were asked for so far, each with what was set since."""
         with self._lock:
@@ -363,7 +406,7 @@ class Workbench:
         with self._lock:
             needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
         place = place_for(self.root, kind, settings, self.summary, len(self.jobs), needed)
-        work.bind(place)
+        work.bind(place, self._trackers)
         job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish))
         for past in self.jobs:
             past.forget_frames()

@@ -50,6 +50,10 @@ class RunStarted:
     """How many processes do it together."""
     memory: int | None = None
     """Bytes that the device has (of a CPU: that the machine, or this process's container, has); None: nobody knows."""
+    request: dict[str, Any] = field(default_factory=dict)
+    """What a search was asked for beside the settings, by the names of its arguments."""
+    groups: tuple[tuple[tuple[str, float], ...], ...] = ()
+    """Of each optimizer the parameter groups: the name, "" where it has none, and the rate as a multiple of the setting lr."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class StepsDone:
     waited: float = 0.0
     """Of the seconds, those in which training waited for batches (validation left out)."""
     memory: int | None = None
-    """Bytes in use on the device by the process that writes the record (of a CPU: by that process and its loaders)."""
+    """Bytes in use on the device by the process that writes the record (of a CPU: by that process, without its loaders)."""
 
     def array(self, name: str) -> Floats:
         """Column `name`, shape (rows,); "layer_norms" and "update_ratios" have shape (rows, layers)."""
@@ -110,6 +114,8 @@ class Validated:
     metrics: dict[str, float]
     prog_bar: tuple[str, ...] = ()
     """Those that the model logged with `prog_bar=True`."""
+    asked: bool = False
+    """Whether a person asked for it (`job.validate()`): nothing of the run followed from it."""
 
     @property
     def on_bar(self) -> dict[str, float]:
@@ -198,6 +204,19 @@ class CurveEnded:
     suggestions: tuple[Suggestion, ...]
     suggestion: float | None
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Those of the notes that speak against the recommendation, or say why there is none."""
+    diverged: float | None = None
+    """The first rate whose loss exploded or was not finite; None: no such rate was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted:
+    """A batch size is tried now; its Trial follows, unless the search ends here."""
+
+    size: int
+    accumulate_grad_batches: int | None = None
+    """How many batches of that size make the effective batch, where it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +233,10 @@ class Trial:
     peak_bytes: int | None = None
     error: str | None = None
     ranks: int = 1
+    accumulate_grad_batches: int | None = None
+    """How many batches of that size make the effective batch, where it was kept."""
+    limit_bytes: int | None = None
+    """How much it could have taken, measured as the peak is; None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,16 +273,16 @@ class RunEnded:
 
 
 Event = (
-    RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | CurveEnded | Trial | SearchEnded
-    | Message | RunEnded
+    RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | CurveEnded | TrialStarted
+    | Trial | SearchEnded | Message | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
 
 _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
-        RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, CurveEnded, Trial, SearchEnded,
-        Message, RunEnded,
+        RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, CurveEnded, TrialStarted,
+        Trial, SearchEnded, Message, RunEnded,
     )
 }  # fmt: skip
 
@@ -278,17 +301,22 @@ def to_line(event: Event) -> str:
 
 def from_line(line: str) -> Event:
     """The event that `to_line` wrote."""
-    record = json.loads(line)
+    return from_record(json.loads(line))
+
+
+def from_record(record: dict[str, Any]) -> Event:
+    """The event of such a line as JSON has it; `record` is used up."""
     kind = _TYPES[record.pop("type")]
     if kind is StepsDone:
         record["columns"] = {k: base64.b64decode(v) for k, v in record["columns"].items()}
     if kind is CurveEnded:
         record["suggestions"] = tuple(Suggestion(*s) for s in record["suggestions"])
-        record["notes"] = tuple(record["notes"])
+        record["notes"], record["doubts"] = tuple(record["notes"]), tuple(record.get("doubts", ()))
     if "prog_bar" in record:
         record["prog_bar"] = tuple(record["prog_bar"])
     if kind is RunStarted:
         record["layers"] = tuple(record["layers"])
+        record["groups"] = tuple(tuple((name, ratio) for name, ratio in own) for own in record.get("groups", ()))
     event: Event = kind(**record)
     return event
 
@@ -307,4 +335,25 @@ class SettingsSet:
     settings: dict[str, Any]
 
 
-BenchEvent = Event | Called | SettingsSet
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Views are asked to draw this recorded run; empty: what goes on now. Not recorded."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Views are asked to lay these runs over one another; none: to put that away. Not recorded."""
+
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A run is gone from the folder. Not recorded."""
+
+    run: str
+
+
+BenchEvent = Event | Called | SettingsSet | Shown | Compared | Deleted

@@ -26,7 +26,8 @@ from workbench.engine.checkpoint import read_state
 from workbench.engine.checks import Checks
 from workbench.engine.keeper import Keeper
 from workbench.engine.resume import restore
-from workbench.engine.session import Session, opened
+from workbench.engine.opening import opened
+from workbench.engine.session import Session
 from workbench.runs.checkpoints import find
 from workbench.settings import Settings
 from workbench.task.make import task_of

@@ -2,7 +2,9 @@
 
 memory: of a job's processes at its last update, relative to the data; what the same job takes with next to no data is
 taken off. "added": by all processes beyond the kernel's own copy; "at most": the same at the worst moment.
-start: from the call to the end of the first update. update: of a small CNN, beside a plain loop under DDP.
+start: seconds to the end of the first update: of a new kernel's first job, from its first import on ("imports on") and from
+the making of the bench or the trainer ("bench on"); from the call where the bench is there, for the first time and later
+ones. update: of a small CNN, beside a plain loop under DDP.
 alone: one device, in the kernel or in a pool of one rank. Each case has a process of its own. All that is said of other
 launchers is measured here.
 """
@@ -39,7 +41,7 @@ def in_memory(gib: float, items: int, peers_gib: float) -> None:
 
 
 def to_first_update() -> None:
-    print(f"{'from the call to the first update':24}{'ranks':>6}{'first':>11}{'later':>11}")
+    print("  " + start.HEAD)
     for launcher, ranks in ((OURS, 2), (OURS, 4), *((peer, 2) for peer in PEERS), (OURS, 1), ("workbench thread", 1)):
         print("  " + start.row(launcher, ranks), flush=True)
 

@@ -31,8 +31,11 @@ import nbformat
 import psutil
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright
 
+from .faces import LAB, Face, write_kernel
+
 ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
 TIMEOUT = 60.0
+_AXE = Path(__file__).resolve().parents[2] / "extensions" / "live" / "node_modules" / "axe-core" / "axe.min.js"
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --no-proxy-server"
@@ -81,9 +84,13 @@ class LabError(AssertionError):
 
 
 class Server:
-    """A JupyterLab on loopback, with folders of its own, in a process group of its own."""
+    """A Jupyter server on loopback, with folders of its own, in a process group of its own.
 
-    def __init__(self, folder: Path) -> None:
+    kernel: packages that its kernels find before those of this environment (another ipykernel).
+    """
+
+    def __init__(self, folder: Path, face: Face = LAB, kernel: Path | None = None) -> None:
+        self.face = face
         self.notebooks = folder / "notebooks"
         self.token = secrets.token_hex(16)
         self.log = folder / "server.log"
@@ -95,6 +102,8 @@ class Server:
         quiet = {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True}
         (settings / "apputils-extension" / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
         (settings / "docmanager-extension" / "plugin.jupyterlab-settings").write_text('{"autosave": false}')
+        if kernel is not None:
+            write_kernel(folder / "data", kernel)
 
     def start(self) -> None:
         """Up and answering, or an error with the server's own words."""
@@ -156,12 +165,13 @@ class Server:
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
             "JUPYTER_TOKEN": self.token,
             "IPYTHONDIR": str(folder / "ipython"),
+            "JUPYTER_PREFER_ENV_PATH": "0",  # the kernel written into this folder goes before the environment's own
             "PYTHONUNBUFFERED": "1",
         }
         command = [
-            sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1",
+            sys.executable, "-m", self.face.module, "--allow-root", "--no-browser", "--ServerApp.ip=127.0.0.1",
             f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={self.notebooks}",
-            "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None",
+            *self.face.options,
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -171,14 +181,14 @@ class Server:
         end = time.monotonic() + TIMEOUT
         while time.monotonic() < end:
             if self._process.poll() is not None:
-                raise LabError(f"JupyterLab ended (exit code {self._process.returncode}):\n{self._said()}")
+                raise LabError(f"{self.face.name} ended (exit code {self._process.returncode}):\n{self._said()}")
             try:
                 self.get("api/status")
             except OSError:
                 time.sleep(0.1)
             else:
                 return
-        raise LabError(f"JupyterLab did not answer within {TIMEOUT:.0f} s:\n{self._said()}")
+        raise LabError(f"{self.face.name} did not answer within {TIMEOUT:.0f} s:\n{self._said()}")
 
     def _said(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:])
@@ -214,18 +224,19 @@ class Lab:
             name = name or "test.ipynb"
         content.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
         nbformat.write(content, self.server.notebooks / name)
-        workspace = secrets.token_hex(4)
-        self.page.goto(
-            f"{self.server.url}/lab/workspaces/{workspace}/tree/{name}?token={self.server.token}",
-            wait_until="domcontentloaded",
-        )
+        self.go_to(name)
+        self._curtain()
+        self.page.evaluate("() => jupyterapp.shell.collapseLeft?.()")
+
+    def go_to(self, name: str) -> None:
+        """Open a notebook that is there; its kernel, if it has one, lives on."""
+        path = self.server.face.path.format(workspace=secrets.token_hex(4), name=name)
+        self.page.goto(f"{self.server.url}/{path}?token={self.server.token}", wait_until="domcontentloaded")
         self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
         self.page.evaluate(_JS)
         self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
         self.wait_idle()
         self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
-        self._curtain()
-        self.page.evaluate("() => jupyterapp.shell.collapseLeft()")
 
     def run_all(self, timeout: float = TIMEOUT, *, wait: bool = True) -> None:
         """Runs every cell, outputs cleared first; with `wait` until the kernel is done, and no cell may fail."""
@@ -319,6 +330,18 @@ class Lab:
         self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
 
     # -- what it looks like -------------------------------------------------------------------------------------
+
+    def violations(self, target: str) -> list[str]:
+        """What axe finds wrong for people who cannot see or point, serious or worse, within `target` (a CSS selector)."""
+        self.page.evaluate(_AXE.read_text(encoding="utf-8"))
+        found = self.page.evaluate(
+            "async (target) => (await axe.run(target, {resultTypes: ['violations']})).violations", target
+        )
+        return [
+            f"{one['id']} ({one['impact']}): {one['help']}\n  " + "\n  ".join(node["html"][:200] for node in one["nodes"][:5])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
 
     def drag(self, target: Locator, dx: float, dy: float = 0.0, steps: int = 8) -> None:
         """Takes hold of the middle of `target` with the mouse and moves it by so many pixels."""

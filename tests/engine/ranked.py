@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from workbench.commands import Command, Mailbox
 from workbench.engine.dry_run import dry_run
+from workbench.engine.pieces import whole
 from workbench.events import Changed, Event, Message, StepsDone, Validated
 from workbench.launch.assignments import Training
 from workbench.settings import Settings
@@ -35,14 +37,19 @@ class Heard(list[Event]):
 
 
 def fit(
-    model: Any, given: dict[str, Any], settings: dict[str, Any], commands: Sequence[Command] = ()
-) -> dict[str, Any]:
-    """What came of a fit: losses, norms, checks, messages, weights. `commands`: come to it once it has begun."""
+    model: Any, given: dict[str, Any], settings: dict[str, Any], commands: Sequence[Command] = (),
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What came of a fit: losses, norms, checks, messages, weights. `commands`: come to it once it has begun.
+
+    environment: what a launcher has set for the fit, and not for what comes before it.
+    """
     torch.set_num_threads(1)
     usual = dict.fromkeys(("train", "val", "test", "loss", "scheduler", "metrics", "collate_fn"))
     given = {**usual, "optimizer": torch.optim.AdamW, **given}
     task, chosen = task_of(model, **given), Settings.make(**settings)
     dry_run(task, chosen)
+    os.environ.update(environment or {})
     inbox = Mailbox()
     heard = Heard(inbox, commands)
     done = Training("t", task, chosen, None)(heard, inbox)
@@ -56,7 +63,7 @@ def fit(
         "checks": [(e.step, e.metrics) for e in heard if isinstance(e, Validated)],
         "changes": [(e.step, e.values) for e in heard if isinstance(e, Changed)],
         "said": [e.text for e in heard if isinstance(e, Message)],
-        "weights": {name: value.detach().clone() for name, value in task.model.state_dict().items()},
+        "weights": {name: whole(value).detach().clone() for name, value in task.model.state_dict(keep_vars=True).items()},
     }
 
 

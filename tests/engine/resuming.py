@@ -10,8 +10,8 @@ from workbench.engine import loop
 from workbench.engine.checkpoint import read_state
 from workbench.engine.checks import Checks
 from workbench.engine.keeper import Keeper
+from workbench.engine.opening import opened
 from workbench.engine.resume import restore
-from workbench.engine.session import opened
 from workbench.events import Logged, Message, Saved, StepsDone, Validated
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
@@ -36,16 +36,16 @@ def learning(model, *, train=None, val=None):
 
 
 class Script(Mailbox):
-    """Commands that arrive when so many updates are taken."""
+    """Commands that arrive when so many updates are taken, one or several."""
 
     def __init__(self, commands):
         super().__init__()
         self.session, self.commands = None, dict(commands)
 
     def __bool__(self):
-        command = self.commands.pop(self.session.step, None)
-        if command is not None:
-            self.put(command)
+        command = self.commands.pop(self.session.step, ())
+        for one in command if isinstance(command, tuple) else (command,):
+            self.put(one)
         return super().__bool__()
 
 
@@ -54,7 +54,7 @@ class Fit:
 
     def __init__(self, task, settings, folder=None, state=None, commands=(), before=None):
         self.events, self.folder, inbox = [], folder, Script(commands)
-        with opened(task, settings) as session:
+        with opened(task, settings, past=state) as session:
             self.session = inbox.session = session
             checks = Checks(session)
             if state is not None:

@@ -128,6 +128,30 @@ def test_a_buffer_that_forward_has_made_or_grown_is_put_back():
     assert other.counts == {"seen": 9}
 
 
+def test_a_layer_that_stands_under_two_names_has_grown_under_both():
+    def two_names():
+        model = Odd()
+        model.within = nn.BatchNorm1d(2)
+        model.again = model.within
+        return model
+
+    one, other = two_names(), two_names()
+    one.within.running_mean = torch.ones(3)
+    saved = {name: value.clone() for name, value in tensors_of(one).items()}
+    assert misfit(other, saved, grown=True) is None
+    fill(other, saved)
+    assert other.again is other.within
+    assert torch.equal(other.again.running_mean, torch.ones(3))
+
+
+def test_an_expanded_buffer_is_put_back():
+    one, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    for model, value in ((one, 5.0), (other, 0.0)):
+        model.register_buffer("mask", torch.full((1, 3), value).expand(4, 3))
+    fill(other, tensors_of(one))
+    assert torch.equal(other.mask, torch.full((4, 3), 5.0))
+
+
 # -- whole or not there
 
 TOUCHING = [

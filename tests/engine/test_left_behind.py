@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import workbench as wb
 from workbench.engine import gradient, trouble
-from workbench.engine.session import opened
+from workbench.engine.opening import opened
 from workbench.settings import Settings
 from workbench.task.data import DataSpec
 from workbench.task.protocol import Optimization, Task, TaskError

@@ -88,7 +88,7 @@ def test_a_bad_number_on_one_rank_ends_all_and_names_its_batch():
 
     (_, here), (text, there) = on_ranks(2, rank)
     assert (here, there) == (False, True)  # batch 3 is rank 1's
-    assert text.startswith("loss is nan at update 1")
+    assert text.startswith("loss not finite (nan) at update 1, first in ")
 
 
 def test_a_bad_number_on_one_rank_is_left_out_by_all():

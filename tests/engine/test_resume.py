@@ -15,7 +15,7 @@ from tests.engine.problems import Augmented, adamw, labelled, noisy_net, plain_n
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, resumed, same, settings_of, supervised
 from workbench.commands import Change, Stop
 from workbench.engine.checkpoint import load_weights, read_state
-from workbench.engine.session import opened
+from workbench.engine.opening import opened
 from workbench.engine.validate import validate
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings

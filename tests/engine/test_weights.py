@@ -9,9 +9,9 @@ from torch import nn
 
 from tests.engine.problems import labelled
 from tests.engine.resuming import learning, settings_of, supervised
-from workbench.engine.session import opened
+from workbench.engine.opening import opened
 from workbench.engine.step import update
-from workbench.engine.weights import Weights, is_container
+from workbench.engine.weights import Weights, is_container, overwrite
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -139,3 +139,15 @@ def test_what_a_hook_makes_within_a_scratch_is_gone_behind_it():
                 update(session, [batch])
             assert len(model.losses) == 7
         assert not hasattr(model, "losses")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: torch.zeros(3, 1, 2).expand(3, 4, 2), lambda: torch.zeros(()).expand(2, 2), lambda: torch.zeros(1, 3).expand(1, 3),
+     lambda: torch.zeros(6).unfold(0, 3, 1), lambda: torch.zeros(0, 3), lambda: torch.zeros(2, 2).to_sparse()],
+)  # fmt: skip
+def test_a_tensor_whose_elements_are_one_in_memory_is_written_into(make):
+    there = make()
+    value = torch.ones(there.shape).to_sparse() if there.is_sparse else torch.ones(there.shape)
+    overwrite(there, value)
+    assert torch.equal(there.to_dense() if there.is_sparse else there, torch.ones(there.shape))

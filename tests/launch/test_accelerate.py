@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
+import workbench as wb
 from workbench.launch import accelerate
 from workbench.launch.accelerate import Plan, plan
 from workbench.settings import Settings, SettingsError
+from workbench.task.protocol import TaskError
 
 CONFIG = {
     "compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "num_processes": 4, "num_machines": 2,
@@ -45,6 +48,12 @@ def understood(found: Plan, machine: int = 0) -> Any:
     assert arguments.training_script == "workbench.launch.detached"
     assert arguments.training_script_args == [str(Path("run").absolute())]
     return arguments
+
+
+def test_a_search_counts_the_ranks_of_the_config(tmp_path: Path) -> None:
+    made = wb.Workbench(torch.nn.Linear(2, 1), train=(torch.ones(3, 2), torch.ones(3, 1)), loss=F.mse_loss, root=tmp_path, accelerator="cpu")
+    with pytest.raises(TaskError, match="3 samples, which is none for some of 4 ranks"):
+        made.find_batch_size(strategy="launch", launch={"num_processes": 4}).result(60)
 
 
 def test_without_a_config_there_is_one_process_on_the_cpu() -> None:
@@ -126,8 +135,6 @@ def test_the_script_for_other_machines(tmp_path: Path) -> None:
         ({"launch": {"mixed_precision": "bf16"}}, "precision="),
         ({"launch": {"dynamo_backend": "inductor"}}, "compile="),
         ({"launch": {"max_restarts": 3}}, "a job of the bench cannot have it"),
-        ({"launch": {"use_deepspeed": True}}, "DeepSpeed's needs optimizers"),
-        ({"launch": {"use_fsdp": True}}, "fully sharded"),
         ({"launch": {"num_processes": 4}, "devices": 2}, "say different things"),
         ({"launch": {"num_machines": 3}, "num_nodes": 2}, "say different things"),
         ({"launch": {"num_machines": 2, "num_processes": 3, "main_process_ip": "10.0.0.7"}}, "as many as the others"),
@@ -142,7 +149,7 @@ def test_what_cannot_be_is_said_when_it_is_asked_for(settings: dict[str, Any], w
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "words"), [("FSDP", "FSDP"), ("DEEPSPEED", "DeepSpeed"), ("MEGATRON_LM", "Megatron"), ("XLA", "TPUs")])
+@pytest.mark.parametrize(("kind", "words"), [("MEGATRON_LM", "Megatron"), ("XLA", "TPUs")])
 def test_a_config_for_another_kind_of_training_is_refused_by_name(default: Path, kind: str, words: str) -> None:
     default.write_text(yaml.safe_dump({**CONFIG, "distributed_type": kind}))
     with pytest.raises(SettingsError) as caught:

@@ -70,6 +70,21 @@ def test_a_run_of_this_process_is_followed_and_not_commanded(tmp_path: Path) -> 
     assert job.result(60) == own.result()
 
 
+def test_what_is_on_the_disk_is_there_at_once(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "launched": True, "settings": {}}) as folder:
+        assert wb.attach("0001-fit", tmp_path).events == []  # its processes start
+        folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
+        rows, losses = 50_000, pack([1.0] * 50_000)
+        for number in range(30):  # more than is read at once
+            folder.append(StepsDone(number * rows, rows, rows, 0, 1.0, {"loss": losses}))
+        assert (folder.path / "metrics.jsonl").stat().st_size > 1 << 22
+        job = wb.attach("0001-fit", tmp_path)
+        assert len(job.events) == 31
+        assert not job.done()
+        folder.append(RunEnded("finished", 30 * rows, 1.0))
+        assert job.ended.wait(20)
+
+
 def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit", "launched": True, "settings": {}}) as folder:
         folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from workbench.instruments.memory import available_memory, is_out_of_memory, peak_bytes, reset_peak
+from workbench.instruments.memory import available_memory, is_out_of_memory, peak_bytes, reset_peak, total_memory
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,12 @@ def test_a_container_with_version_2(tmp_path: Path) -> None:
     files = {"memory.max": "5000000", "memory.current": "3000000", "memory.stat": "anon 1\ninactive_file 400000\n"}
     cgroup(tmp_path, "0::/user/job\n", "sys/fs/cgroup/user/job", files)
     assert available_memory(tmp_path) == 2_400_000
+    assert total_memory(torch.device("cpu"), tmp_path) == 5_000_000
     # A level above has less left, and the lowest has no limit.
     (tmp_path / "sys/fs/cgroup/user/job/memory.max").write_text("max")
     cgroup(tmp_path, "0::/user/job\n", "sys/fs/cgroup/user", {**files, "memory.current": "4900000"})
     assert available_memory(tmp_path) == 500_000
+    assert total_memory(torch.device("cpu"), tmp_path) == 5_000_000
 
 
 def test_a_container_with_version_1_whose_path_is_the_hosts(tmp_path: Path) -> None:
@@ -75,11 +77,13 @@ def test_a_container_with_version_1_whose_path_is_the_hosts(tmp_path: Path) -> N
     }
     cgroup(tmp_path, "3:cpu:/\n4:memory:/docker/abc\n0::/\n", "sys/fs/cgroup/memory", files)
     assert available_memory(tmp_path) == 0
+    assert total_memory(torch.device("cpu"), tmp_path) == 5_000_000
 
 
 def test_without_a_limit_it_is_the_systems(tmp_path: Path) -> None:
     assert abs(available_memory(tmp_path) - psutil.virtual_memory().available) < 1 << 30
     assert 0 < available_memory() <= psutil.virtual_memory().total
+    assert total_memory(torch.device("cpu"), tmp_path) == psutil.virtual_memory().total
 
 
 def test_the_peak_counts_from_its_reset() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.launch.pools import bench, net
 from workbench.launch import child
@@ -27,6 +28,8 @@ def tell() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def test_they_are_taken_and_given_back() -> None:
@@ -55,7 +58,8 @@ def test_older_and_newer_ways_to_say_a_precision_may_be_mixed() -> None:
 
 def _report(rank: int, step: int) -> None:
     if step == 0:
-        print(torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark)
+        attention = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()
+        print(torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, *attention)
 
 
 @pytest.mark.skipif(not child.FORK, reason="needs a fork server")
@@ -68,7 +72,20 @@ def test_ranks_have_those_of_the_moment(tmp_path: Path) -> None:
     two = bench(net(_report), tmp_path)
     tell()
     torch.set_default_dtype(torch.float32)  # what the data is
-    assert printed(two) == {"torch.float32 medium True"}
+    assert printed(two) == {"torch.float32 medium True False True"}
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = False
-    assert printed(two) == {"torch.float32 high False"}
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        assert printed(two) == {"torch.float32 high False True False"}
+    assert printed(two) == {"torch.float32 high False False True"}
+
+
+def test_the_order_of_attention_is_one_of_them() -> None:
+    before = flags()
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        inside = flags()
+    take(inside)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert flags() == inside != before
+    take(before)
+    assert flags() == before

@@ -97,6 +97,18 @@ def test_a_tensor_that_took_the_place_of_another_is_not_written_into_that(away: 
     assert model.kept is kept
 
 
+def test_an_expanded_buffer(away: Any) -> None:
+    def step(model: Any) -> None:
+        model.mask = model.mask.clone().add_(1)[:1].expand(4, 2)
+
+    model = Net()
+    model.register_buffer("mask", torch.zeros(1, 2).expand(4, 2))
+    mask = model.mask
+    away(model, step)
+    assert model.mask is mask
+    assert torch.equal(mask, torch.ones(4, 2))
+
+
 def test_a_module_with_parametrizations(away: Any) -> None:
     model = Net(parametrizations.spectral_norm(nn.Linear(5, 5)), parametrizations.weight_norm(nn.Linear(5, 5)))
     there: list[nn.Module] = []

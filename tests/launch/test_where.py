@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workbench.launch import child
-from workbench.launch.where import check, where
+from workbench.launch.where import check, ranks, where
 from workbench.settings import Settings, SettingsError
 
 
@@ -47,3 +48,15 @@ def test_options_of_a_launch_are_not_left_aside(strategy: str) -> None:
 def test_what_cannot_be_is_told_with_its_remedy(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         check(made(**given))
+
+
+def test_a_launched_job_has_as_many_ranks_as_its_config_says(tmp_path: Path) -> None:
+    config = tmp_path / "two_hosts.yaml"
+    config.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nnum_machines: 2\nnum_processes: 6\nmachine_rank: 0\n"
+        "main_process_ip: 127.0.0.1\nmain_process_port: 2999\nuse_cpu: true\nmixed_precision: 'no'\n"
+    )
+    assert ranks(made(strategy="launch", launch={"config_file": str(config)})) == 6
+    assert ranks(made(strategy="launch", launch={"config_file": str(config)}, devices=2)) == 4
+    assert ranks(made(strategy="launch", launch={"num_processes": 3})) == 3
+    assert [ranks(made(devices=devices)) for devices in (1, 2)] == [1, 2]

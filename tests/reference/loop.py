@@ -22,13 +22,16 @@ def loader_of(dataset, batch_size, *, shuffle=True, seed=0, **options):
 
 def fit(model, loss_of, optimizer, loader, epochs, *, seed=0, accumulate=1, clip=None, clip_by="norm", p=2.0,
         scheduler=None, max_steps=None, before_update=None, after_epoch=None):  # fmt: skip
-    """Train `model` in place; what each update measured, as lists. `before_update(step)` may change anything."""
+    """Train `model` in place; what each update measured, as lists. `before_update(step)` may change anything.
+
+    accumulate: batches of an update, or a function of its number that says how many.
+    """
     seed_all(seed)
     model.train()
     out = {"loss": [], "lr": [], "grad_norm": [], "grad_norm_clipped": [], "layers": []}
     step = 0
     for _ in range(epochs):
-        batches = list_windows(loader, accumulate)
+        batches = list_windows(loader, accumulate if isinstance(accumulate, int) else lambda: accumulate(step))  # noqa: B023
         for window in batches:
             if before_update is not None:
                 clip = before_update(step, optimizer, clip)
@@ -58,11 +61,13 @@ def fit(model, loss_of, optimizer, loader, epochs, *, seed=0, accumulate=1, clip
 
 
 def list_windows(loader, size):
-    """Lists of `size` batches; the last one may be shorter."""
+    """Lists of `size` batches (a function: asked at the beginning of each); the last one may be shorter."""
     window = []
     for batch in loader:
+        if not window:
+            wanted = size() if callable(size) else size
         window.append(batch)
-        if len(window) == size:
+        if len(window) == wanted:
             yield window
             window = []
     if window:

@@ -48,7 +48,7 @@ def test_those_of_several_threads_are_all_there_each_in_its_order(tmp_path: Path
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", '{"type": "Format"}', '{"type": 3}', '{"type": "Stop", "now": true}', '{"type": "Change"}',
-     '{"type": "Change", "values": {}}', '{"type": "Change", "values": {"lr": "high"}}', '{"type": "Change", "values": {"lr": true}}',
+     '{"type": "Change", "values": {}}', '{"type": "Change", "values": {"lr": "high"}}', '{"type": "Change", "values": {"lr": [true]}}',
      '{"type": "Change", "values": {"lr": 1}, "code": 2}', "[" * 100_000, "\xff" * 70_000],
 )  # fmt: skip
 def test_what_is_no_command_is_told_and_removed(tmp_path: Path, text: str) -> None:

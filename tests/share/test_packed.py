@@ -254,6 +254,42 @@ def test_an_element_that_is_changed_stays_changed() -> None:
     assert again == out
 
 
+CHANGES: dict[str, Any] = {
+    "another tensor": lambda one: one.update(x=torch.zeros(6)),
+    "a view": lambda one: one.update(x=one["x"][:4]),
+    "turned": lambda one: one["x"].resize_(2, 3).t_(),
+    "trained": lambda one: one["x"].requires_grad_(),
+    "tagged": lambda one: setattr(one["x"], "tag", 3),
+    "more": lambda one: one.update(z=1),
+    "less": lambda one: one.pop("y"),
+    "in another order": lambda one: one.update(x=one.pop("x")),
+    "a number": lambda one: one.update(y=1),
+    "a number of another kind": lambda one: one.update(y=-0.0),
+    "a truth value": lambda one: one.update(n=True),
+    "the tensor twice": lambda one: one.update(y=one["x"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_sample_with_a_tensor_stays_changed(change: Any) -> None:
+    out = there_and_back([{"x": torch.full((6,), float(i)), "y": 0.0, "n": 1} for i in range(LONG)])
+    change(out[7])
+    out[8]["x"].add_(1)
+    expected = told(out[7])
+    for _ in range(2):
+        for _ in out:
+            pass
+    assert 7 in out._source._held
+    assert 8 not in out._source._held
+    assert told(out[7]) == expected
+    assert torch.equal(out[8]["x"], torch.full((6,), 9.0))
+
+
+def told(sample: dict[str, Any]) -> str:
+    x = sample["x"]
+    return f"{sample} {vars(x)} {x.stride()} {sample.get('y') is x}"
+
+
 def test_reading_all_of_it_does_not_keep_it() -> None:
     out = there_and_back([Sample(i, [str(i)]) for i in range(5 * LONG)])
     for _ in range(2):

@@ -17,7 +17,7 @@ from tests.engine.problems import (
     same_weights,
     weights,
 )
-from workbench.events import RunEnded, SearchEnded, Trial
+from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStarted
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
 from workbench.share.parcel import ParcelError
@@ -56,6 +56,20 @@ def test_only_sizes_that_were_tried_and_the_data_as_a_cap(tmp_path):
     assert BatchSizes.from_events(Run.open(job.folder.path).events) == found
     assert same_weights(before, weights(model))
     assert b.settings.batch_size == 8  # never applied by itself
+
+
+def test_each_size_is_told_before_it_is_tried_and_how_much_it_may_take(tmp_path):
+    b = bench(plain_net(), labelled(64), tmp_path, torch.optim.SGD, accumulate_grad_batches=4)
+    job = b.find_batch_size(init_val=8, steps_per_trial=1, max_memory=900 * MB, keep_effective=True)
+    found = job.result()
+    told = [e for e in job.events if isinstance(e, Trial | TrialStarted)]
+    assert [type(e) for e in told] == [TrialStarted, Trial] * len(found.trials)
+    assert [(e.size, e.accumulate_grad_batches) for e in told[::2]] == [(8, 4), (16, 2), (32, 1)]
+    assert [(t.size, t.accumulate_grad_batches) for t in found.trials] == [(8, 4), (16, 2), (32, 1)]
+    assert {t.limit_bytes for t in found.trials} == {900 * MB}
+    started = next(e for e in job.events if isinstance(e, RunStarted))
+    assert {"keep_effective": True, "max_memory": 900 * MB}.items() <= started.request.items()
+    assert next(e.accumulate_grad_batches for e in b.find_batch_size(max_trials=1).result().trials) is None
 
 
 def test_memory_that_runs_out_is_a_failed_trial_and_no_dead_process(tmp_path):

@@ -11,8 +11,9 @@ import workbench as wb
 from tests.engine.learners import TwoSided
 from tests.engine.problems import bench, labelled, plain_net, same_weights, sgd, weights
 from tests.reference import loop
-from workbench.engine.session import opened
-from workbench.events import CurvePoint
+from workbench.engine.opening import opened
+from workbench.events import CurveEnded, CurvePoint, RunStarted
+from workbench.runs.read import read_events
 from workbench.settings import SettingsError
 from workbench.task.protocol import TaskError
 from workbench.tuners.lr_finder import LRRequest, run
@@ -131,3 +132,29 @@ def test_an_optimizer_that_is_not_there(tmp_path):
             b.find_lr(optimizer=wrong)
     with pytest.raises(TaskError, match="there is one optimizer, 0"):
         bench(plain_net(), labelled(), tmp_path, sgd).find_lr(optimizer=1).result()
+
+
+def test_the_record_says_what_was_swept_and_each_groups_share_of_the_setting(tmp_path):
+    b = wb.Workbench(Pair(groups=True), train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8)
+    assert b.summary.optimizers == 2
+    job = b.find_lr(optimizer=1, num_training=4, max_lr=0.1)
+    curve, started = job.result(), next(e for e in job.events if isinstance(e, RunStarted))
+    assert {"optimizer": 1, "min_lr": 1e-5, "max_lr": 0.1}.items() <= started.request.items()
+    shares = [[ratio for _, ratio in own] for own in started.groups]
+    assert shares == [[1.0], pytest.approx([0.4, 0.04])]  # of lr=0.05, the first optimizer's
+    assert next(e for e in job.events if isinstance(e, CurveEnded)).diverged == curve.diverged
+    recorded = read_events(job.folder.path)[0]
+    assert (recorded.groups, recorded.request) == (started.groups, started.request)
+
+
+def test_names_of_groups_and_a_schedule_that_begins_low(tmp_path):
+    def named(params, lr):
+        first, *others = params
+        return torch.optim.SGD([{"params": [first], "name": "first"}, {"params": others, "lr": 10 * lr}], lr=lr, momentum=0.9)
+
+    b = bench(plain_net(), labelled(), tmp_path, named, lr=0.01, lr_schedule="one_cycle")
+    job = b.find_lr(num_training=3)
+    job.result()
+    ((first, other),) = next(e for e in job.events if isinstance(e, RunStarted)).groups
+    assert first == ("first", 1.0)
+    assert other == ("", pytest.approx(10.0))

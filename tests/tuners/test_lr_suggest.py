@@ -13,7 +13,17 @@ from workbench import events
 from workbench.events import CurveEnded, CurvePoint, Suggestion
 from workbench.tuners import lr_suggest
 from workbench.tuners.curve import LRCurve
-from workbench.tuners.lr_suggest import landmarks, minimum, slide, steepest, suggest_all, trust, valley
+from workbench.tuners.lr_suggest import (
+    divergence,
+    doubts,
+    landmarks,
+    minimum,
+    slide,
+    steepest,
+    suggest_all,
+    trust,
+    valley,
+)
 from workbench.tuners.sweep import rates, smooth
 
 LRS = rates(1e-5, 10, 100)
@@ -216,6 +226,27 @@ class TestTrust:
     )
     def test_flags(self, losses, context, flag):
         assert any(flag in note for note in trust(LRS, losses, **context))
+
+    def test_doubts_are_the_notes_that_speak_against_it(self):
+        notes, against = trust(LRS, bowl(fall=0.1), **SGD), doubts(LRS, bowl(fall=0.1), **SGD)
+        assert notes[3:] == against
+        assert len(against) == 1
+        assert "less than 15%" in against[0]
+        assert doubts(LRS, bowl(turn=-1), **SGD) == ()
+        rising = np.linspace(1, 2, 100)
+        assert doubts(LRS, rising, **SGD) == trust(LRS, rising, **SGD)
+        assert doubts(LRS, rising, **SGD)[0].startswith("No recommendation")
+
+    def test_divergence_is_the_edge(self):
+        y = bowl()
+        assert divergence(LRS, y) == LRS[np.flatnonzero(y > 8)[0]]
+        assert divergence(LRS, bowl(edge=9)) is None
+        y[40] = np.nan
+        assert divergence(LRS, y) == LRS[40]
+        assert divergence(LRS, np.full(100, np.inf)) == LRS[0]
+        assert divergence([], []) is None
+        shifted = bowl() - 5.0  # below zero: a rise against the range
+        assert divergence(LRS, shifted) == pytest.approx(1.0, rel=0.3)
 
     def test_one_cycle_is_no_matter_with_momentum(self):
         assert not any("One-cycle" in note for note in trust(LRS, bowl(), **SGD, schedule="one_cycle"))

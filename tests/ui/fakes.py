@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from workbench.events import (
     StepsDone,
     Suggestion,
     Trial,
+    TrialStarted,
     Validated,
     pack,
 )
@@ -45,6 +47,7 @@ class Summary:
     trainable: int = 11_181_642
     bytes: int = 44_765_160
     device: str = "cuda:0"
+    optimizers: int = 1
 
 
 @dataclass(eq=False)
@@ -88,6 +91,7 @@ class FakeBench:
     def __init__(self, speed: float = 0.0, epochs: int = 5, updates: int = 196, **settings: Any) -> None:
         self.settings = Settings.make(**settings)
         self.summary = Summary()
+        self.root = Path("no-such-folder")
         self.jobs: list[FakeJob] = []
         self.exported: list[str] = []
         self.trouble: Exception | None = None
@@ -117,20 +121,25 @@ class FakeBench:
         self.tell(SettingsSet(self.settings.model_dump()))
         self.tell(Called(f"bench.set({', '.join(f'{k}={v!r}' for k, v in changes.items())})"))
 
-    def find_lr(self) -> FakeJob:
-        return self._start("find_lr", sweep)
+    def find_lr(self, **said: Any) -> FakeJob:
+        return self._start("find_lr", lambda job: sweep(job, **said), **said)
 
-    def find_batch_size(self) -> FakeJob:
-        return self._start("find_batch_size", sizes)
+    def find_batch_size(self, **said: Any) -> FakeJob:
+        return self._start("find_batch_size", lambda job: sizes(job, **said), **said)
 
     def fit(self, start: str = "fresh", **settings: Any) -> FakeJob:
         said = {**({} if start == "fresh" else {"start": start}), **settings}
         return self._start("fit", lambda job: training(job, self._epochs, self._updates), **said)
 
-    def export(self, path: str) -> None:
+    def export(self, path: str, run: str | None = None) -> None:
         if self.trouble:
             raise self.trouble
-        self.exported.append(path)
+        self.exported.append(path if run is None else f"{path} of {run}")
+
+    def script(self, run: str | None = None) -> str:
+        if self.trouble:
+            raise self.trouble
+        return f"# the script of {run or 'the last fit'}\n"
 
     def _start(self, kind: str, make: Callable[[FakeJob], Iterator[Event]], **said: Any) -> FakeJob:
         if self.trouble:
@@ -208,29 +217,43 @@ def training(job: FakeJob, epochs: int, updates: int) -> Iterator[Event]:
     yield RunEnded("stopped" if job.stopped else "finished", step, step / 7.6, metrics={"val_loss": 0.437})
 
 
-def sweep(job: FakeJob) -> Iterator[Event]:
-    yield RunStarted(job.id, "find_lr", job.settings.model_dump(), "cuda:0", updates=100)
+def sweep(job: FakeJob, optimizer: int = 0, shift: float = 1.0) -> Iterator[Event]:
+    """shift: the curve lies at rates that are so many times as high."""
+    groups = ((("backbone", 1.0), ("head", 10.0)), (("", 0.5),))
+    yield RunStarted(
+        job.id, "find_lr", job.settings.model_dump(), "cuda:0", updates=100, groups=groups,
+        request={"min_lr": 1e-5, "max_lr": 10.0, "optimizer": optimizer},
+    )  # fmt: skip
     rng = np.random.default_rng(3)
     smoothed, debias = 0.0, 1.0
     lrs = np.geomspace(1e-5, 10, 100)
     for i, lr in enumerate(lrs):
-        if job.stopped or lr > 2.2:
+        if job.stopped or lr > 2.2 * shift:
             break
-        base = 2.3 - 1.5 / (1 + (3e-3 / lr) ** 1.3) + 0.9 * (lr / 0.35) ** 2.2
+        base = 2.3 - 1.5 / (1 + (3e-3 * shift / lr) ** 1.3) + 0.9 * (lr / shift / 0.35) ** 2.2
         loss = base + float(rng.normal(0, 0.09))
         smoothed, debias = 0.9 * smoothed + 0.1 * loss, debias * 0.9
         yield CurvePoint(i, float(lr), loss, smoothed / (1 - debias))
-    found = [("landmarks", 4.7e-3), ("steep", 2.1e-3), ("valley", 3.6e-3), ("slide", 1.2e-2), ("minimum", 2.4e-2)]
+    rules = [("landmarks", 4.7e-3), ("steepest", 2.1e-3), ("valley", 3.6e-3), ("slide", 1.2e-2), ("minimum", 2.4e-2)]
+    found = [(name, lr * shift) for name, lr in rules]
     suggestions = tuple(Suggestion(name, lr, int(np.argmin(abs(lrs - lr))), "why it says so") for name, lr in found)
-    yield CurveEnded("the loss ran away at 2.1", suggestions, 4.7e-3, ("24× below divergence", "÷2 to ×2: 2.3e-3 to 9.4e-3"))
+    notes = ("24x below divergence", "Worth trying: 2.3e-3 to 9.4e-3", "The loss fell by only 9%: the curve says little.")
+    yield CurveEnded("the loss ran away at 2.1", suggestions, 4.7e-3 * shift, notes, notes[2:], 2.1 * shift)
     yield RunEnded("stopped" if job.stopped else "finished", 93, 11.0)
 
 
-def sizes(job: FakeJob) -> Iterator[Event]:
-    yield RunStarted(job.id, "find_batch_size", job.settings.model_dump(), "cuda:0")
+def sizes(job: FakeJob, keep_effective: bool = False) -> Iterator[Event]:
+    settings, limit = job.settings.model_dump(), int(4.3e10)
+    request = {"max_memory": None, "keep_effective": keep_effective}
+    yield RunStarted(job.id, "find_batch_size", settings, "cuda:0", memory=int(8e10), request=request)
     for size in (2, 4, 8, 16, 32, 64, 128, 256, 512):
-        rate = 5200 * size / (size + 38)
-        yield Trial(size, True, 0.1, rate, int(2.1e8 + 3.9e7 * size))
-    yield Trial(1024, False, peak_bytes=int(4.2e10), error="OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
-    yield SearchEnded(256, 512, "1024 does not fit; 256 is within 10% of the best speed")
+        rate, many = 5200 * size / (size + 38), max(1, 512 // size) if keep_effective else None
+        yield TrialStarted(size, many)
+        yield Trial(size, True, 0.1, rate, int(2.1e8 + 3.9e7 * size), accumulate_grad_batches=many, limit_bytes=limit)
+    if not keep_effective:
+        yield TrialStarted(1024)
+        said = "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total capacity of 79.10 GiB, of which 1.2 GiB is free."
+        yield Trial(1024, False, peak_bytes=int(4.2e10), error=said, limit_bytes=limit)
+    ended = "512 x 1 reached" if keep_effective else "1024 did not fit"
+    yield SearchEnded(256, 512, ended, 2 if keep_effective else None)
     yield RunEnded("finished", 10, 7.2)

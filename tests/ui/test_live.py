@@ -79,7 +79,7 @@ def test_a_view_that_opens_late_sees_what_the_first_one_saw() -> None:
     screen.mirrors.append(late)
     screen.view._heard(screen.view, {"type": "ready"}, [])
     assert late.state == first.state
-    assert {*late.tables} == {"fit", "heat", "val", "curve"}
+    assert {*late.tables} == {"fit", "heat", "picked", "val", "curve", "earlier", "rates", "past", "compared"}
     for name in late.tables:
         np.testing.assert_array_equal(late.rows(name), first.rows(name))
         assert late.tables[name].head == first.tables[name].head
@@ -111,8 +111,8 @@ def test_a_million_updates_stay_small() -> None:
         screen.settle()
     fit, heat = screen.mirrors[0].rows("fit"), screen.mirrors[0].rows("heat")
     assert 500 <= len(fit) <= 1000
-    assert 128 <= len(heat) <= 256
-    assert heat.shape[1] == len(screen.mirrors[0].state["layers"]) == 48
+    assert 256 <= len(heat) <= 512
+    assert heat.shape[1] == len(screen.mirrors[0].state["map"]["rows"]) == 34
     assert screen.mirrors[0].tables["fit"].head == {"origin": 0, "width": 1024}
     assert max(screen.sent) <= LIMIT
     assert len(screen.mirrors[0].state["changes"]) == 100

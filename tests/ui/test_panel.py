@@ -165,6 +165,10 @@ def test_devices_are_set_from_the_form_and_a_batch_is_each_ones(panel: Panel, be
     panel.form.controls["devices"].widget.value = "2"
     assert bench.settings.devices == 2
     assert "each of 2" in title.value
+    bench.set(strategy="launch", devices="auto", launch={"num_processes": 3})
+    panel._show_settings()
+    assert "each of 3" in title.value
+    bench.set(strategy="auto", launch=None)
     panel.form.controls["devices"].widget.value = "[0, 1]"  # of GPUs, and this is set to be the CPU: a job would say so
     assert "each of" not in title.value
     panel.form.controls["devices"].widget.value = "two"
@@ -362,7 +366,7 @@ def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: 
     assert panel.pump.drain()
     assert panel._replayed == panel._on_their_way == {}
     picture = panel.canvas._picture
-    assert len(picture._training._recent) == 80
+    assert len(picture._gradients._recent["grad_norm"]) == 80
     assert visible(panel.header.use_lr)
     assert panel.run.stop.disabled
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.optim.swa_utils import SWALR
 from workbench.engine import rng
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
+from workbench.engine.shards import Borrowed
 from workbench.engine.snapshot import Modes
 from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
@@ -83,8 +85,10 @@ def in_place(session: Session) -> Iterator[None]:
     """Inside, the model has the averaged weights, with batch-norm statistics that belong to them."""
     assert session.average is not None
     with session.average.swapped(session.averaged_parameters), kept_buffers(session.task.modules):
+        _written(session)
         _refresh(session)
         yield
+    _written(session)
 
 
 def hand_over(session: Session) -> None:
@@ -92,7 +96,13 @@ def hand_over(session: Session) -> None:
     if session.average is None or not session.average.count:
         return
     session.average.hand_over(session.averaged_parameters)
+    _written(session)
     _refresh(session)
+
+
+def _written(session: Session) -> None:
+    if session.shards is not None:
+        session.shards.written()
 
 
 def _refresh(session: Session) -> None:
@@ -107,6 +117,8 @@ def _refresh(session: Session) -> None:
                 _pass(session)
                 _mean_over_ranks(session)
         finally:
+            if session.shards is not None:
+                session.shards.rest()
             modes.restore()
 
 
@@ -128,8 +140,14 @@ def _mean_over_ranks(session: Session) -> None:
 
 def _pass(session: Session) -> None:
     hiddens = None
-    for number, item in enumerate(session.data.again()):
+    items = session.data.again()
+    for number, item in enumerate(items if session.shards is None else session.ranks.rounds(items)):
         extra: dict[str, Any] = {}
+        if isinstance(item, Borrowed):
+            again = {"hiddens": None} if session.tbptt is not None else {}
+            for opt in session.optimizers:
+                item.pass_through(session, "train", partial(session.steps.training_step, batch_idx=number, **opt.extra, **again))
+            continue
         batch = item
         if isinstance(item, Piece):
             batch = item.batch
@@ -139,7 +157,7 @@ def _pass(session: Session) -> None:
             continue
         for opt in session.optimizers:
             with session.precision.autocast():
-                result = session.task.training_step(
+                result = session.steps.training_step(
                     session.to_device(batch), number, **opt.extra, **extra
                 )
             if isinstance(item, Piece) and isinstance(result, dict):

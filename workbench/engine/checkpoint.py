@@ -21,7 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from workbench.engine.pieces import in_shards, local
 from workbench.engine.plain import unpacked
+from workbench.engine.weights import expanded
 from workbench.runs.checkpoints import FORMAT, NAME, replaced
 
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
@@ -85,6 +87,8 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, An
         value, own = tensors.get(name), part._buffers[attribute]
         if value is not None and (own is None or own.shape != value.shape):
             part._buffers[attribute] = value.to(_device(model) if own is None else own.device, copy=True)
+        elif value is not None and own is not None and expanded(own):  # load_state_dict cannot write into it
+            part._buffers[attribute] = own.clone()
     whole = dict(tensors)
     for name, others in _ties(tensors_of(model)).items():
         tied = [tensors[other] for other in others if other in tensors]
@@ -96,7 +100,7 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, An
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """The buffers by name, those without a value too, each with where it is."""
-    for path, part in model.named_modules():
+    for path, part in model.named_modules(remove_duplicate=False):
         for name in part._buffers:
             yield f"{path}.{name}" if path else name, part, name
 
@@ -252,10 +256,15 @@ def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     for name, tensor in tensors.items():
         # Tensors without elements have no memory to share, and those of a kind without storage say nothing of theirs.
         tells = tensor.layout is torch.strided and tensor.numel()
-        where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tells else (name,)
+        where = (tensor.device, _address(tensor), tensor.shape, tensor.stride(), tensor.dtype) if tells else (name,)
         found[name] = groups.setdefault(where, [])
         found[name].append(name)
     return found
+
+
+def _address(tensor: Tensor) -> int:
+    """Where it begins; of one in shards, where the memory of this rank's piece does, which may have no elements."""
+    return local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else tensor.data_ptr()
 
 
 def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,11 +12,12 @@ from workbench.commands import Inbox, Stop
 from workbench.engine import averaged
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.orders import obey
-from workbench.engine.record import flush
+from workbench.engine.record import flush, tell
 from workbench.engine.session import Session
 from workbench.engine.validate import floats, validate
 from workbench.events import Emit, Validated
 from workbench.task.protocol import Schedule, TaskError
+from workbench.techniques.averaging import kept_buffers
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
 
@@ -53,6 +54,8 @@ class Checks:
         self.keeper: HearsChecks | None = None
         self._metrics: dict[str, float] | None = None
         """Of the check at the end of an epoch, until it is judged."""
+        self._begun_with: tuple[int | None, int | None] | None = None
+        """Of a checkpoint: the batches of its epoch, and the updates of it as it began."""
 
     def sanity(self, emit: Emit, inbox: Inbox) -> bool:
         """A few validation batches before the first update, so that a mistake there shows now; whether it was stopped."""
@@ -82,9 +85,18 @@ class Checks:
     def begin_epoch(self, *, resumed: bool = False) -> None:
         """The number of updates in an epoch may be another one now."""
         session = self._session
-        self.cadence.updates_per_epoch = session.data.updates_in(session.epoch)
         if not resumed:
             session.epoch_loss.clear()
+        batches, updates = self._begun_with or (None, None)
+        if resumed and updates is not None and batches == session.data.batches:
+            self.cadence.updates_per_epoch = updates
+        else:
+            self.count_updates()
+
+    def count_updates(self, *, begun: bool = False) -> None:
+        """How many batches make an update has changed; where the epoch has `begun`, its checks stay where they were to come."""
+        if not begun:
+            self.cadence.updates_per_epoch = self._session.data.updates_in(self._session.epoch)
 
     def due(self, in_epoch: int) -> bool:
         """Whether a check comes behind the `in_epoch`-th update of this epoch, if that is not its last."""
@@ -131,12 +143,15 @@ class Checks:
     def state(self) -> dict[str, Any]:
         """What a resumed fit needs of them."""
         stops = [[stop.monitor.model_dump(), stop.state_dict()] for stop in self.stops]
-        return {"number": self.number, "checked": self.checked, "stops": stops, "cadence": self.cadence.state_dict()}
+        begun_with = [self._session.data.batches, self.cadence.updates_per_epoch]
+        own = {"number": self.number, "checked": self.checked, "begun_with": begun_with}
+        return {**own, "stops": stops, "cadence": self.cadence.state_dict()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`; a monitor that is another one now begins anew."""
         self.number, self.checked = state["number"], state["checked"]
         self.cadence.load_state_dict(state["cadence"])
+        self._begun_with = tuple(state.get("begun_with", ())) or None
         for stop, (monitor, own) in zip(self.stops, state["stops"], strict=False):
             if stop.monitor.model_dump() == monitor:
                 stop.load_state_dict(own)
@@ -156,20 +171,50 @@ class Checks:
         self._metrics = metrics
         return False
 
+    def look(self, emit: Emit, inbox: Inbox) -> bool:
+        """A check that a person asked for (`job.validate()`), between two updates; whether it was stopped.
+
+        It is told and looked at, and the run goes on as if it had not been: no early stopping, no best checkpoint, no
+        plateau hears of it, the checks that come anyway come when they would have, and random numbers, buffers, modes,
+        the place in the data and the run's clock are those of before. A Lightning-like object's hooks of a validation
+        run, since its metrics need them, but for on_validation_model_zero_grad; what it logs in them is told, and
+        neither `trainer.callback_metrics` nor `trainer.should_stop` knows of it. What such hooks keep in attributes of
+        the object's own stays there.
+        """
+        session = self._session
+        wanted = session.moments.wants_end
+        with kept_buffers(session.task.modules), session.moments.unheard():
+            metrics = self._scores(session.data.look, emit, inbox, None)
+            shown = tuple(name for name in metrics or () if name in session.moments.on_bar)
+        if session.moments.wants_end and not wanted:
+            session.moments.goes_on()
+        if metrics is None:
+            return True
+        if metrics:
+            tell(session, emit, Validated(session.step, session.epoch, metrics, shown, asked=True))
+        return False
+
     def _validated(self, emit: Emit, inbox: Inbox) -> dict[str, float] | None:
-        """Raw metrics, and those of the averaged weights; None: it was stopped, and then it says nothing."""
+        """What a check comes to; None: it was stopped, and then it says nothing."""
         session = self._session
         if not session.data.validates:
             return {}
         session.moments.validation_begins()
-        seen = _Watch(session, session.data.val(), emit, inbox)
+        return self._scores(session.data.val, emit, inbox, self.keeper)
+
+    def _scores(
+        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: HearsChecks | None
+    ) -> dict[str, float] | None:
+        """Raw metrics, and those of the averaged weights, which `keeper` hears of; None: it was stopped."""
+        session = self._session
+        seen = _Watch(session, batches(), emit, inbox)
         metrics = validate(session, seen)
         if not seen.stopped and session.average is not None and session.average.count:
             with averaged.in_place(session):
-                seen = _Watch(session, session.data.val(), emit, inbox)
+                seen = _Watch(session, batches(), emit, inbox)
                 smooth = validate(session, seen)
-                if self.keeper is not None and not seen.stopped:
-                    self.keeper.take_averaged()
+                if keeper is not None and not seen.stopped:
+                    keeper.take_averaged()
             metrics |= {f"{name}_averaged": value for name, value in smooth.items()}
         return None if seen.stopped else metrics
 

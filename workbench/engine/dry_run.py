@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.engine.opening import opened
 from workbench.engine.optimizing import Optimizing
-from workbench.engine.session import Session, opened
+from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.engine.validate import validate
 from workbench.instruments.finite import NonFiniteError
@@ -25,8 +26,11 @@ SAMPLES = 2
 _NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
 
 
-def dry_run(task: Task, settings: Settings) -> None:
-    """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1); nothing is left changed."""
+def dry_run(task: Task, settings: Settings) -> int:
+    """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1); nothing is left changed.
+
+    Returns how many optimizers there are.
+    """
     if task.train is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
     if task.val is not None and task.val.one_shot:
@@ -50,6 +54,7 @@ def dry_run(task: Task, settings: Settings) -> None:
             held_out = _peek(task.val, count)
             _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
                        lambda: validate(session, [held_out]))  # fmt: skip
+        return len(session.optimizers)
 
 
 def _peek(spec: DataSpec, count: int) -> Any:

@@ -160,25 +160,29 @@ class Feeds:
             return self._before_check
         return None if self._val is None else self._val.between()
 
-    def sanity(self) -> Iterable[Any]:
-        """The batches of the check before the first update, from a loader of its own; later checks do not notice."""
-        number = self.settings.num_sanity_val_steps
-        if number == 0 or self._val is None or not self.validates or self.settings.fast_dev_run:
-            return
+    def look(self) -> Iterable[Any]:
+        """The batches of a check from a loader of its own; the checks that come anyway do not notice."""
+        return self._apart(self.val_batches, states=True)
+
+    def _apart(self, most: int | None, states: bool = False) -> Iterator[Any]:
+        """So many validation batches from a loader of its own. states: where data know where they are, they go on there."""
         assert self._task.val is not None
+        assert self._val is not None
         loader = self._task.val.loader(self.settings)
-        most = (
-            self.val_batches
-            if number < 0
-            else number
-            if self.val_batches is None
-            else min(number, self.val_batches)
-        )
-        with self._val.untouched():
+        with self._val.untouched(states=states and most is not None and most != batches_in(loader)):
             try:
                 yield from first(loader, most)
             finally:
                 close(loader)
+
+    def sanity(self) -> Iterable[Any]:
+        """The batches of the check before the first update, from a loader of its own; later checks do not notice."""
+        number = self.settings.num_sanity_val_steps
+        if number == 0 or self._val is None or not self.validates or self.settings.fast_dev_run:
+            return ()
+        if number < 0:
+            return self._apart(self.val_batches)
+        return self._apart(number if self.val_batches is None else min(number, self.val_batches))
 
     @property
     def begun(self) -> bool:

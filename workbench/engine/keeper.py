@@ -19,6 +19,7 @@ from workbench.engine.record import flush
 from workbench.engine.resume import Point, state_of
 from workbench.engine.session import Session
 from workbench.events import Emit, Message, Saved
+from workbench.runs import checkpoints
 from workbench.runs.checkpoints import Mode, best_values, list_checkpoints, mode_of, name_of, obsolete
 from workbench.task.protocol import TaskError
 from workbench.values import seconds as in_seconds
@@ -73,6 +74,23 @@ class Keeper:
         """Write one: an update is over, and nothing has been read for the next."""
         self._save(Point.here(self._session))
 
+    def keep_asked(self) -> None:
+        """A person wants one of this place: it stays as long as the run does, and moves no other one.
+
+        Where there is one of as many updates already, whatever for, it is that one.
+        """
+        there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.step]
+        name = self._session.ranks.agree(there[-1].name if there else None)
+        if name is None:
+            self._save(Point.here(self._session), asked=True)
+        elif self._session.ranks.first:
+            try:
+                checkpoints.keep(there[-1])
+            except OSError as error:
+                self._say("keep", f"checkpoint {name} was there already, but nobody could note that it is to stay ({error}).")
+            else:
+                self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.step))
+
     def after_epoch(self) -> None:
         """An epoch is over, and the next has not begun: write one if it is time, or if the check was among the best."""
         asked = self._updates is not None or self._time is not None
@@ -89,7 +107,7 @@ class Keeper:
     def take_averaged(self) -> None:
         """The model has the averaged weights, which have just been validated."""
         if self._top_k and self._monitor.endswith(_AVERAGED):
-            there = checkpoint.tensors_of(self._session.task.model)
+            there = self._session.weights()
             self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
 
     def judge(self, metrics: Mapping[str, float]) -> None:
@@ -151,13 +169,14 @@ class Keeper:
         else:
             state, why = self._state(self._here())
             state = _copied(state) if handed_over else state  # what comes now moves weights, and statistics with them
-        if handed_over and state is not None:
-            state |= _copied(self._raw())
+        if handed_over:
+            raw = self._raw()  # on all ranks, of which rank 0 has the state
+            state = None if state is None else state | _copied(raw)
         self._averaged = None
         yield
         # The value of the last check is one of these weights where it was a check of such.
         of_these = self._monitor.endswith(_AVERAGED) == handed_over
-        weights = checkpoint.tensors_of(self._session.task.model)
+        weights = self._session.weights()
         self._write(weights, state, why, self._value() if of_these else None, end=True)
 
     # -- writing
@@ -173,17 +192,18 @@ class Keeper:
         session = self._session
         return session.step, session.epoch, session.batch_idx, session.pieces, session.checking
 
-    def _save(self, point: Point) -> None:
+    def _save(self, point: Point, asked: bool = False) -> None:
         session = self._session
         flush(session, self._emit, wait=True)  # what the record and the epoch's loss lack
         weights, self._averaged = self._averaged, None
         value = None if weights is None and self._monitor.endswith(_AVERAGED) else self._value()
         state, why = self._state(point)
         if weights is None or value is None:
-            weights = checkpoint.tensors_of(session.task.model)
-        elif state is not None:
-            state |= self._raw()
-        self._write(weights, state, why, value)
+            weights = session.weights()
+        else:
+            raw = self._raw()  # on all ranks, of which rank 0 has the state
+            state = None if state is None else state | raw
+        self._write(weights, state, why, value, asked=asked)
 
     def _value(self) -> float | None:
         """The monitor's value for the weights as they are."""
@@ -191,7 +211,7 @@ class Keeper:
 
     def _raw(self) -> dict[str, Any]:
         """The weights of the training, for a state beside which there are averaged ones."""
-        return {"raw": packed(checkpoint.tensors_of(self._session.task.model), "the model")}
+        return {"raw": packed(self._session.weights(), "the model")}
 
     def _state(self, point: Point) -> tuple[dict[str, Any] | None, str | None]:
         """All state but the weights, or why there is none; of several ranks, on rank 0."""
@@ -215,20 +235,24 @@ class Keeper:
 
     def _write(
         self, weights: Mapping[str, Tensor], state: dict[str, Any] | None, why: str | None, value: float | None,
-        *, end: bool = False,
+        *, end: bool = False, asked: bool = False,
     ) -> None:  # fmt: skip
         session, name = self._session, name_of(self._session.step, end)
-        self._step, self._seconds, self._pending = session.step, session.seconds, False
+        self._step, self._pending = session.step, False
+        if not asked:
+            self._seconds = session.seconds
         if not session.ranks.first:
             return
-        there = best_values(list_checkpoints(self._folder.parent), self._monitor)
+        there = list_checkpoints(self._folder.parent)
+        asked |= any(one.kept for one in there if one.name == name)  # it takes the place of one that is to stay
         sign = 1.0 if self._mode == "min" else -1.0
-        best = value is not None and all(sign * value <= sign * other for other in there)
+        best = value is not None and all(sign * value <= sign * other for other in best_values(there, self._monitor))
         monitor = None if value is None else self._monitor
         epoch = session.epoch if state is None else state["epoch"]
         info = {
             "step": session.step, "epoch": epoch, "end": end, "monitor": monitor,
-            "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "time": time.time(),
+            "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "kept": asked,
+            "time": time.time(),
         }  # fmt: skip
         self._settle()
         try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.engine.feeds import Feeds
 from workbench.techniques.accumulation import size_at, updates_in
+
+if TYPE_CHECKING:
+    from workbench.engine.session import Session
 
 NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "settings", "length")
 """What of a checkpoint's state it follows from."""
@@ -29,6 +32,13 @@ def ahead_of_plan(feeds: Feeds, past: Mapping[str, Any]) -> int:
     begins = epoch + past["mid_epoch"]
     later = sum(feeds.updates_in(number) or 0 for number in range(begins, epochs))
     return int(past["step"]) + _left_in_epoch(feeds, past) + later - planned
+
+
+def ahead_of_session(session: Session) -> int:
+    """The same for a session whose epochs have another length from here on: a live change of the accumulation."""
+    past = {name: getattr(session, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
+    settings = {"batch_size": session.data.settings.batch_size}
+    return ahead_of_plan(session.data, {**past, "settings": settings, "length": {"per_epoch": None, "ahead": session.ahead}})
 
 
 def _left_in_epoch(feeds: Feeds, past: Mapping[str, Any]) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from workbench.commands import Inbox
 from workbench.engine import averaged, rng
 from workbench.engine.checks import Checks, HearsChecks
+from workbench.engine.errands import Errands, Keeps
 from workbench.engine.orders import obey
 from workbench.engine.record import flush, keep, say
 from workbench.engine.session import Session
@@ -30,7 +31,7 @@ AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 """What is to happen at the start of an epoch; each says whether it was stopped."""
 
 
-class Keeping(HearsChecks, Protocol):
+class Keeping(HearsChecks, Keeps, Protocol):
     """What writes checkpoints (engine/keeper.py), at the places where a run can go on from."""
 
     def due(self) -> bool:
@@ -89,6 +90,7 @@ class _Fit:
     ) -> None:
         self.session, self.checks, self.keeper, self.emit, self.inbox = session, checks, keeper, emit, inbox
         checks.keeper = keeper
+        self.errands = Errands(session, checks, keeper, emit, inbox)
         self.asked = False
         """Whether the task, on any rank, wants the fit to end."""
 
@@ -103,7 +105,7 @@ class _Fit:
             session.moments.goes_on()
         with self._as_drawn():
             session.moments.fit_started()
-        return obey(session, self.emit, self.inbox) or (
+        return obey(session, self.emit, self.inbox, self.errands) or (
             not session.resumed and self.checks.sanity(self.emit, self.inbox)
         )
 
@@ -172,17 +174,20 @@ class _Fit:
     def _updates(self) -> bool:
         """One pass over the training data, or what is left of it."""
         session, checks, keeper, inbox = self.session, self.checks, self.keeper, self.inbox
-        batches: Iterator[Sequence[Any]]
         size = size_at(session.settings.accumulate_grad_batches, session.epoch)
         sure = session.data.whole_windows(size)
-        batches = windows(session.data.train(), size)
-        if session.together is not None:
-            batches = session.together.rounds(batches, sure)
+        left = session.data.train()
+        batches = self._windows(left, size, sure)
         while True:
             # Between two updates, and nothing is read yet: here a run can be stopped, changed, and gone on from.
             rng.give_way()
-            if inbox and obey(session, self.emit, inbox):
-                return True
+            if inbox:
+                if obey(session, self.emit, inbox, self.errands):
+                    return True
+                now = size_at(session.settings.accumulate_grad_batches, session.epoch)
+                if now != size:
+                    size, batches = now, self._windows(left, now, 0)
+                    checks.count_updates(begun=session.batch_idx > 0)
             due = checks.due(session.step - session.epoch_step)
             if keeper is not None:
                 if keeper.due():
@@ -212,6 +217,12 @@ class _Fit:
                 break
         self._refuse_nothing()
         return False
+
+    def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
+        """What is left of an epoch's batches in windows of `size`, of which all ranks have so many for `sure`."""
+        session = self.session
+        found = session.meter.waiting(windows(batches, size))
+        return found if session.together is None else session.together.rounds(found, sure)
 
     def _cut_short(self) -> bool:
         """Whether the task, on any rank, leaves out the rest of the epoch."""

@@ -2,25 +2,31 @@
 
 A ring of rows (loss, total norm, total after clipping, one norm per layer; with several optimizers the first three
 for each of them too) lies on the model's device. `record` writes a row and syncs nothing; `flush` copies the rows
-out, on CUDA asynchronously: the copy begun by one flush is handed on by the next, unless it is asked to wait.
+out, on CUDA asynchronously: the copy begun by one flush is handed on by the next, unless it is asked to wait. Update
+ratios have a ring of their own while they are measured, of which a flush tells only where one of its rows has any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from workbench.events import Floats, StepsDone, pack
+from workbench.instruments.memory import memory_in_use
 
+T = TypeVar("T")
 LOSS, TOTAL, CLIPPED = 0, 1, 2
 CAPACITY = 256
 PERIOD = 0.1
 """Seconds between flushes."""
+LOOK = 1.0
+"""Seconds between two looks at the memory in use, which cost more than a flush."""
 
 
 @dataclass(slots=True)
@@ -28,6 +34,7 @@ class _Flight:
     """Rows on their way to the host."""
 
     rows: Tensor
+    ratios: Tensor | None
     landed: torch.cuda.Event | None
     step: int
     lrs: list[tuple[float, ...]]
@@ -35,6 +42,8 @@ class _Flight:
     logged: dict[str, tuple[list[int], Tensor]]
     epoch: int
     seconds: float
+    waited: float
+    memory: int | None
 
 
 class Meter:
@@ -69,6 +78,14 @@ class Meter:
         self._last_flush = perf_counter()
         self._began = perf_counter()
         self._paused = 0.0
+        self.waited = 0.0
+        """Seconds since the run began in which training waited for batches."""
+        self._looked, self._memory = perf_counter(), memory_in_use(device)
+        """When the memory in use was looked at last, and what it was."""
+        self._ratios: Tensor | None = None
+        """A row for each of the ring's, one update ratio per layer; None: they are not measured."""
+        self._rated = False
+        """Whether a row since the last flush has any."""
         self._places: dict[tuple[int, ...], Tensor] = {}
 
     @property
@@ -76,14 +93,42 @@ class Meter:
         """Seconds since the run began, pauses left out."""
         return perf_counter() - self._began - self._paused
 
-    def go_on_from(self, seconds: float) -> None:
-        """So many seconds of the run lie behind it already."""
+    def go_on_from(self, seconds: float, waited: float) -> None:
+        """So many seconds of the run lie behind it already, and so many of them it has waited for batches."""
         self._began = perf_counter() - seconds
-        self._paused = 0.0
+        self._paused, self.waited = 0.0, waited
 
     def leave_out(self, seconds: float) -> None:
         """Do not count a pause."""
         self._paused += seconds
+
+    def waiting(self, windows: Iterator[T]) -> Iterator[T]:
+        """The same, one after another; the time until each is there is counted."""
+        while True:
+            began = perf_counter()
+            window = next(windows, None)
+            self.waited += perf_counter() - began
+            if window is None:
+                return
+            yield window
+
+    def begin_ratios(self) -> None:
+        """From here on update ratios are measured."""
+        shape = CAPACITY, self._ring.shape[1] - self._layers_at
+        self._ratios = torch.full(shape, float("nan"), device=self._ring.device)
+
+    def end_ratios(self) -> None:
+        """From here on they are not; what was measured has been flushed."""
+        self._ratios, self._rated = None, False
+
+    def put_ratios(self, layers: tuple[int, ...], whole: bool, ratios: Tensor) -> None:
+        """Update ratios of these layers (`whole`: of all, in their order) for the row that the next `record` fills."""
+        assert self._ratios is not None
+        if whole:
+            self._ratios[self.row].copy_(ratios)
+        else:
+            self._ratios[self.row][self.places(layers)] = ratios
+        self._rated = True
 
     def places(self, layers: tuple[int, ...]) -> Tensor:
         """The numbers of these layers, as an index on the device; made once, since making it waits for the device."""
@@ -129,15 +174,28 @@ class Meter:
     def _take_off(self, epoch: int) -> None:
         source = self._ring[: len(self._lrs)]
         rows = _to_host(source)
+        ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: len(self._lrs)])
         logged = {name: (list(at), _to_host(_stacked(at.values()))) for name, at in self._notes.items()}
         event = None
         if source.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         # The next rows are written behind this copy on the same stream, so the ring can be used again at once.
-        self._flown = _Flight(rows, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds)
+        self._flown = _Flight(
+            rows, ratios, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds, self.waited, self._look()
+        )
         self._lrs, self._skipped, self._notes = [], [], {}
         self._ring[: len(rows), TOTAL:] = float("nan")
+        if ratios is not None and self._ratios is not None:
+            self._ratios[: len(rows)] = float("nan")
+            self._rated = False
+
+    def _look(self) -> int | None:
+        """Bytes in use on the device, as of the last second."""
+        now = perf_counter()
+        if now - self._looked >= LOOK:
+            self._looked, self._memory = now, memory_in_use(self._ring.device)
+        return self._memory
 
     def _land(self, wait: bool) -> list[StepsDone]:
         flight = self._flown
@@ -160,6 +218,8 @@ class Meter:
             self._totals(columns, own, f".{number}")
         if self._norms:
             columns["layer_norms"] = pack(rows[:, self._layers_at :])
+        if flight.ratios is not None:
+            columns["update_ratios"] = pack(flight.ratios.numpy())
         if any(flight.skipped):
             columns["skipped"] = pack(np.asarray(flight.skipped, dtype=np.float32))
         for name, (at, values) in flight.logged.items():
@@ -167,7 +227,9 @@ class Meter:
             column[at] = values.numpy()
             columns[name] = pack(column)
         shown = tuple(name for name in flight.logged if name in self.on_bar)
-        return StepsDone(flight.step, self.every, len(rows), flight.epoch, flight.seconds, columns, shown)
+        return StepsDone(
+            flight.step, self.every, len(rows), flight.epoch, flight.seconds, columns, shown, flight.waited, flight.memory
+        )
 
     def _totals(self, columns: dict[str, bytes], rows: Floats, name: str) -> None:
         if self._norms:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,9 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from workbench.task.moments import Moments
 from workbench.task.protocol import Optimization, Schedule
+
+if TYPE_CHECKING:
+    from workbench.engine.shards import Shards
 
 
 class Optimizing:
@@ -21,7 +24,13 @@ class Optimizing:
     that came later (unfrozen by a hook, or in a group that it added), and `trained` are both, in the order of `model`.
     """
 
-    def __init__(self, index: int, made: Optimization, parameters: list[Tensor], model: nn.Module) -> None:
+    def __init__(
+        self, index: int, made: Optimization, parameters: list[Tensor], model: nn.Module, shards: Shards | None = None
+    ) -> None:
+        """shards: where the parameters lie in them."""
+        self._shards = shards
+        if shards is not None:
+            shards.take_over(made.optimizer)
         self.index = index
         self.optimizer = made.optimizer
         self.schedules: tuple[Schedule, ...] = made.schedules
@@ -59,8 +68,21 @@ class Optimizing:
         self.late = [p for p in self.trained if id(p) not in first]
 
     def gradients(self) -> list[Tensor]:
-        """The gradients that are there, in the order of `trained`."""
+        """The gradients that are there, in the order of `trained`; of those in shards, this rank's pieces."""
+        if self._shards is not None:
+            return self._shards.pieces(self)
         return [p.grad for p in self.trained if p.grad is not None]
+
+    def there(self) -> list[Tensor]:
+        """Those of `trained` that have a gradient."""
+        return [p for p in self.trained if p.grad is not None] if self._shards is None else self._shards.there(self)
+
+    def zero_grad(self) -> None:
+        """No gradient is there any more."""
+        if self._shards is None:
+            self.optimizer.zero_grad()
+        else:
+            self._shards.zero_grad(self)
 
     @property
     def lr(self) -> float:
@@ -92,6 +114,19 @@ class Optimizing:
             due = schedule.interval == interval and count % schedule.frequency == 0
             if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
                 moments.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+
+
+def shares(optimizers: Sequence[Optimizing], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
+    """Of each optimizer the name and the rate of its parameter groups, as a multiple of the setting `lr`; () of one at 0."""
+    found = []
+    for opt in optimizers:
+        own = [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
+        # A schedule may begin below the base rate; the groups' ratios hold all the same.
+        known = own[0] > 0 and lr > 0
+        ratios = [opt.base_lr / lr * (rate / own[0]) for rate in own] if known else []
+        named = zip(opt.optimizer.param_groups, ratios, strict=False)
+        found.append(tuple((str(group.get("name", "")), ratio) for group, ratio in named))
+    return tuple(found)
 
 
 def chain(scheduler: Any) -> Iterator[Any]:

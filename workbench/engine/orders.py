@@ -5,16 +5,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from time import perf_counter
+from typing import Protocol
 
-from workbench.commands import Change, Inbox, Pause, Resume, Stop
-from workbench.engine import rng
-from workbench.engine.record import tell
+from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
+from workbench.engine import length, rng
+from workbench.engine.record import flush, tell
 from workbench.engine.session import Session
-from workbench.events import Changed, Emit, StatusChanged
+from workbench.events import Changed, Emit, Message, StatusChanged
+from workbench.techniques.accumulation import from_now_on
 
 
-def obey(session: Session, emit: Emit, inbox: Inbox) -> bool:
-    """Carry out the commands that wait, and hold while paused; whether to stop."""
+class Errands(Protocol):
+    """What a person may want between two updates that leaves the run as it is (engine/errands.py)."""
+
+    def look(self) -> bool:
+        """Check the validation data; whether it was stopped."""
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+
+
+def obey(session: Session, emit: Emit, inbox: Inbox, errands: Errands | None = None) -> bool:
+    """Carry out the commands that wait, and hold while paused; whether to stop.
+
+    errands: None where the run is about to stop, so that nobody goes on any.
+    """
     paused_at: float | None = None
     while True:
         command = inbox.take()
@@ -29,6 +44,12 @@ def obey(session: Session, emit: Emit, inbox: Inbox) -> bool:
             return True
         elif isinstance(command, Change):
             change(session, command.values, emit)
+        elif isinstance(command, Validate | Checkpoint):
+            began = perf_counter()
+            if _run(session, emit, command, errands):
+                return True
+            if paused_at is None and isinstance(command, Validate):
+                session.meter.leave_out(perf_counter() - began)
         elif isinstance(command, Pause) and paused_at is None:
             paused_at = perf_counter()
             tell(session, emit, StatusChanged("paused", session.step))
@@ -38,12 +59,53 @@ def obey(session: Session, emit: Emit, inbox: Inbox) -> bool:
             tell(session, emit, StatusChanged("running", session.step))
 
 
+def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: Errands | None) -> bool:
+    """Carry out one of the errands; whether it was stopped."""
+    if errands is None:
+        what = "validate()" if isinstance(command, Validate) else "checkpoint()"
+        tell(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.step))
+        return False
+    if isinstance(command, Validate):
+        return errands.look()
+    errands.save()
+    return False
+
+
 def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> None:
     """New values from the next update on (a batch size: from the next epoch on), and their place in the record."""
+    applied = dict(values)
     if values.get("lr") is not None:
         session.set_lr(float(values["lr"]))  # type: ignore[arg-type]
     if "gradient_clip_val" in values:
         session.clip_val = values["gradient_clip_val"]
     if values.get("batch_size") is not None:
         session.data.use_batch_size(int(values["batch_size"]))  # type: ignore[arg-type]
-    tell(session, emit, Changed(session.step, dict(values)))
+    if values.get("accumulate_grad_batches") is not None and not _accumulate(session, values, emit):
+        del applied["accumulate_grad_batches"]
+    if values.get("track_update_ratio") is not None:
+        flush(session, emit, wait=True)  # what was measured until here
+        session.track_ratios(bool(values["track_update_ratio"]))
+    if applied:
+        tell(session, emit, Changed(session.step, applied))
+
+
+def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit) -> bool:
+    """So many batches make each update from the next one on; False: they cannot."""
+    size = int(values["accumulate_grad_batches"])  # type: ignore[arg-type]
+    if session.task.manual:
+        text = (
+            f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run goes on, "
+            "since the module knows of it from the beginning. Stop, and go on with fit(start=…, accumulate_grad_batches=…)."
+        )
+        tell(session, emit, Message(text, "warning", session.step))
+        return False
+    setting = from_now_on(session.settings.accumulate_grad_batches, session.epoch, size)
+    if setting == session.settings.accumulate_grad_batches:
+        return True
+    session.settings = session.settings.replace(accumulate_grad_batches=setting)
+    session.data.settings = session.data.settings.replace(accumulate_grad_batches=setting)
+    session.ahead = length.ahead_of_session(session)
+    if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
+        text = f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for."
+        tell(session, emit, Message(text, "warning", session.step))
+    return True

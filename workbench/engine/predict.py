@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 
 from workbench.engine.session import Session
+from workbench.engine.shards import Borrowed
 from workbench.engine.validate import evaluating
 from workbench.task.batch import to_device
 
@@ -21,10 +23,13 @@ def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
         for number, batch in enumerate(batches):
             if batch is None:
                 continue
+            if isinstance(batch, Borrowed):
+                batch.pass_through(session, "predict", partial(session.steps.predict_step, batch_idx=number))
+                continue
             moved = session.to_device(batch, "predict")
             session.moments.evaluation_batch_started("predict", moved, number)
             with session.precision.autocast():
-                output = session.task.predict_step(moved, number)
+                output = session.steps.predict_step(moved, number)
             session.moments.evaluation_batch_ended("predict", output, moved, number)
             found.append((number, to_device(output, _CPU)))
     return found

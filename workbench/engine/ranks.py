@@ -7,6 +7,7 @@ place. Source: torch.distributed.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +34,8 @@ class Beat(NamedTuple):
     """How many of them have something to learn from."""
     size: int
     """How many batches rank 0 has in it."""
+    even: bool = True
+    """Whether all have as many to learn from."""
 
 
 class Ranks:
@@ -79,6 +82,9 @@ class Ranks:
 
     def add(self, tensor: Tensor) -> None:
         """A tensor becomes its sum over ranks, in place."""
+
+    def most(self, tensor: Tensor) -> None:
+        """A tensor becomes the largest of its values over ranks, in place; NaN where any is."""
 
     def take_first(self, tensors: Sequence[Tensor]) -> None:
         """Each tensor becomes that of rank 0, in place."""
@@ -157,6 +163,12 @@ class ManyRanks(Ranks):
     def add(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor)
 
+    def most(self, tensor: Tensor) -> None:
+        bad = torch.isnan(tensor).to(tensor.dtype)
+        both = torch.stack([torch.nan_to_num(tensor, nan=0.0, posinf=math.inf), bad])
+        dist.all_reduce(both, op=dist.ReduceOp.MAX)
+        tensor.copy_(torch.where(both[1] > 0, math.nan, both[0]))
+
     def take_first(self, tensors: Sequence[Tensor]) -> None:
         for flat, parts in _joined(tensors):
             dist.broadcast(flat, src=0)
@@ -167,10 +179,12 @@ class ManyRanks(Ranks):
 
     def beat(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> Beat:
         """One round begins: what there is in it, whether rank 0 has commands for all, and what its clock says."""
-        vector = [*self.news(), sum(weights), float(present), float(bool(weights)), size * self.first]
-        commands, clock, total, there, able, first = self.sums(vector)
+        count = len(weights)
+        vector = [*self.news(), sum(weights), float(present), float(bool(weights)), size * self.first, count, count * count]
+        commands, clock, total, there, able, first, counted, squares = self.sums(vector)
         self.hear(commands, clock)
-        return Beat(total, round(there), round(able), round(first))
+        even = counted * counted == self.world * squares  # or else the squares add up to more
+        return Beat(total, round(there), round(able), round(first), even)
 
     def news(self) -> tuple[float, float]:
         """What rank 0 has for all, to be summed up for `hear`: whether there are commands, and what its clock says."""

@@ -41,14 +41,18 @@ def state_of(session: Session, opt: Optimizing) -> dict[str, Any]:
     parts = _Parts(session, opt)
     return {
         "type": kind,
-        "shapes": _shapes(opt.optimizer),
-        "state": packed(opt.optimizer.state_dict(), f"the state of {kind}"),
+        "shapes": _shapes(session, opt),
+        "state": packed(_own_state(session, opt), f"the state of {kind}"),
         "base_lr": float(opt.base_lr),
         "taken": opt.taken,
         "own": [_schedule_state(schedule) for schedule in parts.own],
         "built_in": None if parts.built_in is None else _schedule_state(parts.built_in),
         "swa": None if parts.swa is None else _schedule_state(parts.swa),
     }
+
+
+def _own_state(session: Session, opt: Optimizing) -> dict[str, Any]:
+    return opt.optimizer.state_dict() if session.shards is None else session.shards.optimizer_state(opt)
 
 
 def misfit(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
@@ -60,7 +64,7 @@ def misfit(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
         kind = type(opt.optimizer).__name__
         if kind != state["type"]:
             return f"{which} was {state['type']} and is {kind} here"
-        here, there = _shapes(opt.optimizer), state["shapes"]
+        here, there = _shapes(session, opt), state["shapes"]
         if len(here) != len(there):
             return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
         if here != there:
@@ -81,7 +85,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
         if state["swa"] is not None and averaged.rates_begun(session):
             averaged.begin_rates(session, opt)
         swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
-        _load(opt.optimizer, state["state"])
+        _put_state(session, opt, state["state"])
         opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler takes it for a mistake
         if session.settings.weight_decay != then["weight_decay"]:
             _put_back(opt.optimizer, fresh, ("weight_decay",))
@@ -143,6 +147,15 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
     return {"type": kind, "state": packed(scheduler.state_dict(), f"the state of {kind}", functions=False)}
 
 
+def _put_state(session: Session, opt: Optimizing, state: dict[str, Any]) -> None:
+    if session.shards is None:
+        _load(opt.optimizer, state)
+    elif session.shards.own_steps:
+        session.shards.load_state(opt, session.shards.pieces_of_state(opt, state))
+    else:
+        _load(opt.optimizer, session.shards.pieces_of_state(opt, state))
+
+
 def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Load the state as it was: torch gives tensors the type of their parameter, whichever they had."""
     optimizer.load_state_dict(state)
@@ -165,8 +178,10 @@ def _put_back(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: I
                 group.pop(name, None)
 
 
-def _shapes(optimizer: Optimizer) -> list[list[tuple[int, ...]]]:
-    return [[tuple(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
+def _shapes(session: Session, opt: Optimizing) -> list[list[tuple[int, ...]]]:
+    if session.shards is not None:
+        return session.shards.shapes(opt)
+    return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
 
 def _named(kinds: Iterable[str]) -> str:

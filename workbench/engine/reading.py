@@ -205,15 +205,15 @@ class Reading:
         return self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
 
     @contextlib.contextmanager
-    def untouched(self) -> Iterator[None]:
-        """Inside, another loader may read the same data: the generators in them are put back."""
+    def untouched(self, states: bool = False) -> Iterator[None]:
+        """Inside, another loader may read the same data: the generators in them are put back (`states`: and their states)."""
         parts = [self._held()] if self._deals is None else [self._held(), self._deals.held()]
         before = [part.state() for part in parts]
         try:
             yield
         finally:
             for part, state in zip(parts, before, strict=True):
-                part.put(state, states=False)
+                part.put(state, states=states)
 
     # -- between two passes
 

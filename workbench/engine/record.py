@@ -10,7 +10,7 @@ import numpy.typing as npt
 from workbench.engine import trouble
 from workbench.engine.session import Session
 from workbench.events import Emit, Event, Message, StepsDone
-from workbench.instruments.finite import NonFiniteError
+from workbench.instruments.finite import NonFiniteError, behind, headline
 
 Bools = npt.NDArray[np.bool_]
 
@@ -60,16 +60,30 @@ def _check_landed(session: Session, event: StepsDone) -> None:
     if skips and told >= trouble.TOLD:
         return
     step, loss = int(event.steps[bad[0]]), event.array("loss")[bad[0]]
-    where = trouble.landed(session, step)
-    what = "a gradient is not finite" if np.isfinite(loss) else f"loss is {loss}"
-    text = f"{what} at update {step}" + (f". It began {where}" if where else "")
+    began = trouble.landed(session, step)
+    text = headline(step, float(loss), began, _first_bad_layer(session, event, int(bad[0])))
     if skips:
-        session.notes.append(Message(f"{text}. The update was not taken.", "warning", step))
+        session.notes.append(Message(f"{text}. The update was not taken.{behind(began)}", "warning", step))
         return
     raise NonFiniteError(
         f"{text}: lower the learning rate, clip, or look for bad inputs. The run ended at the next flush; "
         + ("such updates were not taken." if guarded else "the weights after that update are not usable.")
+        + behind(began)
     )
+
+
+def _first_bad_layer(session: Session, event: StepsDone, row: int) -> str | None:
+    """The first layer whose gradient had a norm that is not finite; None: it was not measured, or it was so in all of them.
+
+    A bad loss makes every gradient bad, and then the first says nothing; sums of high powers overflow without any fault.
+    """
+    if session.norm_order not in trouble.EXACT:
+        return None
+    norms = event.array("layer_norms")
+    there = ~np.isnan(norms).all(axis=0)  # NaN is also what a layer without a gradient has
+    bad = ~np.isfinite(norms[row]) & there
+    known = np.isfinite(event.array("loss")[row]) or not bad[there].all()
+    return session.names[int(bad.argmax())] if bad.any() and known else None
 
 
 def _wrong(session: Session, event: StepsDone, guarded: bool) -> Bools:

@@ -6,11 +6,12 @@ weights themselves are kept beside it, unless those are the averaged ones.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.engine import extras, length, per_rank, rates
 from workbench.engine.checkpoint import extra_state_of, fill, misfit, tensors_of
@@ -21,6 +22,7 @@ from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.batch import to_device
 from workbench.task.protocol import TaskError
+from workbench.techniques.averaging import Average
 
 _COUNTERS = (
     "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
@@ -55,12 +57,13 @@ def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, 
     average = session.average
     parts: list[tuple[str, dict[str, Any]]] = [
         ("the fit", {name: getattr(session, name) for name in _COUNTERS}),
-        ("the fit", {"settings": _settings(session), "plan": rates.plan(session), "seconds": session.meter.seconds}),
+        ("the fit", {"settings": _settings(session), "plan": rates.plan(session)}),
+        ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited}),
         ("the fit", {"length": length.state_of(session.data, session.epoch, session.ahead)}),
         ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
-        ("the average", {"average": None if average is None else average.state_dict()}),
+        ("the average", {"average": None if average is None else _average(session, average)}),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
-        ("the loss", {"others": [{"tensors": tensors_of(o), "extra_state": extra_state_of(o)} for o in others]}),
+        ("the loss", {"others": [{"tensors": _tensors(session, o), "extra_state": extra_state_of(o)} for o in others]}),
         ("the hidden state", {"hiddens": session.hiddens}),
         ("what was logged", {"noted": session.noted, "epoch_loss": session.epoch_loss.state_dict()}),
         ("the checks", {"checks": checks.state()}),
@@ -87,16 +90,17 @@ def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
     session.moments.load_state(state["moments"])
     _put_weights(session, state, weights)
     rates.restore(session, state["optimizers"], state["settings"], state["plan"])
-    for name, gradient in state["gradients"].items():
-        parameter = dict(session.task.model.named_parameters())[name]
-        parameter.grad = gradient.to(parameter.device)
+    _put_gradients(session, state["gradients"])
     session.precision.load_state_dict(state["scaler"])
     if session.average is not None and state["average"] is not None:
-        session.average.load_state_dict(state["average"], session.averaged_parameters)
+        kept = state["average"]
+        if session.shards is not None:
+            kept = {**kept, "averages": session.shards.pieces_of(kept["averages"])}
+        session.average.load_state_dict(kept, session.averaged_parameters)
     session.hiddens, session.noted = to_device(state["hiddens"], session.device), dict(state["noted"])
     checks.load_state(state["checks"])
     session.epoch_loss.load_state_dict(state["epoch_loss"])
-    session.meter.go_on_from(state["seconds"])
+    session.meter.go_on_from(state["seconds"], state.get("waited", 0.0))
     if session.ranks.several:
         session.ranks.seconds = state["seconds"]
     session.resumed = True
@@ -120,17 +124,38 @@ def _gradients(session: Session) -> dict[str, Tensor]:
     """Gradients that count on, where the task drops them itself."""
     if not (session.task.manual or session.moments.zeroes):
         return {}
+    if session.shards is not None:
+        return session.shards.gradients()
     named = session.task.model.named_parameters()
     return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
+def _put_gradients(session: Session, gradients: Mapping[str, Tensor]) -> None:
+    if session.shards is not None:
+        session.shards.put_gradients(gradients)
+        return
+    for name, gradient in gradients.items():
+        parameter = dict(session.task.model.named_parameters())[name]
+        parameter.grad = gradient.to(parameter.device)
+
+
+def _tensors(session: Session, module: nn.Module) -> dict[str, Tensor]:
+    return tensors_of(module) if session.shards is None else session.shards.weights(module)
+
+
+def _average(session: Session, average: Average) -> dict[str, Any]:
+    state = average.state_dict()
+    return state if session.shards is None else {**state, "averages": session.shards.averages(state["averages"])}
+
+
 def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     model, *others = session.task.modules
-    wrong = misfit(model, weights, grown=True)
-    if len(others) != len(state["others"]):
-        wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {len(others)}"
-    for part, kept in zip(others, state["others"], strict=False):
-        wrong = wrong or misfit(part, kept["tensors"], grown=True)
+    with contextlib.nullcontext() if session.shards is None else session.shards.whole():
+        wrong = misfit(model, weights, grown=True)
+        if len(others) != len(state["others"]):
+            wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {len(others)}"
+        for part, kept in zip(others, state["others"], strict=False):
+            wrong = wrong or misfit(part, kept["tensors"], grown=True)
     wrong = wrong or rates.misfit(session, state["optimizers"])
     if wrong is not None:
         raise TaskError(
@@ -141,11 +166,12 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
 
 def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     model, *others = session.task.modules
-    fill(model, weights, state["extra_state"])
+    put = fill if session.shards is None else session.shards.fill
+    put(model, weights, state["extra_state"])
     if per_rank.BUFFERS in state:
-        fill(model, state[per_rank.BUFFERS])
+        put(model, state[per_rank.BUFFERS])
     for part, kept in zip(others, state["others"], strict=True):
-        fill(part, kept["tensors"], kept["extra_state"])
+        put(part, kept["tensors"], kept["extra_state"])
     session.moved, missing = extras.put(session.task, state["held"], session.device)
     for name in missing:
         text = f"the checkpoint has state of the module {name!r}, which is not there any more."

@@ -17,11 +17,15 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
+from workbench.engine import deepspeed_config, fsdp
+from workbench.engine.in_step import InStep
 from workbench.engine.ranks import ManyRanks, Ranks
+from workbench.engine.shards import NAME as SHARDS
 from workbench.settings import Settings, SettingsError
 from workbench.task.processes import RANK as RANK
 
 _MARK = "_is_accelerate_prepared"
+_SHARDS = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 _STATES = (PartialState, AcceleratorState, GradientState)
 
 
@@ -88,14 +92,18 @@ class Runtime:
         # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
         alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
-        with self._own.here():
+        with self._own.here(), _plainly():
             self._accelerator = Accelerator(cpu=alone, mixed_precision="no", kwargs_handlers=[options] if several else None)
         self.device: torch.device = self._accelerator.device
         self.ranks: Ranks = Ranks()
         """The processes that do this job together."""
+        asked = os.environ.get(SHARDS) if several else None
+        self.shards = asked if asked in (fsdp.NAME, deepspeed_config.NAME) else None
+        """The way in which the ranks share one copy of the weights; None: they do not."""
         if several:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", self._accelerator.num_processes))
-            self.ranks = ManyRanks(self._accelerator.local_process_index, local)
+            kind = InStep if self.shards else ManyRanks
+            self.ranks = kind(self._accelerator.local_process_index, local)
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model as accelerate wants it; in one process it is the same object, on its device, else it is wrapped."""
@@ -108,6 +116,16 @@ class Runtime:
 def _is_rank() -> bool:
     """Whether this process is one of several that were started to work together; a user's own group is none of that."""
     return RANK in os.environ
+
+
+@contextlib.contextmanager
+def _plainly() -> Iterator[None]:
+    """Inside, accelerate hears nothing of shards, which are not its to make here."""
+    asked = {name: os.environ.pop(name) for name in _SHARDS if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(asked)
 
 
 @contextlib.contextmanager

@@ -10,31 +10,32 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from workbench.engine import rng
-from workbench.engine.compiled import compiled
+from workbench.engine.averages import average_of
+from workbench.engine.checkpoint import tensors_of
 from workbench.engine.epoch_loss import EpochLoss
 from workbench.engine.feeds import Feeds, Unread
 from workbench.engine.length import ahead_of_plan
 from workbench.engine.meter import Meter
+from workbench.engine.optimizers import optimizers_of
 from workbench.engine.optimizing import Optimizing
+from workbench.engine.placing import placed, together_of
 from workbench.engine.ranks import ManyRanks, Ranks
+from workbench.engine.ratios import Ratios
 from workbench.engine.runtime import Runtime
-from workbench.engine.snapshot import Modes, Snapshot
+from workbench.engine.shards import Shards, refuse
+from workbench.engine.snapshot import Snapshot
 from workbench.engine.together import Together
 from workbench.events import Message
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
 from workbench.task.batch import to_device
 from workbench.task.moments import Moments, Stage
-from workbench.task.protocol import Optimization, Phase, Schedule, Task, TaskError
+from workbench.task.protocol import Phase, Task, TaskError
 from workbench.techniques import clipping, limits
-from workbench.techniques.averaging import Average, has_batch_norm, swa_first_epoch
 from workbench.techniques.precision import Precision
-from workbench.techniques.schedules import built_in
-from workbench.techniques.toggling import toggled, turns, whose_turn
+from workbench.techniques.toggling import toggled, whose_turn
 
 
 class Session:
@@ -56,13 +57,10 @@ class Session:
         self.ranks = runtime.ranks
         self.together: Together | None = None
         """This rank's part in the updates of several; None: there is one process."""
-        for module in task.modules[1:]:
-            module.to(runtime.device)
-        if isinstance(self.ranks, ManyRanks):
-            task.model.to(runtime.device)
-            self.ranks.take_first([t for module in task.modules for t in (*module.parameters(), *module.buffers())])
-        else:
-            runtime.prepare(task.model)
+        self.shards = placed(task, runtime)
+        """The weights in shards over the ranks; None: each rank has all of them."""
+        self.steps: Task | Shards = task if self.shards is None else self.shards
+        """What takes the steps of the task."""
         named = [(name, p) for name, p in task.model.named_parameters() if p.requires_grad]
         if not named:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
@@ -73,23 +71,28 @@ class Session:
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
         """Updates more than the length of the epochs says, since earlier ones had more (engine/length.py)."""
         self.updates = self.data.updates(self.ahead)
-        self.optimizers = _optimizers(task, settings, self.updates, self.parameters) if trains else []
+        self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.shards) if trains else []
         self.several = len(self.optimizers) > 1
+        self._hear(task)
+        if self.shards is not None:
+            refuse(self, self.shards.name)
+            self.shards.set_up(self.optimizers)
         self._all_of_them = tuple(self.optimizers)
         self._frequencies = [opt.frequency for opt in self.optimizers]
         self._begin_counting()
-        self._hear(task)
         task.follow(self)
         if trains and self.optimizers[0].base_lr != settings.lr:
             self.set_lr(settings.lr)
-        self.average = _average(task, settings) if trains else None
-        self.averaged_parameters = list(task.model.parameters())
+        self.average = average_of(task, settings) if trains else None
+        self.averaged_parameters: list[Tensor] = list(task.model.parameters()) if self.shards is None else self.shards.parameters()
         self.handle: object | None = None
         """What a task with manual optimisation steps through (engine/manual.py)."""
         self._begin_measuring(settings)
         if isinstance(self.ranks, ManyRanks):
             self.ranks.clock = lambda: self.meter.seconds
-            self.together = Together(self, self.ranks, runtime) if trains else None
+            self.together = together_of(self, self.ranks, runtime) if trains else None
+        if self.shards is not None:
+            self.notes.append(Message(self.shards.words, "info"))
 
     def _begin_counting(self) -> None:
         """How far it has come."""
@@ -157,11 +160,27 @@ class Session:
         self.meter = Meter(
             len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers)
         )
+        self.ratios: Ratios | None = None
+        """What measures how far updates move the weights; None: nothing does."""
+        self.track_ratios(settings.track_update_ratio)
+
+    def track_ratios(self, wanted: bool) -> None:
+        """Measure update ratios from the next update on, or no longer. Rank 0 does, for all have the same weights."""
+        self.settings = self.settings.replace(track_update_ratio=wanted)
+        if not wanted:
+            self.ratios = None
+            self.meter.end_ratios()
+        elif self.shards is not None:
+            text = f"update ratios are not measured ({self.shards.name}): between two updates no layer is whole."
+            self.notes.append(Message(text, "warning", self.step))
+        elif self.ratios is None and self.ranks.first:
+            self.ratios = Ratios(self.meter)
 
     @property
     def where(self) -> str:
         """The device in words; of several ranks, how many there are."""
-        return f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
+        there = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
+        return there if self.shards is None else f"{there}, {self.shards.name}"
 
     @property
     def seconds(self) -> float:
@@ -197,11 +216,30 @@ class Session:
 
     def clip(self, index: int, clip_val: float, algorithm: str) -> None:
         """Clip the gradients of one optimizer in place, for a task that does it itself."""
-        gradients = self.optimizers[index].gradients()
-        if algorithm == "value":
+        opt = self.optimizers[index]
+        gradients = opt.gradients()
+        if algorithm == "value" and gradients:
             clipping.clip_value(gradients, clip_val)
         elif gradients:
-            clipping.clip_norm(gradients, total_norm(layer_norms(gradients, 2.0), 2.0), clip_val)
+            clipping.clip_norm(gradients, self.total_norm(opt, gradients, 2.0), clip_val)
+
+    def layer_norms(self, opt: Optimizing, gradients: Sequence[Tensor], p: float) -> Tensor:
+        """The p-norm of each of an optimizer's gradients, shape (len(gradients),); of those in shards, of the whole."""
+        if self.shards is None:
+            return layer_norms(gradients, p)
+        return self.shards.layer_norms(self.ranks, opt, gradients, p)
+
+    def total_norm(self, opt: Optimizing, gradients: Sequence[Tensor], p: float) -> Tensor:
+        """Their p-norm as one vector; a scalar."""
+        return total_norm(self.layer_norms(opt, gradients, p), p)
+
+    def shown(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the task's modules can be looked at on rank 0, also where their weights lie in shards."""
+        return contextlib.nullcontext() if self.shards is None else self.shards.shown()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's weights by name: as they are, or of those in shards copies of the whole, on rank 0 alone."""
+        return tensors_of(self.task.model) if self.shards is None else self.shards.weights(self.task.model)
 
     def step_epoch_schedules(self) -> None:
         """The schedules that follow epochs take their step for the end of this one, once."""
@@ -274,7 +312,8 @@ class Session:
         ranks, together = self.ranks, self.together
         self.ranks, self.together = Ranks(), None
         try:
-            yield
+            with contextlib.nullcontext() if self.shards is None else self.shards.alone():
+                yield
         finally:
             self.ranks, self.together = ranks, together
 
@@ -307,6 +346,8 @@ class Session:
 
     def drop_gradients(self) -> None:
         """No parameter has a gradient any more."""
+        if self.shards is not None:
+            self.shards.drop()
         for parameter in self.trained:
             parameter.grad = None
 
@@ -318,103 +359,3 @@ class Session:
 
 
 _AS_IT_IS: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-
-
-def _optimizers(
-    task: Task, settings: Settings, updates: int | None, parameters: list[Any]
-) -> list[Optimizing]:
-    made = task.configure(settings, updates)
-    listed = [made] if isinstance(made, Optimization) else list(made)
-    found: list[Optimizing] = []
-    frequencies = [optimization.frequency for optimization in listed]
-    for index, optimization in enumerate(listed):
-        # One that has its turn now and then has a schedule for its own turns.
-        own = None if updates is None else turns(frequencies, index, updates)
-        schedule = built_in(optimization.optimizer, settings, own)
-        if schedule is not None:
-            optimization.schedules = (*optimization.schedules, Schedule(schedule))
-        found.append(Optimizing(index, optimization, parameters, task.model))
-    if found[0].made_lr is None:
-        found[0].base_lr = settings.lr
-    if len(found) > 1 and not task.manual:
-        for opt in found:
-            opt.extra = {"optimizer_idx": opt.index}
-    if settings.precision == "16-mixed" and any(opt.needs_closure for opt in found):
-        raise TaskError(
-            "precision='16-mixed' cannot be used with LBFGS, whose step evaluates the loss again: take bf16-mixed."
-        )
-    if task.manual and settings.truncated_bptt_steps is not None:
-        raise TaskError("truncated_bptt_steps: with manual optimisation the task splits its batches itself.")
-    return found
-
-
-def _average(task: Task, settings: Settings) -> Average | None:
-    kind = settings.weight_averaging
-    if kind is None:
-        return None
-    if task.manual and has_batch_norm([task.model]):
-        raise TaskError(
-            "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
-            "take another normalisation, or average in the task."
-        )
-    if task.train is not None and task.train.one_shot and has_batch_norm([task.model]):
-        raise TaskError(
-            "weight_averaging reads the training data once more, for the statistics of the model's batch normalisation, "
-            "and this data can be read only once: give a Dataset, a DataLoader, or a list of batches."
-        )
-    if kind == "swa":
-        swa_first_epoch(settings)  # a fraction needs max_epochs: said before anything is trained
-    return Average(kind, settings.ema_decay, task.averaging.avg_fn)
-
-
-@contextlib.contextmanager
-def opened(
-    task: Task, settings: Settings, phase: Phase = "fit", past: Mapping[str, Any] | None = None
-) -> Iterator[Session]:
-    """A session for one job: seeded, with the process's random state and torch flags put back after.
-
-    past: of a fit that goes on, what its length depends on (`length.NAMES` of the state).
-    """
-    with rng.kept(), _deterministic(settings.deterministic), task.running(settings, phase):
-        rng.seed(settings.seed)
-        runtime = Runtime(settings)
-        for spec in (task.train, task.val, task.test, task.predict):
-            if spec is not None:
-                spec.refresh()
-                spec.share = runtime.ranks.share
-        modes = Modes.of(task)
-        kept = [(p, p.grad) for module in task.modules for p in module.parameters()]
-        for parameter, _ in kept:
-            parameter.grad = None
-        session: Session | None = None
-        try:
-            session = Session(task, settings, runtime, phase, past)
-            rng.differ(settings.seed, runtime.ranks.rank)
-            with compiled(task, settings.compile), _watched(settings.detect_anomaly):
-                yield session
-        finally:
-            modes.restore()
-            if session is not None:
-                session.close()
-            for parameter, grad in kept:  # the parameter may lie on another device now
-                parameter.grad = None if grad is None else grad.to(parameter.device)
-
-
-def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
-    return torch.autograd.set_detect_anomaly(True) if wanted else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    if not wanted:
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=warn_only)
-        torch.backends.cudnn.benchmark = before[1]

@@ -52,7 +52,7 @@ class Snapshot:
             Weights.of(session.task, tensors=True),
             tuple(
                 (
-                    copy.deepcopy(opt.optimizer.state_dict()),
+                    copy.deepcopy(opt.optimizer.state_dict()) if session.shards is None else session.shards.state(opt),
                     tuple(copy.deepcopy(s.scheduler.state_dict()) for s in opt.schedules),
                     opt.base_lr,
                     opt.taken,
@@ -70,10 +70,15 @@ class Snapshot:
         session = self.session
         try:
             self.weights.put(session.task)
+            if session.shards is not None:
+                session.shards.written()
             for opt, (state, schedules, base_lr, taken) in zip(
                 session.optimizers, self.optimizers, strict=True
             ):
-                opt.optimizer.load_state_dict(state)
+                if session.shards is None:
+                    opt.optimizer.load_state_dict(state)
+                else:
+                    session.shards.load_state(opt, state)
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)
                 opt.base_lr, opt.taken = base_lr, taken

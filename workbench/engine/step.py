@@ -13,7 +13,7 @@ from workbench.engine import gradient, hooked, manual, trouble
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
-from workbench.instruments.grad_norm import layer_norms, total_norm
+from workbench.instruments.grad_norm import total_norm
 from workbench.task.moments import Values
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
@@ -32,6 +32,8 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
     if session.within:
         hooked.begin(session)
     trouble.remember(session, window)
+    if session.ratios is not None and session.records:
+        session.ratios.begin(session.optimizers if session.task.manual else session.turn())
     if session.task.manual:
         loss, taken = manual.update(session, window, take_step)
     else:
@@ -39,6 +41,8 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
     trouble.look_back(session)
     gradient.pass_on(session, window)
     records = loss is not None and session.records
+    if session.ratios is not None:
+        session.ratios.finish(taken, records)
     if loss is not None:
         session.precision.update()
         session.step += 1
@@ -174,9 +178,11 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
         total = _ready(session, opt, window, loss)
     except trouble.LeftOut:
         session.skipped = True
-        opt.optimizer.zero_grad()
+        opt.zero_grad()
         return False
-    if trouble.guards(session, opt):
+    if session.shards is not None and session.shards.own_steps:
+        taken = session.shards.step(opt)
+    elif trouble.guards(session, opt):
         with trouble.guarded(session, opt, loss, total):
             opt.optimizer.step()
         taken = True
@@ -184,7 +190,7 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
         taken = session.precision.step(opt.optimizer)
     session.skipped |= not taken
     if not session.within or session.task.manual:
-        opt.optimizer.zero_grad()
+        opt.zero_grad()
     return taken
 
 
@@ -226,17 +232,17 @@ def _measure(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> 
     """Write the norms before clipping into the meter's row; returns their total."""
     assert session.norm_order is not None
     meter, row = session.meter, session.meter.row
-    norms = layer_norms(gradients, session.norm_order)
+    norms = session.layer_norms(opt, gradients, session.norm_order)
     total = total_norm(norms, session.norm_order)
     meter.total[session.column(opt)][row].copy_(total)
     if opt.late:  # those that trained from the start have columns
         late = {id(p) for p in opt.late}
-        there = (p for p in opt.trained if p.grad is not None)
-        norms = norms[meter.places(tuple(n for n, p in enumerate(there) if id(p) not in late))]
+        norms = norms[meter.places(tuple(n for n, p in enumerate(opt.there()) if id(p) not in late))]
     if opt.whole and len(norms) == len(opt.parameters):
         meter.layers[row].copy_(norms)
     else:  # a parameter without a gradient has no norm, which is not a norm of zero
-        has = tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if p.grad is not None)
+        there = {id(p) for p in opt.there()}
+        has = tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there)
         meter.layers[row][meter.places(has)] = norms.float()
     return total
 
@@ -246,7 +252,7 @@ def _clip(
 ) -> None:
     if session.settings.gradient_clip_algorithm == "norm":
         if total is None or session.norm_order != 2.0:
-            total = total_norm(layer_norms(gradients, 2.0), 2.0)
+            total = session.total_norm(opt, gradients, 2.0)
         after = clipping.clip_norm(gradients, total, limit)
     else:
         clipping.clip_value(gradients, limit)
@@ -258,7 +264,7 @@ def _clip(
 
 def _note_clipped(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> None:
     if session.records and gradients:
-        after = total_norm(layer_norms(gradients, 2.0), 2.0)
+        after = session.total_norm(opt, gradients, 2.0)
         session.meter.clipped[session.column(opt)][session.meter.row].copy_(after)
 
 

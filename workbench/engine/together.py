@@ -27,6 +27,7 @@ from workbench.task.protocol import Task, TaskError
 from workbench.techniques.tbptt import Piece
 
 if TYPE_CHECKING:
+    from workbench.engine.passing import Result
     from workbench.engine.session import Session
 
 _NOTHING = object()
@@ -144,6 +145,22 @@ class Together:
         return self._ranks.world / self._round.weight if self._round.weight else 0.0
 
     # -- one window
+
+    def starts(self, going_on: bool) -> bool:
+        """Whether this rank goes on with the next batch of its window."""
+        return going_on
+
+    @property
+    def borrowed(self) -> int:
+        """How many batches of others this rank goes through behind its own, so that nobody waits for it."""
+        return 0
+
+    def pass_borrowed(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor) -> None:
+        """Go through them; nothing of them counts. summed, weight: of its own, as for `tell`."""
+
+    def formed(self, found: Result | None) -> Result | None:
+        """What a step of this rank gave, before its backward."""
+        return found
 
     @property
     def wrapped(self) -> bool:

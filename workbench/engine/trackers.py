@@ -20,7 +20,7 @@ from accelerate.state import PartialState
 from accelerate.tracking import GeneralTracker
 
 from workbench.engine.runtime import OwnState
-from workbench.engine.tracker_choice import Choice, choices, flat
+from workbench.engine.tracker_choice import Choice, Named, choices, flat
 from workbench.events import (
     BenchEvent,
     Changed,
@@ -56,9 +56,24 @@ class Follower:
 
     def __init__(self, choice: Choice, facts: Callable[[], dict[str, Any]]) -> None:
         self._choice = choice
+        self.name = choice.name
         self._facts = facts
+        self._elsewhere: str | None = None
         self._run: _Run | None = None
         self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> Any:
+        """In another process: the same tracker, with what is known of the model now."""
+        return _with_facts, (self._choice, self._facts())
+
+    @property
+    def goes_along(self) -> bool:
+        """Whether the process that does a job can have it: one that accelerate makes; an object of the user's is here."""
+        return isinstance(self._choice, Named)
+
+    def leave(self, run: str) -> None:
+        """The process that does this run has the tracker."""
+        self._elsewhere = run
 
     def __call__(self, event: BenchEvent) -> None:
         """Hear an event of a job; TrackerError if something has failed since the last."""
@@ -82,7 +97,7 @@ class Follower:
 
     def _begin(self, event: RunStarted) -> None:
         self._abandon()
-        if event.kind != "fit" or event.settings.get("fast_dev_run"):
+        if event.kind != "fit" or event.settings.get("fast_dev_run") or event.run == self._elsewhere:
             return
         run = _Run(self._choice, event, self._facts)
         thread = threading.Thread(target=run.follow, args=(self._thread,), name="workbench-tracker", daemon=True)
@@ -113,6 +128,10 @@ def followers(trackers: Any, root: Path, model: Any) -> list[Follower]:
         return {"hparams": found} if isinstance(found, Mapping) and found else {}
 
     return [Follower(choice, facts) for choice in choices(trackers, root.absolute() / "trackers")]
+
+
+def _with_facts(choice: Choice, facts: dict[str, Any]) -> Follower:
+    return Follower(choice, lambda: facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from workbench.engine import gradient, rng
 from workbench.engine.optimizing import Optimizing
+from workbench.engine.pieces import whole
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.instruments import finite
-from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.instruments.replay import replay
 from workbench.task.protocol import TaskError
 
@@ -79,7 +79,7 @@ def check(
     """On CPU, before the step: raise `NonFiniteError`, or `LeftOut` where the settings say so."""
     value = loss.item()
     if math.isfinite(value) and (
-        not gradients or session.precision.scaler is not None or _finite(gradients, total)
+        not gradients or session.precision.scaler is not None or _finite(session, opt, gradients, total)
     ):
         return
     if session.settings.on_nonfinite == "skip" and session.recording:
@@ -97,16 +97,22 @@ def check(
 def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: float) -> str:
     trained = {id(p) for p in opt.trained}
     named = dict(session.task.model.named_parameters())
-    text = finite.explain(
+    # Ranks that share one copy of the weights would have to go into it together, and out of it where one of them stops.
+    replays = session.recording and not session.task.manual and session.shards is None
+    return finite.explain(
         session.step,
         value,
-        {name: p.grad for name, p in named.items() if id(p) in trained and p.grad is not None},
+        _gradients(session, {name: p for name, p in named.items() if id(p) in trained}),
         [item.batch for item in window] if session.tbptt is not None else window,
-        named,
+        {name: whole(p) for name, p in named.items()},
+        _replayed(session, opt, session.recent[-1]) if replays else None,
     )
-    replays = session.recording and not session.task.manual
-    where = _replayed(session, opt, session.recent[-1]) if replays else None
-    return f"{text} It began {where}." if where else text
+
+
+def _gradients(session: Session, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    if session.shards is not None:
+        return {name: gradient for name, gradient in session.shards.gradients().items() if name in trained}
+    return {name: p.grad for name, p in trained.items() if p.grad is not None}
 
 
 def _replayed(session: Session, opt: Optimizing, moment: Moment) -> str | None:
@@ -130,7 +136,7 @@ def _replayed(session: Session, opt: Optimizing, moment: Moment) -> str | None:
 
 def landed(session: Session, step: int) -> str | None:
     """On a device: where update `step` went wrong, from replaying it, if its window is still there."""
-    if session.task.manual or session.device.type != "cuda":
+    if session.task.manual or session.device.type != "cuda" or session.shards is not None:
         return None
     moment = next((m for m in session.recent if m.step == step), None)
     if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.trained):
@@ -138,11 +144,11 @@ def landed(session: Session, step: int) -> str | None:
     return _replayed(session, session.optimizers[0], moment)
 
 
-def _finite(gradients: Sequence[Tensor], total: Tensor | None) -> bool:
+def _finite(session: Session, opt: Optimizing, gradients: Sequence[Tensor], total: Tensor | None) -> bool:
     if total is not None and math.isfinite(total.item()):
         return True
     # Not measured at this update, or a sum of powers that is too large for its type: the largest entry decides.
-    return math.isfinite(total_norm(layer_norms(gradients, math.inf), math.inf).item())
+    return math.isfinite(session.total_norm(opt, gradients, math.inf).item())
 
 
 def can_guard(opt: Optimizing) -> bool:
@@ -174,7 +180,7 @@ def guarded(session: Session, opt: Optimizing, loss: Tensor, total: Tensor | Non
     optimizer: Any = opt.optimizer
     if total is None or session.norm_order not in EXACT:
         gradients = opt.gradients()
-        total = total_norm(layer_norms(gradients, math.inf), math.inf) if gradients else torch.zeros_like(loss)
+        total = session.total_norm(opt, gradients, math.inf) if gradients else torch.zeros_like(loss)
     bad = ~torch.isfinite(total + loss)
     optimizer.grad_scale, optimizer.found_inf = None, bad.float().reshape(())
     for buffer, before in session.buffers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.session import Session
+from workbench.engine.shards import Borrowed
 from workbench.engine.snapshot import Modes
 from workbench.task.moments import Values
 
@@ -28,10 +30,13 @@ def validate(
         for number, batch in enumerate(batches):
             if batch is None:
                 continue
+            if isinstance(batch, Borrowed):
+                batch.pass_through(session, stage, partial(session.steps.validation_step, batch_idx=number, stage=stage))
+                continue
             moved = session.to_device(batch, stage)
             session.moments.evaluation_batch_started(stage, moved, number)
             with session.precision.autocast():
-                scores = session.task.validation_step(moved, number, stage)
+                scores = session.steps.validation_step(moved, number, stage)
             session.moments.evaluation_batch_ended(stage, scores, moved, number)
             for name, value in scores.values.items():
                 sums.setdefault(name, []).append(value)
@@ -57,6 +62,8 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
             moments.evaluation_ended(stage)
             moments.training_mode(stage)
         finally:
+            if session.shards is not None:
+                session.shards.rest()
             modes.restore()
             session.stage = before
 

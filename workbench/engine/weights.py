@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from workbench.engine.pieces import local
 from workbench.task.protocol import Task
 
 # What every module has: the rest of its attributes are its own.
@@ -52,8 +53,8 @@ class Weights:
         copies: dict[Tensor, Tensor] = {}  # tied weights are copied once
         values = []
         for slot, tensor in _slots(parts):
-            if tensor not in copies:
-                copies[tensor] = tensor.detach().to("cpu", copy=True)
+            if tensor not in copies:  # of one in shards, this rank's piece
+                copies[tensor] = local(tensor).detach().to("cpu", copy=True)
             values.append((slot, copies[tensor]))
         held = [back for part in parts for back in _held(part)]
         if tensors:
@@ -67,8 +68,9 @@ class Weights:
         with torch.no_grad():
             for (part, kind, name), value in self.values:
                 there = getattr(part, kind).get(name)
-                if there is not None and there.shape == value.shape:
-                    there.copy_(value)
+                piece = None if there is None else local(there)
+                if piece is not None and piece.shape == value.shape:
+                    overwrite(piece, value)
                 else:  # forward() put another tensor in its place
                     getattr(part, kind)[name] = value.clone() if there is None else value.to(there.device, copy=True)
         for (part, kind, name), _ in list(_slots(parts_of(task))):
@@ -162,6 +164,39 @@ def refill(container: Any, content: Any) -> None:
 def parts_of(task: Task) -> list[nn.Module]:
     """All modules of a task, each once."""
     return list(dict.fromkeys(part for whole in task.modules for part in whole.modules()))
+
+
+@contextlib.contextmanager
+def kept_state(task: Task) -> Iterator[None]:
+    """Behind it, buffers, attributes and generators of the task's modules are as before; weights are left as they are."""
+    parts = parts_of(task)
+    buffers = [(part, dict(part._buffers)) for part in parts]
+    values = [(buffer, buffer.detach().clone()) for part in parts for buffer in part._buffers.values() if buffer is not None]
+    held = [back for part in parts for back in (*_held(part), *_attributes(part))]
+    try:
+        yield
+    finally:
+        for part, own in buffers:
+            part._buffers.clear()
+            part._buffers.update(own)
+        with torch.no_grad():
+            for buffer, value in values:
+                overwrite(buffer, value)
+        for back in held:
+            back()
+
+
+def overwrite(there: Tensor, value: Tensor) -> None:
+    """Copy a value into a tensor, also into an expanded one, where torch refuses to."""
+    for dimension in expanded(there):
+        there, value = there.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
+    there.copy_(value)
+
+
+def expanded(tensor: Tensor) -> list[int]:
+    """The dimensions along which all elements are one in memory (`expand`)."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
 
 
 def _slots(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:

@@ -81,7 +81,7 @@ def _divided(r: Recipe) -> list[str]:
     """Lightning divides the loss that it hands on by the batches of an update."""
     if r.manual or not r.accumulates:
         return []
-    return ["config.accumulate_grad_batches" if r.windows is None else "window_size(epoch)"]
+    return [r.window]
 
 
 def outputs_of(r: Recipe) -> str:

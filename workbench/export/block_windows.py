@@ -13,15 +13,17 @@ def sizes(r: Recipe) -> str:
     """How many batches make one update, where that changes on the way."""
     if r.windows is None:
         return ""
-    rows = ", ".join(f"{epoch}: {size}" for epoch, size in sorted(r.windows.items()))
-    return dedent('''\
-        # How many batches make one update, from which epoch on.
-        WINDOWS = {@@}
+    rows = ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items()))
+    place, what = ("step", "make update `step`") if r.sizes else ("epoch", "make one update in this epoch")
+    text = dedent('''\
+        # How many batches make one update, from which @place on.
+        WINDOWS = {@rows}
 
 
-        def window_size(epoch):
-            """How many batches make one update in this epoch."""
-            return WINDOWS[max(first for first in WINDOWS if first <= epoch)]''').replace("@@", rows)
+        def window_size(@place):
+            """How many batches @what."""
+            return WINDOWS[max(first for first in WINDOWS if first <= @place)]''')
+    return text.replace("@rows", rows).replace("@what", what).replace("@place", place)
 
 
 def head(r: Recipe) -> list[str]:
@@ -31,12 +33,11 @@ def head(r: Recipe) -> list[str]:
         batches = block_pieces.stream(r, batches)
     elif r.numbered:
         batches = f"enumerate({batches})"
-    size = "config.accumulate_grad_batches" if r.windows is None else "window_size(epoch)"
     if r.together:
-        return [block_ranks.head(r, batches, size if r.accumulates else "1")]
+        return [block_ranks.head(r, batches, r.window if r.accumulates else "1")]
     if r.accumulates:
         made = batches if r.carries or r.numbered else f"iter({batches})"
-        return [f"batches = {made}", f"while window := list(itertools.islice(batches, {size})):"]
+        return [f"batches = {made}", f"while window := list(itertools.islice(batches, {r.window})):"]
     return [f"for {_item(r)} in {batches}:"]
 
 
@@ -57,7 +58,7 @@ def updates_in_epoch(r: Recipe) -> str | None:
     batches = "limit" if r.limits else "len(loader)"
     if not r.accumulates:
         return batches
-    return f"-(-{batches} // {'config.accumulate_grad_batches' if r.windows is None else 'window_size(epoch)'})"
+    return f"-(-{batches} // {r.window})"
 
 
 def gradient(r: Recipe, moved: bool = False) -> list[str]:

@@ -25,7 +25,10 @@ without them."""
 REFUSED = {"fast_dev_run": "it was a trial run, of a few batches"}
 """The settings that no script repeats when they are on, and why."""
 
-REPLAYED = {"lr", "gradient_clip_val", "batch_size"}
+SET = {"lr", "gradient_clip_val", "batch_size"}
+"""What a script sets anew before an update."""
+
+REPLAYED = SET | {"accumulate_grad_batches"}
 """What was changed while the run went on and a script changes too: by hand, or at a milestone."""
 
 LENGTHS = {"max_epochs", "max_steps", "max_time", "min_epochs", "min_steps"}

@@ -13,10 +13,11 @@ from torch import nn
 
 from workbench._version import __version__
 from workbench.engine.checkpoint import read_state
-from workbench.engine.session import Session, opened
-from workbench.events import Logged, Message, Resumed, RunStarted, StepsDone, Validated
+from workbench.engine.opening import opened
+from workbench.engine.session import Session
+from workbench.events import Changed, Logged, Message, Resumed, RunStarted, StepsDone, Validated
 from workbench.export.capture import CallSite
-from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
+from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED, SET
 from workbench.export.errors import ExportError
 from workbench.export.given import Hooks
 from workbench.export.given_data import data_of, first_batch, layout_of
@@ -73,6 +74,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
             planned=planned,
             by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
             changes=_changes(run),
+            sizes=_sizes(run),
             logged_in_training=_logged_in_training(run),
             endings=endings_of(run),
             joints=joints_of(run),
@@ -169,12 +171,24 @@ def _logged_in_training(run: Run) -> frozenset[str]:
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
-    """The live changes that an update came after, in order."""
-    found = [(e.step, e.values) for e in run.changes if e.step < run.step]
+    """The live changes that an update came after, in order, but for those of how many batches make one."""
+    found = [(e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED}) for e in _followed(run)]
     for _, values in found:
         if unknown := sorted(set(values) - REPLAYED):
             raise ExportError(f"{', '.join(unknown)} was changed while run {run.id} went on, which no script replays yet.")
-    return tuple(found)
+    kept = [(step, {name: value for name, value in values.items() if name in SET}) for step, values in found]
+    return tuple((step, values) for step, values in kept if values)
+
+
+def _sizes(run: Run) -> tuple[tuple[int, int], ...]:
+    """From which update on another number of batches made one; of several changes at one update the last holds."""
+    name = "accumulate_grad_batches"
+    return tuple({e.step: int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items())
+
+
+def _followed(run: Run) -> list[Changed]:
+    """The live changes that an update came after."""
+    return [change for change in run.changes if change.step < run.step]
 
 
 # ---- the task ---------------------------------------------------------------------------------------------------

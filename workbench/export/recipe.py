@@ -41,6 +41,8 @@ class Recipe:
     by_length: bool
     """Whether the user's own scheduler is made for so many updates."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
+    sizes: tuple[tuple[int, int], ...]
+    """How many batches made one update from which update on, where that was changed while the run went on."""
     logged_in_training: frozenset[str]
     """The metrics that the user's object logs in training alone."""
     endings: tuple[int, ...]
@@ -109,9 +111,18 @@ class Recipe:
 
     @property
     def windows(self) -> dict[int, int] | None:
-        """How many batches make one update from which epoch on, where that changes."""
+        """How many batches make one update from which epoch on, or from which update on, where that changes."""
         size = self.settings.accumulate_grad_batches
+        if self.sizes:
+            return {0: size if isinstance(size, int) else size.get(0, 1), **dict(self.sizes)}
         return {0: 1, **size} if isinstance(size, dict) else None
+
+    @property
+    def window(self) -> str:
+        """How many batches make the update at hand, as an expression."""
+        if self.windows is None:
+            return "config.accumulate_grad_batches"
+        return f"window_size({'step' if self.sizes else 'epoch'})"
 
     @property
     def clips(self) -> bool:
@@ -347,7 +358,12 @@ class Recipe:
 
     def changed(self, name: str) -> bool:
         """Whether a setting was changed while the run went on."""
-        return any(name in values for _, values in self.changes)
+        return any(name in values for _, values in self.changes) or (name == "accumulate_grad_batches" and bool(self.sizes))
+
+    @property
+    def another_length(self) -> bool:
+        """Whether it may have had more updates than was known at its beginning."""
+        return self.changed("batch_size") or bool(self.sizes)
 
     def given(self, name: str) -> str | None:
         """The expression that was given for an argument of the bench; None where there was none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workbench.export.block_trainer import asks
 from workbench.export.carried import LENGTHS
 from workbench.export.errors import ExportError
 from workbench.export.given import WITHIN
@@ -67,6 +68,8 @@ def _resumed(r: Recipe) -> dict[str, bool]:
     where = "where the run goes on from another one"
     return {
         f"{lengths} that was set {where}, with a schedule that was made for another length": bool(lengths) and scheduled,
+        f"accumulate_grad_batches that was set {where}, with a schedule that was made for another length": scheduled
+        and any(step in r.joints.all for step, _ in r.sizes),
         f"{lengths} that was set {where}, with swa_epoch_start={s.swa_epoch_start}, a fraction of it": bool(lengths) and swa,
         f"{lengths} that was set {where}, and that the code asks its trainer for": bool(lengths) and bool(asks),
         f"{lengths} that was set {where}, with early_stopping": bool(edited & {"min_epochs", "min_steps"}) and bool(r.monitors),
@@ -84,6 +87,8 @@ def _techniques(r: Recipe) -> dict[str, bool]:
     own_order = bool(r.train.sampler or r.train.batch_sampler)
     mine = r.manual and "manual_backward" not in r.sliced.code
     found_size = r.changed("batch_size") and not s.find_batch_size_at
+    live = "accumulate_grad_batches that was changed while the run went on"
+    watched = r.hands_results_on or asks(r, "accumulate_grad_batches")
     frequencies = [optimizer.frequency for optimizer in r.optimizers]
     idle = r.planned is not None and r.planned < sum(frequencies) - frequencies[-1] + 1
     # How much there is shows only behind an epoch; within the first the statistics are of what was read so far.
@@ -92,6 +97,10 @@ def _techniques(r: Recipe) -> dict[str, bool]:
     return {
         f"val_check_interval={s.val_check_interval!r}, a time": timed,
         "a batch_size that was changed by hand": found_size,
+        f"{live}, in a plan by epochs": bool(r.sizes) and isinstance(s.accumulate_grad_batches, dict),
+        f"{live} in several processes": bool(r.sizes) and r.together,
+        f"{live}, with batches that are left out": bool(r.sizes) and r.gaps,
+        f"{live}, and that the code hears of": bool(r.sizes) and watched,
         f"{pieces} with an optimizer that evaluates the loss again": r.carries and r.closure,
         f"{pieces} with several optimizers": r.carries and r.several,
         f"{pieces} with weight_averaging of a model with batch normalisation": r.carries and r.refreshes,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import TypeGuard
 
 from workbench.events import Changed, CurveEnded, Event, Logged, Resumed, SearchEnded, StepsDone, Validated
-from workbench.export.carried import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED
+from workbench.export.carried import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED, SET
 from workbench.export.errors import ExportError
 from workbench.runs.run import Run
 
@@ -39,7 +40,7 @@ def joints_of(run: Run) -> Joints:
             continue
         if event.checkpoint.endswith("-end") and edited & {"max_steps", "max_time"}:
             places["cut"].append(event.step)
-        if any(isinstance(e, Validated) and e.step == event.step for e in run.events[:place]):
+        if any(_is_check(e) and e.step == event.step for e in run.events[:place]):
             places["last"].append(event.step)
     found = {name: tuple(dict.fromkeys(steps)) for name, steps in places.items()}
     return Joints(**found, edited=frozenset(every))
@@ -66,7 +67,11 @@ def _other_epoch(run: Run, place: int) -> bool:
 
 def endings_of(run: Run) -> tuple[int, ...]:
     """The updates that were the last of their epochs and that a live change came behind, before what follows an epoch."""
-    return tuple(dict.fromkeys(e.step for n, e in enumerate(run.events) if isinstance(e, Changed) and _ends_epoch(run, n)))
+    return tuple(dict.fromkeys(e.step for n, e in enumerate(run.events) if _sets(e) and _ends_epoch(run, n)))
+
+
+def _sets(event: Event) -> TypeGuard[Changed]:
+    return isinstance(event, Changed) and not SET.isdisjoint(event.values)
 
 
 def _ends_epoch(run: Run, place: int) -> bool:
@@ -75,8 +80,13 @@ def _ends_epoch(run: Run, place: int) -> bool:
     since = list(itertools.takewhile(_is_between, reversed(run.events[:place])))
     until = list(itertools.takewhile(_is_between, run.events[place:]))
     if any(isinstance(e, Resumed) for e in since):
-        return any(isinstance(e, Validated) for e in until)
-    return not any(isinstance(e, Validated | Logged | CurveEnded | SearchEnded) for e in since)
+        return any(_is_check(e) for e in until)
+    return not any(_is_check(e) or isinstance(e, Logged | CurveEnded | SearchEnded) for e in since)
+
+
+def _is_check(event: Event) -> TypeGuard[Validated]:
+    """Whether it is a check that came by itself: a script makes no other."""
+    return isinstance(event, Validated) and not event.asked
 
 
 def _is_between(event: Event) -> bool:

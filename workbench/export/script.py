@@ -43,16 +43,9 @@ def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
     would be lost.
     """
     with _told(path):
-        if not path.name or path.is_dir():
-            raise ExportError(f"{str(path)!r} is no name for a script: give a file, as in 'train.py'.")
-        start = start_of(run)
-        weights = None if start is None else path.with_name(f"{path.stem}.start.safetensors")
+        start, weights = _weights(path, run)
         _check_free(path, weights, site)
-    text = text_of(recipe_of(path, run, site, task, None if weights is None else weights.name))
-    try:
-        compile(text, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
+    text = script(path, run, site, task)
     files: dict[Path, Callable[[Path], object]] = {}
     if start is not None and weights is not None:
         files[weights] = lambda aside: shutil.copyfile(start, aside)
@@ -61,6 +54,26 @@ def export(path: Path, run: Run, site: CallSite, task: Task) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(files)
     return path
+
+
+def script(path: Path, run: Run, site: CallSite, task: Task) -> str:
+    """What `export` would write into `path`; nothing is written. `ExportError` as there."""
+    with _told(path):
+        _, weights = _weights(path, run)
+    text = text_of(recipe_of(path, run, site, task, None if weights is None else weights.name))
+    try:
+        compile(text, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
+    return text
+
+
+def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:
+    """Where the starting weights lie, and where beside the script they go; None where the run has no record."""
+    if not path.name or path.is_dir():
+        raise ExportError(f"{str(path)!r} is no name for a script: give a file, as in 'train.py'.")
+    start = start_of(run)
+    return start, None if start is None else path.with_name(f"{path.stem}.start.safetensors")
 
 
 @contextmanager

@@ -163,7 +163,7 @@ def _built_in(r: Recipe) -> list[str]:
     """The steps of the schedules that the settings ask for."""
     name = "scheduler" if not r.in_turns else "schedulers[turn]"
     lines = [block_hooks.stepped(r, name)]
-    if r.settings.lr_schedule == "one_cycle" and (r.in_turns or r.changed("batch_size")):  # the run goes on behind it
+    if r.settings.lr_schedule == "one_cycle" and (r.in_turns or r.another_length):  # the run goes on behind it
         lines = [_LAST_RATE, *only(_IN_CYCLE.format(name), lines)]
     return ["for scheduler in schedulers:", *indented(lines)] if r.several and not r.in_turns else lines
 
@@ -212,7 +212,7 @@ def _may_end(r: Recipe, schedule: Schedule) -> bool:
     steps = r.planned if schedule.interval == "step" else r.settings.epochs
     if schedule.cycle is None:
         return False
-    return steps is None or steps > schedule.cycle * schedule.frequency or r.changed("batch_size")
+    return steps is None or steps > schedule.cycle * schedule.frequency or r.another_length
 
 
 def schedulers(r: Recipe) -> list[list[str]]:

@@ -21,23 +21,46 @@ class NonFiniteError(FloatingPointError):
         """Of several processes: whether it was this one's own loss. The others know the sum alone."""
 
 
+def headline(step: int, loss: float, began: str | None = None, gradient: str | None = None) -> str:
+    """What was seen at update `step`, and the first layer in the order of the forward pass that it was seen in.
+
+    began: where it did, in the words of `replay`; None: nobody knows. gradient: the first one that is not finite.
+    """
+    what = "a gradient is not finite" if _finite(loss) else f"loss not finite ({loss})"
+    if began is not None and began.startswith("first in "):
+        return f"{what} at update {step}, {began}"
+    return f"{what} at update {step}" + (f", first in {gradient!r}" if gradient is not None else "")
+
+
+def behind(began: str | None) -> str:
+    """What `headline` could not say of where it began, as a sentence of its own."""
+    return "" if began is None or began.startswith("first in ") else f" {began[:1].upper()}{began[1:]}."
+
+
 def explain(
-    step: int, loss: float, gradients: Mapping[str, Tensor], batches: Sequence[Any], before: Mapping[str, Tensor]
-) -> str:
-    """Why update `step` was not taken, in words: inputs first, then weights, then the loss, then the gradients."""
-    lines = [f"loss is {loss} at update {step}" if not _finite(loss) else f"a gradient is not finite at update {step}"]
+    step: int, loss: float, gradients: Mapping[str, Tensor], batches: Sequence[Any], before: Mapping[str, Tensor],
+    began: str | None = None,
+) -> str:  # fmt: skip
+    """Why update `step` was not taken, in words: where, then inputs, weights, the loss.
+
+    gradients, before: by name, in the order of the forward pass. began: as in `headline`.
+    """
     bad_inputs = [f"{where} ({count} of {total} values)" for where, count, total in _bad(batches)]
     bad_weights = [name for name, value in before.items() if not bool(torch.isfinite(value).all())]
+    bad_gradients = [name for name, value in gradients.items() if not bool(torch.isfinite(value).all())]
+    # What came in bad, and mostly a bad loss too, makes every gradient bad: then the first of them says nothing.
+    telling = bad_gradients and not (bad_inputs or bad_weights) and (_finite(loss) or len(bad_gradients) < len(gradients))
+    gradient = bad_gradients[0] if telling else None
+    lines = [headline(step, loss, began, gradient)]
     if bad_inputs:
         lines.append(f"the batch itself holds NaN or infinite values: {', '.join(bad_inputs)}. Clean the data")
     elif bad_weights:
         lines.append(f"the weights were not finite before it, first in {bad_weights[0]!r}")
     elif _finite(loss):
-        names = [name for name, value in gradients.items() if not bool(torch.isfinite(value).all())]
-        lines.append(f"the loss is {loss:.4g}, and the first gradient that is not finite is {names[0]!r}")
+        lines.append(f"the loss is {loss:.4g}")
     else:
         lines.append("inputs and weights are finite: lower the learning rate, clip, or look for log(0) or 0/0")
-    return "; ".join(lines) + ". The update was not taken."
+    return "; ".join(lines) + f". The update was not taken.{behind(began)}"
 
 
 def _finite(value: float) -> bool:

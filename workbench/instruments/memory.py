@@ -64,6 +64,33 @@ def available_memory(root: Path = Path("/")) -> int:
     return max(0, min(left))
 
 
+def total_memory(device: torch.device, root: Path = Path("/")) -> int | None:
+    """Bytes that a device has; of a CPU what the machine has, or its container may take if that is less. None: unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory())
+    if device.type != "cpu":
+        return None
+    most = [int(psutil.virtual_memory().total)]
+    for folder, limit, *_ in _cgroups(root):
+        with contextlib.suppress(OSError, ValueError):  # "max", or a level that shows no limit
+            most.append(int((folder / limit).read_text()))
+    return min(most)
+
+
+def memory_in_use(device: torch.device) -> int | None:
+    """Bytes in use on a device by this process (of a CPU: its resident memory, without its loaders'). None: unknown.
+
+    Loader processes are left out: what they share with this one would count for each of them.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    if device.type == "mps":
+        return int(torch.mps.current_allocated_memory())
+    return int(psutil.Process().memory_info().rss) if device.type == "cpu" else None
+
+
 def _cgroups(root: Path) -> list[tuple[Path, str, str, str]]:
     """The folders whose limits hold for this process, with the names of their files. All levels count."""
     found = []

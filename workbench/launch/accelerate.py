@@ -21,7 +21,10 @@ import torch
 from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 
+from workbench.engine import deepspeed_config
 from workbench.engine.runtime import RANK
+from workbench.engine.shards import NAME as SHARDS
+from workbench.launch import sharding
 from workbench.settings import Settings, SettingsError
 
 OUTPUT = "output.log"
@@ -33,23 +36,26 @@ _OURS = {
     "gradient_clipping": "gradient_clip_val=", "max_restarts": "", "tpu": "", "use_megatron_lm": "", "mpirun_hostfile": "",
 }  # fmt: skip
 """Options that say what a setting says (its name), or that a job of the bench cannot have."""
-_SHARDED = {"FSDP": "fully sharded (FSDP)", "DEEPSPEED": "DeepSpeed's", "MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
+_OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
+"""Kinds of training that are not served."""
 _PROCESS = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", RANK,
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
+    RANK, SHARDS,
 )  # fmt: skip
 """What would be taken for the launched processes' own, where a kernel has been launched itself."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a job is launched. `notes`: what of the config does not hold."""
+    """How a job is launched. `notes`: what of the config does not hold. `shards`: the way in which weights are shared."""
 
     options: tuple[str, ...]
     processes: int
     machines: int
     cpu: bool
     notes: tuple[str, ...] = ()
+    shards: str | None = None
 
     @property
     def local(self) -> int:
@@ -68,6 +74,8 @@ class Plan:
         package, known = Path(__file__).parents[2], os.environ.get("PYTHONPATH")
         if not package.name.endswith("-packages"):  # it is not installed, and must be found all the same
             own["PYTHONPATH"] = os.pathsep.join([str(package), *([known] if known else [])])
+        if self.shards is not None:
+            own[SHARDS] = self.shards
         return {**own, "ACCELERATE_USE_CPU": "true"} if self.cpu else own
 
 
@@ -77,7 +85,7 @@ def plan(settings: Settings, accelerator: str) -> Plan:
     _check_names(given)
     _check_counts(given)
     config = _config(given)
-    _refuse_sharded(given, config)
+    kind = _kind(given, config)
     if settings.fast_dev_run:
         raise SettingsError(
             f"fast_dev_run={settings.fast_dev_run}: a launched job is known by its record, and a trial run has none: take "
@@ -87,18 +95,22 @@ def plan(settings: Settings, accelerator: str) -> Plan:
     machines = _machines(settings, given, config)
     processes = _processes(settings, given, config, machines, 0 if cpu else torch.cuda.device_count())
     own = {"num_processes": processes, "num_machines": machines, "mixed_precision": "no", "dynamo_backend": "no"}
-    own |= _devices(settings, given, cpu, processes)
+    shards = sharding.way(kind, given, config, processes)
+    sharding.check(settings, shards)
+    own |= _devices(settings, given, cpu, processes, shards)
     own |= _address(given, config, machines, processes)
-    for name in ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids"):
+    for name in ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "use_fsdp", "use_deepspeed"):
         given.pop(name, None)
     options = tuple(word for name, value in {**given, **own}.items() for word in _words(name, value))
     _check_values(settings.launch, options)
-    return Plan(options, processes, machines, cpu, _notes(settings, config))
+    notes = (*_notes(settings, config), *sharding.notes(kind, given, config, processes, settings))
+    return Plan(options, processes, machines, cpu, notes, shards)
 
 
 def start(found: Plan, folder: Path) -> subprocess.Popen[bytes]:
     """Start the job of the run in this folder: it belongs to nobody's terminal, and outlives this process."""
-    environment = {name: value for name, value in os.environ.items() if name not in _PROCESS} | found.environment()
+    ours = {name: value for name, value in os.environ.items() if name not in _PROCESS and not name.startswith(("FSDP_", "ACCELERATE_DEEPSPEED_"))}
+    environment = ours | found.environment()
     with (folder / OUTPUT).open("ab") as output:
         return subprocess.Popen(
             found.command(folder), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
@@ -155,21 +167,22 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingsError(f"the accelerate config {file or default_config_file} cannot be taken: {error}") from error
 
 
-def _refuse_sharded(given: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """A model in shards has no whole weights, norms or checkpoints on any rank, which the loop needs."""
+def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """The kind of training that is asked for, in accelerate's words; one that is not served is refused."""
     kind = str(getattr(config.get("distributed_type"), "value", "NO"))
     for name, asked in (("FSDP", "use_fsdp"), ("DEEPSPEED", "use_deepspeed"), ("TP", "use_parallelism_config")):
         kind = name if given.get(asked) else kind
     where = f"launch={dict(given)!r}" if kind != str(getattr(config.get("distributed_type"), "value", "")) else "your accelerate config"
-    if kind in _SHARDED:
+    if kind in _OTHERS:
         raise SettingsError(
-            f"{where}: training that is {_SHARDED[kind]} needs optimizers, norms and checkpoints of its own, which the bench's loop "
-            "has not. Data-parallel training is what it launches: take a config of type MULTI_GPU "
+            f"{where}: training that is {_OTHERS[kind]} needs optimizers, norms and checkpoints of its own, which the bench's loop "
+            "has not. It launches data-parallel training, FSDP and DeepSpeed: take a config of type MULTI_GPU, FSDP or DEEPSPEED "
             "(launch={'config_file': …}), or train with the exported script, which you can adapt."
         )
     if kind == "XLA" or "ec2_instance_type" in config or config.get("mpirun_config"):
         what = "TPUs" if kind == "XLA" else "SageMaker" if "ec2_instance_type" in config else "mpirun"
         raise SettingsError(f"{where}: {what}: the bench does not launch jobs there.")
+    return kind
 
 
 def _machines(settings: Settings, given: Mapping[str, Any], config: Mapping[str, Any]) -> int:
@@ -203,9 +216,11 @@ def _processes(settings: Settings, given: Mapping[str, Any], config: Mapping[str
     return processes
 
 
-def _devices(settings: Settings, given: Mapping[str, Any], cpu: bool, processes: int) -> dict[str, Any]:
+def _devices(settings: Settings, given: Mapping[str, Any], cpu: bool, processes: int, shards: str | None) -> dict[str, Any]:
     """Which GPUs, and whether there are several processes: accelerate starts those for CPUs alike."""
-    own: dict[str, Any] = {"multi_gpu": processes > 1}
+    own: dict[str, Any] = {"multi_gpu": processes > 1 and shards is None, "use_fsdp": shards == sharding.FSDP}
+    if shards == deepspeed_config.NAME:  # each machine starts its own processes
+        own |= {"use_deepspeed": True, "deepspeed_multinode_launcher": "standard"}
     if cpu:
         return {**own, "cpu": processes == 1, "gpu_ids": "all"}
     if isinstance(settings.devices, tuple):
@@ -230,6 +245,8 @@ def _address(given: Mapping[str, Any], config: Mapping[str, Any], machines: int,
 
 
 def _words(name: str, value: Any) -> list[str]:
+    if name.startswith(("fsdp_", "zero3_")) and isinstance(value, bool):  # which take a word
+        return [f"--{name}", str(value).lower()]
     return [f"--{name}"] if value is True else [] if value is False else [f"--{name}", str(value)]
 
 

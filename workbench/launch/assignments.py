@@ -19,12 +19,15 @@ from workbench.engine.checkpoint import read_state
 from workbench.engine.checks import Checks
 from workbench.engine.feeds import first
 from workbench.engine.keeper import Keeper
+from workbench.engine.opening import opened
+from workbench.engine.optimizing import shares
 from workbench.engine.predict import predict
 from workbench.engine.resume import restore
-from workbench.engine.session import Session, opened
+from workbench.engine.session import Session
 from workbench.engine.validate import validate
 from workbench.engine.weights import Weights
 from workbench.events import Emit, RunStarted, Status, Validated
+from workbench.instruments.memory import total_memory
 from workbench.launch import milestones
 from workbench.launch.protocol import Outlet
 from workbench.settings import Settings
@@ -74,9 +77,15 @@ class Assignment(abc.ABC):
                 found[name] = part.parts
         return {**found, "the job": self}
 
-    def _started(self, session: Session, updates: int | None, epochs: int | None) -> RunStarted:
+    def _started(
+        self, session: Session, updates: int | None, epochs: int | None, request: Mapping[str, Any] | None = None
+    ) -> RunStarted:
+        """request: what a search was asked for."""
         settings, ranks = self.settings.model_dump(), session.ranks.world
-        return RunStarted(self.id, self.kind, settings, session.where, session.names, updates, epochs, ranks)
+        return RunStarted(
+            self.id, self.kind, settings, session.where, session.names, updates, epochs, ranks, total_memory(session.device),
+            request=dict(request or {}), groups=shares(session.optimizers, session.settings.lr),
+        )  # fmt: skip
 
 
 class Training(Assignment):
@@ -104,7 +113,8 @@ class Training(Assignment):
                 with _as_it_was(self.task):
                     restore(session, checks, read_state(self._point))
             inbox = session.ranks.listen(inbox)
-            emit(self._started(session, session.updates, session.settings.epochs))
+            with session.shown():  # the weights that it starts from are kept
+                emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = milestones.milestones(session)
             keeper = None
             if self.folder is not None:
@@ -128,7 +138,7 @@ class Sweeping(Assignment):
     def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
         with opened(self.task, self.settings) as session:
             inbox = session.ranks.listen(inbox)
-            emit(self._started(session, self._request.num_training, None))
+            emit(self._started(session, self._request.num_training, None, vars(self._request)))
             end = lr_finder.run(session, self._request, emit, inbox)
         return Done("stopped" if end.ended == sweep.STOPPED else "finished")
 

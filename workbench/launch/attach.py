@@ -33,6 +33,9 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     found), `stop()`, `pause()`, `resume()` and `change()` reach a run with strategy='launch'. Any other belongs to the
     process that trains it: it can be followed alone. An interrupt of a wait ends the wait and not the run.
 
+    `events` holds all that is in the record when it returns. That is nothing while the processes of a launched run start,
+    which takes some seconds.
+
     Raises FileNotFoundError where `root` has no such run.
     """
     folder = _folder(run_id, Path(root))
@@ -55,6 +58,11 @@ class Attached(Job[Any]):
 
     def _interrupted(self) -> None:
         """It goes on: nobody here has asked for it."""
+
+    def _repr_mimebundle_(self, **_: Any) -> Any:
+        from workbench.ui.following import Following
+
+        return Following.of(self)._repr_mimebundle_()
 
 
 class _Following:

@@ -14,11 +14,12 @@ from typing import Any
 from workbench.commands import Command, Mailbox
 from workbench.engine import extras
 from workbench.engine.checkpoint import fill, load_weights, peek, tensors_of
+from workbench.engine.trackers import Follower as Tracker
 from workbench.events import Message, RunEnded
 from workbench.launch import accelerate, order, remains, sealed
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.child import RemoteTraceback
-from workbench.launch.opening import Opening
+from workbench.launch.opening import Opening, Words
 from workbench.launch.order import FOLDER, VALUE
 from workbench.launch.protocol import Away, Desk, Outlet
 from workbench.launch.remains import LaunchError
@@ -28,6 +29,7 @@ from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.follow import Tail
 from workbench.runs.read import read_events, read_header
+from workbench.share.parcel import pack
 from workbench.task.protocol import Task
 
 PERIOD = 0.1
@@ -45,11 +47,13 @@ def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate
     if not isinstance(emit, Opening):
         raise RuntimeError(f"{assignment.kind} is a part of a job, and only whole ones are launched.")
     desk: Desk = emit.outlet  # type: ignore[assignment]  # of the process that asked
-    words = emit.give()
+    words, going = _with_trackers(emit.give())
     with desk.away() as away:
         run = away.folder.path
         try:
             order.write(run, assignment, words, plan.notes)
+            for tracker in going:
+                tracker.leave(run.name)
             process = _start(plan, away)
         except BaseException:
             order.remove(run)
@@ -74,6 +78,21 @@ def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate
             _take_home(assignment.task, run, end, desk)
         desk(end)
     return Done(end.status, _value(run))
+
+
+def _with_trackers(words: Words) -> tuple[Words, list[Tracker]]:
+    """The words with the trackers that go along, and these: a run goes on in them when nobody follows it."""
+    going, messages = [], list(words.messages)
+    for tracker in words.trackers:
+        if not tracker.goes_along:
+            continue
+        try:
+            with pack(tracker):
+                going.append(tracker)
+        except Exception as error:  # noqa: BLE001 - whatever of its arguments cannot be sent
+            text = f"tracker {tracker.name!r} stays in this process, and hears the run as long as it is followed here: {error}"
+            messages.append(Message(text, "warning"))
+    return words._replace(messages=messages, trackers=going), going
 
 
 _left: list[subprocess.Popen[bytes]] = []

@@ -10,14 +10,13 @@ import atexit
 import contextlib
 import datetime
 import faulthandler
-import gc
 import io
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +29,7 @@ from workbench.commands import Change, Command, Mailbox
 from workbench.engine.runtime import RANK
 from workbench.events import Event, Message, Status
 from workbench.launch import order, remains, sealed
+from workbench.launch.listeners import Listeners
 from workbench.launch.opening import Opening
 from workbench.launch.order import FOLDER, VALUE, Around, Order
 from workbench.launch.protocol import Desk, Job
@@ -64,8 +64,6 @@ def main(run: Path) -> int:
         if world > 1:
             _join(world, around.timeout)
         given: Order = found.open()
-        gc.collect()
-        gc.freeze()  # what stays to the end need not be looked at in every collection: a search makes some for each size
         processes = _all_here(world, around.timeout)
         code = _first(run, given, processes) if rank == 0 else _other(given)
         if world > 1 and code == 0:  # behind an error others may wait in there for ever
@@ -143,7 +141,10 @@ def _first(run: Path, given: Order, processes: list[Process]) -> int:
     folder = RunFolder.take_over(run)
     work = _Work(run, given, processes)
     job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
-    JobDesk(job, lambda job, event: ()).run()
+    trackers = given.words.trackers
+    JobDesk(job, Listeners(trackers).hear).run()
+    for tracker in trackers:
+        tracker.close()
     return 0 if job.exception() is None else 1
 
 
@@ -211,7 +212,11 @@ def _refused(command: Command, settings: Settings) -> str | None:
     except SettingsError as error:
         return f"a change was left out: {error}"
     fixed = [name for name in command.values if not knob(name).live]
-    return f"a change was left out: {fixed[0]} cannot change while a run goes on." if fixed else None
+    if fixed:
+        return f"a change was left out: {fixed[0]} cannot change while a run goes on."
+    values: Mapping[str, object] = command.values
+    flags = [name for name, value in values.items() if isinstance(value, bool) and not isinstance(getattr(settings, name), bool)]
+    return f"a change was left out: {flags[0]}={values[flags[0]]} should be a number." if flags else None
 
 
 # -- the others

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.backends import cuda
 
 _SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -18,11 +19,15 @@ _SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "plain attention": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
     "cuDNN attention": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
     "reduced attention": (cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp),
-    "attention order": (attrgetter("_get_sdp_priority_order")(torch._C), attrgetter("_set_sdp_priority_order")(torch._C)),
+    "attention order": (  # not in every torch
+        lambda: attrgetter("_get_sdp_priority_order")(torch._C)(), lambda order: attrgetter("_set_sdp_priority_order")(torch._C)(order)
+    ),
 }
 _ATTRIBUTES = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.allow_tf32", "cuda.matmul.allow_tf32",
-    "cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision", "mkldnn.matmul.fp32_precision",
+    "cuda.matmul.allow_fp16_reduced_precision_reduction", "cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "cuda.matmul.allow_fp16_accumulation", "cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision",
+    "cudnn.rnn.fp32_precision", "mkldnn.matmul.fp32_precision",
 )  # fmt: skip
 """Of torch.backends; the older ones first, since setting them sets newer ones too."""
 

@@ -13,7 +13,9 @@ import torch
 from workbench import __version__
 from workbench.events import Message
 from workbench.launch.protocol import AnyJob
+from workbench.runs.brief import Brief
 from workbench.runs.checkpoints import find
+from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder, check_id, new_id, prune, runs_folder
 from workbench.settings import Settings
@@ -77,6 +79,28 @@ def run_folder(root: Path, id: str) -> Path:
         there = ", ".join(sorted(p.name for p in path.parent.iterdir() if p.is_dir())) or "none"
         raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {there}.")
     return path
+
+
+def recorded(run: Run | str, root: Path) -> Path:
+    """The folder of a run that is meant; FileNotFoundError where there is none."""
+    if not isinstance(run, Run | str):
+        raise TypeError(f"{run!r} is no run: give one (bench.runs[-1], say) or its id.")
+    if isinstance(run, str):
+        return run_folder(root, run)
+    if run.folder is None or not run.folder.is_dir():
+        raise FileNotFoundError(f"run {run.id!r} has no record: it was a dry run, or it is deleted.")
+    return run.folder
+
+
+def brief_of(run: Run | str, root: Path) -> Brief:
+    """A fit in little, to be compared."""
+    if isinstance(run, Run) and run.folder is None:
+        return Brief.of(run)
+    folder = recorded(run, root)
+    kind = read_header(folder).get("kind")
+    if kind != "fit":
+        raise ValueError(f"run {folder.name} is a {kind}: only fits can be compared.")
+    return Brief.read(folder)
 
 
 def weights_of(run: Path, which: str | int) -> Path:

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from workbench.commands import Mailbox
 from workbench.engine import length
 from workbench.engine.checkpoint import peek, save_weights
-from workbench.engine.session import opened
+from workbench.engine.opening import opened
+from workbench.engine.trackers import Follower
 from workbench.engine.weights import Weights
 from workbench.events import Message, RunStarted, Status
-from workbench.instruments.memory import available_memory
+from workbench.instruments.memory import available_memory, total_memory
 from workbench.launch import milestones, where
 from workbench.launch.assignments import Assignment, Done, Evaluating, Predicting, Sweeping, Training
 from workbench.launch.folders import Place
@@ -47,11 +48,12 @@ class BenchWork(abc.ABC):
         self.settings = settings
         self.updates = 0
         self._place = Place("")
+        self._trackers: Sequence[Follower] = ()
         where.check(settings)
 
-    def bind(self, place: Place) -> None:
-        """The run that this work belongs to."""
-        self._place = place
+    def bind(self, place: Place, trackers: Sequence[Follower] = ()) -> None:
+        """The run that this work belongs to, and what is to hear it in a process that goes on without this one."""
+        self._place, self._trackers = place, trackers
 
     @abc.abstractmethod
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
@@ -63,7 +65,7 @@ class BenchWork(abc.ABC):
     ) -> Done:  # fmt: skip
         """Have it done where the settings say. The rest is what the record says at the job's beginning."""
         trouble = [] if self._place.trouble is None else [self._place.trouble]
-        opening = Opening(emit, Words([*trouble, *messages], story, behind))
+        opening = Opening(emit, Words([*trouble, *messages], story, behind, self._trackers))
         assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
             return where.carry(assignment, opening, inbox)
@@ -204,7 +206,7 @@ class FindBatchSize(BenchWork):
             return self._carry(searching, emit, inbox, self._early).status
         if found.strategy == "thread":
             with opened(self._task, self.settings) as session:
-                self._tell_start(emit, session.where, session.names)
+                self._tell_start(emit, session.where, session.names, memory=total_memory(session.device))
             with trials(self._task, self.settings, self._request, inbox) as trial:
                 return self._search(emit, inbox, trial)
         names = tuple(name for name, p in self._task.model.named_parameters() if p.requires_grad)
@@ -212,9 +214,12 @@ class FindBatchSize(BenchWork):
         trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, emit, inbox, ranks)
         return self._search(emit, inbox, trial, ranks)
 
-    def _tell_start(self, emit: Desk, device: str, names: tuple[str, ...], ranks: int = 1) -> None:
+    def _tell_start(
+        self, emit: Desk, device: str, names: tuple[str, ...], ranks: int = 1, memory: int | None = None
+    ) -> None:
         settings = self.settings.model_dump()
-        started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks)
+        asked = dict(vars(self._request))
+        started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks, memory=memory, request=asked)
         trouble = [] if self._place.trouble is None else [self._place.trouble]
         Opening(emit, Words([*trouble, *self._early]))(started)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.engine.weights import COMMON, plain_attributes, set_attribute
+from workbench.engine.weights import COMMON, overwrite, plain_attributes, set_attribute
 from workbench.task.protocol import Task
 
 Path = tuple[int, str]
@@ -159,7 +159,7 @@ def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tens
         return None
     if there is not None and there.shape == value.shape and there.dtype == value.dtype:
         with torch.no_grad():
-            there.copy_(value)
+            overwrite(there, value)
         return there
     own = value.clone() if there is None else value.to(there.device, copy=True)
     return nn.Parameter(own, requires_grad=False) if parameter else own

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from workbench.engine.trackers import Follower
 from workbench.events import Event, Message, RunStarted
 from workbench.launch.protocol import Outlet
 from workbench.launch.resuming import Story
@@ -22,6 +23,8 @@ class Words(NamedTuple):
     """Of a fit that goes on."""
     behind: Callable[[], Message | None] | None = None
     """Done when all this is in the record; what went wrong there."""
+    trackers: Sequence[Follower] = ()
+    """What hears the job in the process that does it, where that is launched."""
 
 
 class Opening:
@@ -40,7 +43,7 @@ class Opening:
         if not isinstance(event, RunStarted):
             self.outlet(event)
             return
-        messages, story, behind = self.give()
+        messages, story, behind, _ = self.give()
         if story is None:
             self.outlet(event)
         else:

@@ -106,7 +106,7 @@ class Progress:
             self._bar.seconds = self._seconds
         elif isinstance(event, CurvePoint | CurveEnded | Trial | SearchEnded):
             self._note_search(event, self._bar)
-        elif isinstance(event, Changed) and event.values.get("batch_size") is not None:
+        elif isinstance(event, Changed) and not event.values.keys().isdisjoint(("batch_size", "accumulate_grad_batches")):
             self._bar.total = None  # an epoch has another number of updates from here on
         elif isinstance(event, Logged):
             self._note_values(event.on_bar)

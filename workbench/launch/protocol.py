@@ -163,7 +163,10 @@ class Job(Generic[T]):
         self.inbox.put(Checkpoint())
 
     def change(self, **values: float | None) -> None:
-        """New settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`."""
+        """New settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`.
+
+        Of accumulate_grad_batches={epoch: batches} the next key still comes into force at its epoch.
+        """
         self._only_fits("change")
         if not values:
             raise SettingsError("change() changes nothing: give what is to change, change(lr=1e-3), say.")
@@ -172,6 +175,12 @@ class Job(Generic[T]):
         if fixed:
             live = [name for name in type(checked).model_fields if knob(name).live]
             raise SettingsError(f"{fixed[0]} cannot change while a run goes on; these can: {', '.join(live)}.")
+        plan = next((name for name in values if isinstance(getattr(checked, name), dict)), None)
+        if plan is not None:
+            raise SettingsError(
+                f"{plan}={values[plan]!r}: while a run goes on it changes to one number, which holds from the next update on: "
+                f"change({plan}=4), say. A plan by epochs belongs to fit({plan}=…)."
+            )
         self.inbox.put(Change({name: getattr(checked, name) for name in values}))
 
     def _only_fits(self, what: str) -> None:

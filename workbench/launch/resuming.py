@@ -75,7 +75,8 @@ class GoingOn:
     @property
     def live(self) -> dict[str, Any]:
         """Of what was edited, what `job.change` could have changed too."""
-        return {name: value for name, value in self.edited.items() if knob(name).live or name == "batch_size"}
+        numbers = {name: value for name, value in self.edited.items() if not isinstance(value, dict)}  # {epoch: batches} is a plan
+        return {name: value for name, value in numbers.items() if knob(name).live or name == "batch_size"}
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ try the next. Ranks that a launcher of several machines starts search as a whole
 
 from __future__ import annotations
 
+import gc
+
 from workbench.commands import Command, Inbox, Mailbox, Stop
-from workbench.engine.session import opened
+from workbench.engine.opening import opened
 from workbench.events import Event, Trial
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import where
@@ -63,8 +65,10 @@ class Searching(Assignment):
         settings, request = self.settings, self._request
         with opened(self.task, at_size(settings, settings.batch_size, request.method)) as session:
             inbox = session.ranks.listen(inbox)
-            emit(self._started(session, None, None))
+            emit(self._started(session, None, None, vars(request)))
             make_average(session, request.method)
+            gc.collect()
+            gc.freeze()  # each trial lets go of its memory by collections, and what was imported takes most of their time
             trial = in_all(settings, request, inbox, session)
             found = batch_size.run(self.task, settings, request, emit, inbox, trial, session.ranks.world)
         return Done("stopped" if found.ended == "stopped" else "finished")

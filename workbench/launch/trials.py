@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
@@ -44,25 +45,25 @@ def trials(
     with pack((task, settings), names={"task": task}, lists=True) as parcel:
 
         def trial(size: int) -> Trial:
+            limit = request.max_memory or available_memory()
             outcome = run_in_child(
                 _measure,
                 parcel,
                 request,
                 size,
                 epoch,
-                memory_limit=request.max_memory or available_memory(),
+                memory_limit=limit,
                 stop=lambda: inbox.has(Stop),
                 threads=threads,
             )
             if outcome.kind == "stopped":
                 raise TrialStopped
             if outcome.out_of_memory:
-                return Trial(
-                    size, False, peak_bytes=outcome.peak_bytes, error=str(outcome.error or outcome.died)
-                )
+                said = str(outcome.error or outcome.died)
+                return Trial(size, False, peak_bytes=outcome.peak_bytes, error=said, limit_bytes=limit)
             measured = outcome.get()
             assert isinstance(measured, Trial)
-            return measured
+            return replace(measured, limit_bytes=limit)
 
         yield trial
 

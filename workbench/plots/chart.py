@@ -38,7 +38,7 @@ class Axis:
 class Series:
     """Points (x, y), both of shape (n,). `tone` is the place in the palette; equal tones belong together.
 
-    Without a name it is not in the legend.
+    Without a name it is not in the legend. `dash` is the place among the dashes of a line; 0 is drawn through.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Series:
     y: Array
     style: Style = "line"
     tone: int = 0
+    dash: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,20 @@ class Band:
 class Heat:
     """A heat map: `z` of shape (rows, columns), named `rows` from top to bottom, `x` of shape (columns,).
 
-    Colours are logarithmic; NaN and what is not above zero stay blank.
+    Colours are logarithmic; NaN and what is not above zero stay blank. With a `centre` they part there, two decades to
+    either side: what has a usual value.
     """
 
     x: Array
     rows: tuple[str, ...]
     z: Array
     label: str
+    centre: float | None = None
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The values at the ends of the colours; None: those of the map."""
+        return None if self.centre is None else (self.centre / 100, self.centre * 100)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -97,6 +97,30 @@ def _norms(step: Array, rows: Array, name: str, part: Clipped, limit: Array | No
     )
 
 
+ENOUGH = 20
+"""From fewer norms no clip value is proposed."""
+_PERCENTILE = 90
+
+
+def suggest_clip(*norms: Array) -> float | None:
+    """A clip value from the norms before clipping, shape (rows,) for each optimizer: nine of ten of the last `WINDOW` lie below.
+
+    It cuts the tail and leaves the rest alone, and a spike does not move it. Of several optimizers, each clipped by its own
+    norm, the largest: none is cut more often than that. Two digits; None where fewer than `ENOUGH` finite norms are known.
+
+    Taking it from norms that were seen is the advice of Pascanu, Mikolov & Bengio (2013), "On the difficulty of training
+    recurrent neural networks", section 3.2; taking a percentile is AutoClip (Seetharaman et al., 2020), whose own choice, the
+    10th, cuts nine of ten and so sets the length of nearly every step: more than a suggestion should do.
+    """
+    found = []
+    for one in norms:
+        known = np.asarray(one, np.float64)
+        known = known[np.isfinite(known)][-WINDOW:]
+        if len(known) >= ENOUGH:
+            found.append(float(np.percentile(known, _PERCENTILE)))
+    return float(f"{max(found):.2g}") if found and max(found) > 0 else None
+
+
 def moving_share(cut: Array, window: int = WINDOW) -> Array:
     """The mean of the known among the last `window` values, shape (rows,); NaN where the value itself is unknown."""
     known = np.isfinite(cut)

@@ -91,7 +91,8 @@ def _series(series: Series, ax: Axes) -> None:
         ax.plot(x, y, marker="o", ms=4.5, lw=1.3, color=color, mec="white", mew=0.6, label=name, zorder=4)
     else:
         width = 1.0 if series.style == "thin" else 1.7
-        ax.plot(x, y, lw=width, marker=_dot(x), color=color, label=name, zorder=3)
+        dash = palette.DASHES[series.dash % len(palette.DASHES)]
+        ax.plot(x, y, lw=width, ls=(0, dash or None), marker=_dot(x), color=color, label=name, zorder=3)
 
 
 def _mark(mark: Mark, ax: Axes, symbol: str, *, centred: bool) -> None:
@@ -132,10 +133,11 @@ def _heat(heat: Heat, ax: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     shown = np.where(np.isfinite(heat.z) & (heat.z > 0), heat.z, np.nan)
-    low, high = _limits(shown)
+    low, high = heat.span or _limits(shown)
     edges = np.arange(len(heat.rows) + 1) - 0.5
     mesh = ax.pcolormesh(
-        _edges(heat.x), edges, shown, cmap=palette.HEAT, norm=LogNorm(low, high), rasterized=True
+        _edges(heat.x), edges, shown, cmap=palette.HEAT if heat.centre is None else palette.AROUND, norm=LogNorm(low, high),
+        rasterized=True,
     )
     # Beside the axes, where the other charts have their legend, without taking width from them.
     bar = ax.figure.colorbar(mesh, cax=ax.inset_axes((1.015, 0, 0.02, 1)), ticks=LogLocator(numticks=6))

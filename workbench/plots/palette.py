@@ -6,12 +6,16 @@ told by colour alone: kinds of series differ in line style, marks in shape. Civi
 
 TONES = ("#1f4e79", "#d9730d", "#3a9188", "#8a4a8f", "#6b7280")
 """Navy, orange, teal, plum, slate."""
+DASHES: tuple[tuple[int, ...], ...] = ((), (7, 3), (2, 2), (8, 2, 2, 2), (4, 2, 1, 2, 1, 2))
+"""Of lines that several share: lengths of ink and of gap, in units of the line's width."""
 ACCENT = "#c2410c"
 """The recommended value."""
 INK = "#374151"
 GRID = "#e5e7eb"
 BAND = "#d9730d"
 HEAT = "cividis"
+AROUND = "PuOr_r"
+"""Purple below the centre, orange above."""
 FAINT = 0.3
 """Opacity of what lies behind."""
 SYMBOLS = (

@@ -93,6 +93,8 @@ def _series(series: Series, fig: Figure, row: int, legend: str) -> None:
         line["width"] = 1
     if series.style == "thin":
         line["width"] = 1.2
+    if dash := palette.DASHES[series.dash % len(palette.DASHES)]:
+        line["dash"] = " ".join(f"{2 * part}px" for part in dash)
     if series.style == "points":
         common.update(mode="lines+markers", marker={"symbol": "diamond", "size": 8, "color": color})
         line.update(width=1, dash="dot")
@@ -175,13 +177,16 @@ def _heat(heat: Heat, fig: Figure, row: int) -> None:
     log = np.log10(shown)
     bottom, top = fig.get_subplot(row, 1).yaxis.domain
     known = log[np.isfinite(log)]
-    decades = np.arange(np.floor(known.min()), np.ceil(known.max()) + 1) if known.size else np.zeros(1)
+    ends = np.log10(heat.span) if heat.span is not None else known
+    decades = np.arange(np.floor(ends.min()), np.ceil(ends.max()) + 1) if ends.size else np.zeros(1)
     trace = go.Heatmap(
         x=heat.x,
         y=list(heat.rows),
         z=log,
         customdata=heat.z,
-        colorscale=palette.HEAT,
+        colorscale=palette.HEAT if heat.span is None else palette.AROUND,
+        zmin=None if heat.span is None else np.log10(heat.span[0]),
+        zmax=None if heat.span is None else np.log10(heat.span[1]),
         hoverongaps=False,
         hovertemplate="%{y}<br>update %{x}: %{customdata:.3g}<extra></extra>",
         colorbar={

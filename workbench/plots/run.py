@@ -9,13 +9,15 @@ import numpy as np
 
 from workbench.plots.changes import Changes, only
 from workbench.plots.chart import Array, Chart, Mark
-from workbench.plots.clipping import Clipped, clipping
+from workbench.plots.clipping import Clipped, clipping, suggest_clip
 from workbench.plots.grad_norm import grad_norm
 from workbench.plots.logged import Points, logged
 from workbench.plots.loss import loss
 from workbench.plots.schedule import schedule
+from workbench.plots.update_ratio import update_ratio
 
 _LAYER = "grad_norm/"
+_RATIO = "update_ratio/"
 _AVERAGED = "_averaged"
 
 
@@ -76,6 +78,18 @@ class Told:
         # Of several optimizers each one's norm is limited, and not the total.
         limit = self.limit if self.clips_norm and not self._of_each("grad_norm") else None
         return grad_norm(self.history["step"], total, layers, limit, self.changes, clipped(self.history, self.limit).share)
+
+    def update_ratio(self) -> list[Chart]:
+        measured = [name for name in self.history if name.startswith(_RATIO) and name not in self.by_model]
+        layers = {name.removeprefix(_RATIO): self.history[name] for name in measured}
+        return update_ratio(self.history["step"], layers, only(self.changes, "lr"))
+
+    def suggested_clip(self) -> float | None:
+        """A clip value from the norms recorded; None where it is not those that are clipped, or they are too few."""
+        if not self.clips_norm:
+            return None
+        apart = by_optimizer(self.history, "grad_norm")
+        return suggest_clip(*(apart.values() or [self.history.get("grad_norm", np.empty(0))]))
 
     def clipping(self) -> list[Chart]:
         parts = clipped_by_optimizer(self.history, self.limit)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ class Checkpoint:
     why: str | None
     path: Path
     mode: Mode = "min"
+    kept: bool = False
+    """Whether a person has asked for it (`job.checkpoint()`): it stays as long as its run."""
 
 
 def name_of(step: int, end: bool) -> str:
@@ -85,7 +88,7 @@ def find(run: Path, which: str | int) -> Checkpoint:
 
 
 def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
-    """Those that may go: all but the best `top_k` (-1: none may go) and the last.
+    """Those that may go: all but the best `top_k` (-1: none may go), the last, and those that a person has asked for.
 
     The one of a fit's end is often of the same moment as the one behind its last check: these two take one place.
     """
@@ -95,7 +98,16 @@ def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkp
     ranked = _ranked(ordered, mode)
     best = _moments(ranked)[:top_k]
     stay = [*(one for one in ranked if _moment(one) in best), *ordered[-1:]]
-    return [one for one in ordered if one not in stay]
+    return [one for one in ordered if one not in stay and not one.kept]
+
+
+def keep(one: Checkpoint) -> None:
+    """From now on it stays as long as its run does. OSError: that could not be written down."""
+    info = json.loads((one.path / "info.json").read_text(encoding="utf-8"))
+    # Aside and renamed: another run may have the same file, by a link.
+    aside = one.path / ".info.json"
+    aside.write_text(json.dumps({**info, "kept": True}), encoding="utf-8")
+    os.replace(aside, one.path / "info.json")
 
 
 def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
@@ -144,6 +156,7 @@ def _read(path: Path) -> Checkpoint | None:
             why=info["why"] if info["format"] == FORMAT else f"it was written in format {info['format']}",
             path=path,
             mode="max" if info["mode"] == "max" else "min",
+            kept=info.get("kept") is True,
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

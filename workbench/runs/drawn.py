@@ -13,6 +13,9 @@ from workbench.plots.chart import Chart
 from workbench.plots.run import Best
 from workbench.runs import terse
 
+UNMARKED = {"track_update_ratio"}
+"""Live settings that say what is measured: the curves are what they would have been without."""
+
 
 def changes(events: Sequence[Event]) -> Changes:
     """What is marked on the plots: live changes, and where the run was resumed."""
@@ -20,7 +23,9 @@ def changes(events: Sequence[Event]) -> Changes:
     out: list[tuple[int, Mapping[str, float | None] | str]] = []
     for event in events:
         if isinstance(event, Changed):
-            out.append((event.step, event.values))
+            marked = {name: value for name, value in event.values.items() if name not in UNMARKED}
+            if marked:
+                out.append((event.step, marked))
         elif isinstance(event, Resumed):
             edited = {k: v for k, v in event.values.items() if (event.step, k) not in live}
             out.append((event.step, ", ".join(["resumed", *(f"{k} → {terse.recorded(k, v)}" for k, v in edited.items())])))

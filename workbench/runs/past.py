@@ -30,7 +30,7 @@ def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterat
         rows = len(range(event.step, point.step, event.every)[: event.rows])
         if rows:
             yield event if rows == event.rows else first_rows(event, rows)
-    elif isinstance(event, Validated):
+    elif isinstance(event, Validated) and not event.asked:
         if event.step <= checked:
             yield event
     elif isinstance(event, Logged):  # of an epoch that a length cut short the state is as if it went on

@@ -28,6 +28,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.run import Told, clipped, clipped_by_optimizer
 from workbench.runs import drawn, read, terse
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+from workbench.runs.health import Finding, examine
 from workbench.runs.series import Series
 from workbench.runs.table import write_csv
 from workbench.settings import Settings, SettingsError
@@ -149,6 +150,19 @@ class Run:
         told = self._told
         return tuple(part.share for part in clipped_by_optimizer(told.history, told.limit).values())
 
+    @property
+    def clip_suggestion(self) -> float | None:
+        """A clip value from the last 200 recorded norms: nine of ten lie below it (`plots.clipping.suggest_clip` says why).
+
+        None where fewer than 20 are known, or where what was recorded (`track_grad_norm`) is not what is clipped.
+        """
+        return self._told.suggested_clip()
+
+    @cached_property
+    def health(self) -> tuple[Finding, ...]:
+        """What went wrong, what slowed it down, and what to do about it, the worst first; empty where all is well."""
+        return examine(self.events)
+
     def figure(self, what: str | None = None) -> PlotlyFigure:
         """The run as an interactive plotly figure: all of it, or `what` is asked for."""
         from workbench.plots import plotly
@@ -158,7 +172,7 @@ class Run:
     def plot(self, what: str | Axes | None = None, ax: Axes | None = None) -> Figure | Axes:
         """The run as a matplotlib figure: all of it, or `what` is asked for.
 
-        what: "loss", "lr", "grad_norm", "clip", or the name of a metric or of a value that the model logged.
+        what: "loss", "lr", "grad_norm", "clip", "update_ratio", or the name of a metric or of a value that the model logged.
         With `ax` given, the first chart alone (of all: the loss) is drawn there and `ax` comes back.
         """
         from workbench.plots import matplotlib
@@ -171,19 +185,22 @@ class Run:
     def charts(self, what: str | None = None) -> list[Chart]:
         """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was.
 
-        `what`: "loss", "lr" (the schedule), "grad_norm" or "clip" (norms before and after, and the share clipped), or
-        the name of a validation metric or of a value that the model logged ("train_acc").
+        `what`: "loss", "lr" (the schedule), "grad_norm", "clip" (norms before and after, and the share clipped),
+        "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), or the name of a validation metric or of a value that the model logged ("train_acc").
         """
         searched = [] if self.kind == "fit" else drawn.search_charts(self.events)  # a fit may search on its way
         told = self._told
         if what is None:
             return searched or told.whole()
-        plots = {} if searched else {"loss": told.loss, "lr": told.lr, "grad_norm": told.grad_norm, "clip": told.clipping}
+        plots = {} if searched else {
+            "loss": told.loss, "lr": told.lr, "grad_norm": told.grad_norm, "clip": told.clipping, "update_ratio": told.update_ratio,
+        }  # fmt: skip
         charts = plots[what]() if what in plots else told.named(what)
         if not charts:
             known = ", ".join(map(repr, [*(name for name, make in plots.items() if make()), *told.names()]))
             known = known or "one, which plot() draws"
             why = "; no gradient norms were recorded (track_grad_norm)" if what in plots else ""
+            why = "; no update ratios were measured (track_update_ratio=True)" if what == "update_ratio" else why
             raise ValueError(f"run {self.id} has no plot {what!r}{why}. It has: {known}")
         return charts
 
@@ -233,6 +250,8 @@ class Run:
             facts.append(("on", self._ranks))
         if self.clip_share is not None:
             facts.append(("clipped", f"{self.clip_share:.0%}"))
+        if self.clip_suggestion is not None:
+            facts.append(("suggested clip", f"{self.clip_suggestion:g}"))
         if self.skipped:
             facts.append(("skipped", str(self.skipped)))
         if self.resumes:
@@ -240,6 +259,7 @@ class Run:
         facts += [(name, _text(name, value)) for name, value in self._key_settings().items()]
         if self.changes:
             facts.append(("live changes", str(len(self.changes))))
+        facts += [("health", str(finding)) for finding in self.health]
         if self.error:
             facts.append(
                 ("error", self.error.strip().splitlines()[-1][:200] if self.error.strip() else "unknown")

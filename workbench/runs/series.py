@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from workbench.events import Event, Logged, RunStarted, StepsDone, Validated
 
 Series = dict[str, NDArray[Any]]
+_BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
+"""The columns of a flush that have a number for each layer, and what these are called in a history."""
 
 
 def history(events: Iterable[Event]) -> Series:
@@ -20,7 +22,8 @@ def history(events: Iterable[Event]) -> Series:
     there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
     "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
     "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
-    "grad_norm/<layer>" (before clipping). A flush has one epoch number for all of its rows.
+    "grad_norm/<layer>" (before clipping), and where it was measured "update_ratio/<layer>" (how far an update moved the
+    layer's weights, relative to their norm). A flush has one epoch number for all of its rows.
     """
     layers: tuple[str, ...] = ()
     flushes: list[StepsDone] = []
@@ -35,13 +38,14 @@ def history(events: Iterable[Event]) -> Series:
         "epoch": np.repeat(np.array([e.epoch for e in flushes], dtype=np.int64), rows),
     }
     for name in dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns)]):
-        if name not in out and name != "layer_norms":
-            out[name] = np.concatenate([np.empty(0, np.float32), *(_column(e, name) for e in flushes)])
-    out.update(_by_layer(flushes, layers))
+        if name not in out and name not in _BY_LAYER:
+            out[name] = np.concatenate([np.empty(0, np.float32), *(column(e, name) for e in flushes)])
+    for name, quantity in _BY_LAYER.items():
+        out.update(_by_layer(flushes, layers, name, quantity))
     return out
 
 
-def _column(event: StepsDone, name: str) -> NDArray[np.float32]:
+def column(event: StepsDone, name: str) -> NDArray[np.float32]:
     """Column `name`, shape (rows,); NaN where the flush lacks it, or has a table of that name."""
     if name == "skipped" and name not in event.columns:
         return np.zeros(event.rows, np.float32)  # a flush tells only of those that were
@@ -49,15 +53,15 @@ def _column(event: StepsDone, name: str) -> NDArray[np.float32]:
     return values if len(values) == event.rows else np.full(event.rows, np.nan, np.float32)
 
 
-def _by_layer(flushes: list[StepsDone], layers: tuple[str, ...]) -> Series:
-    tables = [e.array("layer_norms") if "layer_norms" in e.columns else None for e in flushes]
+def _by_layer(flushes: list[StepsDone], layers: tuple[str, ...], column: str, quantity: str) -> Series:
+    tables = [e.array(column) if column in e.columns else None for e in flushes]
     width = next((t.shape[1] for t in tables if t is not None), 0)
     # A record whose first line was lost has no names; numbers are better than nothing.
     names = layers if len(layers) == width else tuple(map(str, range(width)))
     blank = [np.full((e.rows, width), np.nan, np.float32) for e in flushes]
     parts = [b if t is None else t for t, b in zip(tables, blank, strict=True)]
     return {
-        f"grad_norm/{name}": np.concatenate([part[:, i] for part in parts]) for i, name in enumerate(names)
+        f"{quantity}/{name}": np.concatenate([part[:, i] for part in parts]) for i, name in enumerate(names)
     }
 
 

@@ -205,12 +205,13 @@ def prune(root: Path, keep: int, spare: Collection[str] = ()) -> list[str]:
     for run in runs:
         if len(runs) - len(gone) <= keep:
             break
-        if run.over and run.id not in spare and _retire(run.path):
+        if run.over and run.id not in spare and retire(run.path):
             gone.append(run.id)
     return gone
 
 
-def _retire(path: Path) -> bool:
+def retire(path: Path) -> bool:
+    """Delete a run folder; False where it could not be moved."""
     # Renamed first: a run is either whole or not listed, also when the deletion is cut short.
     grave = path.with_name(_GONE + path.name)
     try:

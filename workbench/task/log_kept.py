@@ -15,7 +15,7 @@ from workbench.task.protocol import TaskError
 Value = Tensor | float
 MARK = "_logged"
 """Behind a name that the record has for something else."""
-_RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|grad_norm/.*)")
+_RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
 
 
 def recorded(name: str) -> str:

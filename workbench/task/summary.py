@@ -16,10 +16,11 @@ class ModelSummary:
     trainable: int
     bytes: int
     device: str
+    optimizers: int = 1
 
     @classmethod
-    def of(cls, task: Task) -> ModelSummary:
-        """The summary of a task's model; an object that holds its networks gives its own name."""
+    def of(cls, task: Task, optimizers: int = 1) -> ModelSummary:
+        """The summary of a task's model, trained by so many optimizers; an object that holds its networks gives its own name."""
         owner = getattr(task, "module", task.model)
         parameters = list(task.model.parameters())
         tensors = [*parameters, *task.model.buffers()]
@@ -29,6 +30,7 @@ class ModelSummary:
             sum(p.numel() for p in parameters if p.requires_grad),
             sum(t.numel() * t.element_size() for t in tensors),
             str(parameters[0].device) if parameters else "cpu",
+            optimizers,
         )
 
     def __str__(self) -> str:

@@ -21,6 +21,14 @@ def size_at(setting: int | Mapping[int, int], epoch: int) -> int:
     return setting[max(begun)] if begun else 1
 
 
+def from_now_on(setting: int | Mapping[int, int], epoch: int, size: int) -> int | dict[int, int]:
+    """The setting behind a live change to `size` in this epoch: it holds to the end of the run.
+
+    Of {epoch: size} the next key wins, as in Lightning's GradientAccumulationScheduler.
+    """
+    return size if isinstance(setting, int) else {**setting, epoch: size}
+
+
 def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
     """The batches in windows of `size`, the last one as long as what is left."""
     iterator = iter(batches)

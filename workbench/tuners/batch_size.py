@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 
 from workbench.commands import Inbox, Stop
-from workbench.events import Emit, Trial
+from workbench.events import Emit, Trial, TrialStarted
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task, TaskError
 from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
@@ -53,9 +53,12 @@ class BatchSizeRequest:
 
     def settings_at(self, settings: Settings, size: int) -> Settings:
         """The settings that a trial of this size runs with."""
-        if not self.keep_effective:
-            return settings
-        return settings.replace(accumulate_grad_batches=accumulation(effective_batch(settings), size))
+        many = self.batches_at(settings, size)
+        return settings if many is None else settings.replace(accumulate_grad_batches=many)
+
+    def batches_at(self, settings: Settings, size: int) -> int | None:
+        """How many batches of this size an update has where the effective batch is kept; else the settings say it."""
+        return accumulation(effective_batch(settings), size) if self.keep_effective else None
 
 
 def run(
@@ -73,7 +76,9 @@ def run(
     """
 
     def told(size: int) -> Trial:
-        outcome = trial(size)
+        many = request.batches_at(settings, size)
+        emit(TrialStarted(size, many))
+        outcome = dataclasses.replace(trial(size), accumulate_grad_batches=many)
         emit(outcome)
         return outcome
 

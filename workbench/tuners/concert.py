@@ -60,14 +60,15 @@ def _by_itself(
     try:
         with memory.limited(allowed):
             held = torch.empty(aside, dtype=torch.uint8, device=session.device)  # noqa: F841 - it takes its place
-            return measured(session, settings, size, steps, method, epoch, enough)
+            passed = measured(session, settings, size, steps, method, epoch, enough)
+            return passed if allowed is None else replace(passed, limit_bytes=allowed)
     except NotEnoughData as error:
         return NotEnoughData(str(error))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         peak = memory.peak_bytes() if session.on_cpu else None
-        failed = Trial(size, False, peak_bytes=peak, error=str(error))
+        failed = Trial(size, False, peak_bytes=peak, error=str(error), limit_bytes=allowed)
         # The frames hold what took the memory, and what follows takes some.
         traceback.clear_frames(error.__traceback__)
     finally:

@@ -24,7 +24,8 @@ class LRCurve:
     `lrs` (of the swept optimizer's first parameter group), `losses` (that optimizer's, raw, one per update) and
     `smoothed`: float64 arrays, shape (points,), read-only.
     `suggestions`: each rule's `Suggestion` by name; `suggestion`: the recommended rate (`landmarks`), None where
-    none can be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it.
+    none can be trusted. `ended`: why the sweep ended; `notes`: what to know before trusting it; `diverged`: the first
+    rate whose loss exploded or was not finite, None where none was seen.
     """
 
     lrs: NDArray[np.float64]
@@ -34,6 +35,7 @@ class LRCurve:
     suggestion: float | None
     ended: str
     notes: tuple[str, ...] = ()
+    diverged: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("lrs", "losses", "smoothed"):
@@ -64,6 +66,7 @@ class LRCurve:
             suggestion=end.suggestion,
             ended=end.ended,
             notes=end.notes,
+            diverged=end.diverged,
         )
 
     def figure(self) -> Any:

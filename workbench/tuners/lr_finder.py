@@ -29,7 +29,7 @@ from workbench.task.protocol import TaskError
 from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
 from workbench.tuners.feed import cycled_windows
-from workbench.tuners.lr_suggest import recommended, suggest_all, trust
+from workbench.tuners.lr_suggest import divergence, doubts, recommended, suggest_all, trust
 
 PATIENCE = 1000
 """Windows without a loss of the optimizer that is swept, after which the sweep gives up."""
@@ -169,10 +169,12 @@ def _conclude(
         schedule=schedule,
         num_training=request.num_training,
     )
-    notes = trust(
-        lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=request.num_training
+    seen, count = (lrs, losses), request.num_training
+    notes = trust(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count)
+    against = doubts(*seen, beta=beta, adaptive=adaptive, schedule=schedule, num_training=count)
+    return CurveEnded(
+        ended, suggestions, recommended(suggestions), notes, against, divergence(*seen, num_training=count)
     )
-    return CurveEnded(ended, suggestions, recommended(suggestions), notes)
 
 
 def _one_cycle(opt: Optimizing) -> bool:

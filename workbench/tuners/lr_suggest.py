@@ -179,9 +179,34 @@ def trust(
     There is no confidence interval: the spread of the landmarks does not predict how wrong they are.
     """
     found = _find(lrs, losses, beta, adaptive, schedule, num_training)
+    facts = () if isinstance(found, str) else _facts(found)
+    return facts + doubts(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training)
+
+
+def doubts(
+    lrs: ArrayLike,
+    losses: ArrayLike,
+    *,
+    beta: float,
+    adaptive: bool,
+    schedule: str = "constant",
+    num_training: int | None = None,
+) -> tuple[str, ...]:
+    """Those of the notes of `trust` that speak against `landmarks`, or say why it has none. Arguments as there."""
+    found = _find(lrs, losses, beta, adaptive, schedule, num_training)
     if isinstance(found, str):
         return (f"No recommendation: {found}.",)
-    return (*_facts(found), *_flags(found, beta, schedule))
+    return tuple(_flags(found, beta, schedule))
+
+
+def divergence(lrs: ArrayLike, losses: ArrayLike, *, num_training: int | None = None) -> float | None:
+    """The edge of `landmarks` itself: the first rate whose loss exploded or is not finite. None: no such rate was seen."""
+    x, y = _pair(lrs, losses)
+    start = _start(y, _points(10, num_training, len(x)))
+    if not len(start):
+        return float(x[0]) if len(x) else None
+    edge = _edge(y, *_level(start))
+    return None if edge is None else float(x[edge])
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,12 +281,10 @@ def _find(
         return f"beta={beta!r} is no momentum: 0 <= beta < 1 is needed"
     x, y = _pair(lrs, losses)
     ten, five = _points(10, num_training, len(x)), _points(5, num_training, len(x))
-    start = y[: max(1, ten)]
-    start = start[np.isfinite(start)]
+    start = _start(y, ten)
     if not len(start):
         return "no loss was finite" if len(x) else "the sweep has no points"
-    base = float(np.median(start))
-    spread = None if base > 0 and start.min() >= 0 else float(np.ptp(start))
+    base, spread = _level(start)
     edge = _edge(y, base, spread)
     kept = len(y) if edge is None else edge
     if kept < ten + 3:
@@ -293,6 +316,18 @@ def _too_few(kept: int, ten: int, x: Array, edge: int | None) -> str:
     if edge is None:
         return f"only {_count(kept)}: at least {ten + 3} are needed"
     return f"the loss exploded or was not finite at {x[edge]:.2g}, point {edge + 1}: sweep again over lower rates"
+
+
+def _start(y: Array, count: int) -> Array:
+    """The first losses, those that are finite."""
+    start = y[: max(1, count)]
+    return start[np.isfinite(start)]
+
+
+def _level(start: Array) -> tuple[float, float | None]:
+    """Where the losses begin, and their range there if they are not all above 0 (as `exploded_above` has it)."""
+    base = float(np.median(start))
+    return base, None if base > 0 and start.min() >= 0 else float(np.ptp(start))
 
 
 def _edge(y: Array, base: float, spread: float | None) -> int | None:

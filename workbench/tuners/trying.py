@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 
 from workbench.engine.feeds import first
+from workbench.engine.opening import opened
 from workbench.engine.predict import predict
-from workbench.engine.session import Session, opened
+from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.engine.validate import validate
 from workbench.events import Trial
@@ -114,7 +115,7 @@ def measured(
     session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, enough: float = ENOUGH
 ) -> Trial:
     """The trial itself. enough: so many seconds, and not more, go into its speed."""
-    idle = _begin_peak(session.device)
+    idle, limit = _begin_peak(session.device), _left(session.device)
     work = updates(session, settings, size, epoch) if method == "fit" else _batches(session, settings, size, method)
     seconds = [timed(work) for _ in range(steps)]
     if method == "fit":
@@ -125,7 +126,7 @@ def measured(
     while perf_counter() < until and len(seconds) < steps + MOST:
         seconds.append(timed(work))
     typical = usual(seconds)
-    return Trial(size, True, typical, work.samples / typical, peak)
+    return Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit)
 
 
 def usual(seconds: Sequence[float]) -> float:
@@ -214,6 +215,14 @@ def _begin_peak(device: torch.device) -> int:
         return 0
     torch.cuda.reset_peak_memory_stats(device)
     return int(torch.cuda.memory_allocated(device))
+
+
+def _left(device: torch.device) -> int | None:
+    """Bytes that a device has beyond what is held now; None for a CPU, whose limit the caller sets."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
 def _peak(device: torch.device, idle: int) -> int:

@@ -16,6 +16,7 @@ from workbench.events import Floats
 
 Merge = Literal["min", "max", "mean", "last"]
 Table = NDArray[np.float64]
+Numbers = NDArray[np.floating[Any]]
 
 
 class Channel(Protocol):
@@ -58,29 +59,33 @@ class Sent:
 class Group:
     """Columns that merge by one rule, one row a bucket. NaN means no value and never wins."""
 
-    def __init__(self, how: Merge, width: int, cap: int) -> None:
+    def __init__(self, how: Merge, width: int, cap: int, kind: type[np.floating[Any]] = np.float64) -> None:
         self._how: Merge = how
-        self._table: Table = np.full((cap, width), np.nan)
+        self._table: Numbers = np.full((cap, width), np.nan, kind)
         self._weight: Table = np.zeros((cap, width)) if how == "mean" else np.zeros((0, width))
 
-    def add(self, index: NDArray[np.int64], values: Table) -> None:
-        if self._how == "min":
-            np.fmin.at(self._table, index, values)
-        elif self._how == "max":
-            np.fmax.at(self._table, index, values)
+    def add(self, index: NDArray[np.int64], values: Numbers) -> None:
+        """Values of the buckets `index`, which never falls."""
+        if self._how == "mean":
+            self._add_mean(index, values)
         elif self._how == "last":
             for column in range(values.shape[1]):
                 there = ~np.isnan(values[:, column])
                 self._table[index[there], column] = values[there, column]
         else:
-            self._add_mean(index, values)
+            wins = np.fmin if self._how == "min" else np.fmax
+            starts = np.flatnonzero(np.diff(index, prepend=-1))
+            buckets = index[starts]
+            self._table[buckets] = wins(self._table[buckets], wins.reduceat(values, starts, axis=0))
 
-    def _add_mean(self, index: NDArray[np.int64], values: Table) -> None:
+    def _add_mean(self, index: NDArray[np.int64], values: Numbers) -> None:
+        here = slice(int(index[0]), int(index[-1]) + 1)
         there = np.isfinite(values)
-        known = np.where(self._weight > 0, self._table, 0.0) * self._weight
-        np.add.at(known, index, np.where(there, values, 0.0))
-        np.add.at(self._weight, index, there.astype(np.float64))
-        self._table = np.where(self._weight > 0, known / np.maximum(self._weight, 1.0), np.nan)
+        weight = self._weight[here]
+        known = np.where(weight > 0, self._table[here], 0.0) * weight
+        np.add.at(known, index - here.start, np.where(there, values, 0.0))
+        np.add.at(weight, index - here.start, there.astype(np.float64))
+        self._table[here] = np.where(weight > 0, known / np.maximum(weight, 1.0), np.nan)
 
     def halve(self) -> None:
         """Each two neighbours become one bucket."""
@@ -100,21 +105,24 @@ class Group:
         self._table[: len(merged)] = merged
         self._table[len(merged) :] = np.nan
 
-    def rows(self, start: int, stop: int) -> Table:
+    def rows(self, start: int, stop: int) -> Numbers:
         return self._table[start:stop]
 
 
 class Buckets(Sent):
-    """Any number of updates in at most `cap` buckets of equal width, which doubles when they are full."""
+    """Any number of updates in at most `cap` buckets of equal width, which doubles when they are full.
 
-    def __init__(self, groups: Sequence[tuple[Merge, int]], cap: int) -> None:
+    `kind` is how they are kept; they are sent as float32.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Merge, int]], cap: int, kind: type[np.floating[Any]] = np.float64) -> None:
         super().__init__()
         assert cap % 2 == 0
-        self._spec, self._cap = tuple(groups), cap
+        self._spec, self._cap, self._kind = tuple(groups), cap, kind
         self._clear()
 
     def _clear(self) -> None:
-        self._groups = [Group(how, width, self._cap) for how, width in self._spec]
+        self._groups = [Group(how, width, self._cap, self._kind) for how, width in self._spec]
         self._origin: int | None = None
         self._width = 1
         self._length = 0
@@ -125,7 +133,7 @@ class Buckets(Sent):
         self._clear()
         self.restart()
 
-    def add(self, steps: NDArray[np.int64], every: int, values: Sequence[Table]) -> None:
+    def add(self, steps: NDArray[np.int64], every: int, values: Sequence[Numbers]) -> None:
         """Rows of updates `steps`; `values` holds one (rows, columns) array for each group."""
         if not len(steps):
             return
@@ -156,7 +164,8 @@ class Buckets(Sent):
 
     def rows(self, start: int, stop: int) -> Floats:
         parts = [group.rows(start, stop) for group in self._groups]
-        merged: Floats = np.hstack(parts).astype("<f4")
+        whole = parts[0] if len(parts) == 1 else np.hstack(parts)
+        merged: Floats = whole.astype("<f4", copy=False)
         return merged
 
     def head(self) -> dict[str, Any]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets as widgets
 
 from workbench.launch.where import ranks
 from workbench.settings import Settings, SettingsError
-from workbench.ui import controls, words
+from workbench.tuners.effective import effective_batch
+from workbench.ui import controls
 from workbench.ui.calm import shown
 
 Edited = Callable[[str, Any], None]
@@ -20,60 +22,72 @@ LOWEST, HIGHEST, STEP = -7, 1, 0.02
 
 
 class Found(widgets.Button):  # type: ignore[misc]
-    """'Use 3.2e-3': what a search found, applied only by this click. Hidden while there is nothing to apply.
+    """'Use 3.2e-3': what a search found, applied only by this click. Hidden while there is nothing to apply."""
 
-    What is applied is what the button says, to the digit.
-    """
-
-    def __init__(self, use: Callable[[Any], None], text: Callable[[Any], str]) -> None:
+    def __init__(self, use: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(layout=widgets.Layout(width="auto", display="none"))
-        self._use, self._text = use, text
-        self._value: Any = None
-        self.on_click(lambda _: self._use(self._value))
+        self._changes: dict[str, Any] = {}
+        self.on_click(lambda _: use(dict(self._changes)))
         self.add_class("wb-use")
 
-    def offer(self, value: Any, current: Any, why: str = "") -> None:
-        """Offer `value`, unless there is none or it is already in use."""
-        self._value = None
-        if value is not None:
-            self._value = type(value)(self._text(value))
-            self.description, self.tooltip = f"Use {self._text(value)}", why
-        self.settle(current)
+    def offer(self, changes: dict[str, Any], text: str, why: str, settings: Settings) -> None:
+        """Offer these settings as `text`; nothing where there are none, or where they are in use already."""
+        self._changes = changes
+        self.description, self.tooltip = f"Use {text}", why
+        self.settle(settings)
 
-    def settle(self, current: Any) -> None:
-        """`current` is in use now."""
-        same = self._value is not None and current is not None and math.isclose(self._value, current, rel_tol=1e-3)
-        shown(self, self._value is not None)
+    def settle(self, settings: Settings) -> None:
+        """These settings are in use now."""
+        same = all(_near(value, getattr(settings, name)) for name, value in self._changes.items())
+        shown(self, bool(self._changes))
         self.layout.visibility = "hidden" if same else None  # keeps its place, so that the slider stays under the hand
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the finders' controls do. Each returns at once."""
+
+    batch_size: Callable[[bool], None]
+    """Search; True: the batches of an update hold together what they hold now."""
+    lr: Callable[[int], None]
+    """Sweep this optimizer."""
+    look_at: Callable[[int], None]
+    """Show this optimizer's curves."""
+    use: Callable[[dict[str, Any]], None]
+    """Take what was found."""
 
 
 class Header(widgets.Box):  # type: ignore[misc]
     """The four steps. `edited(name, value)` is called when the person changes one; `show` never calls it."""
 
-    def __init__(
-        self, settings: Settings, edited: Edited, find_batch_size: Callable[[], None], find_lr: Callable[[], None]
-    ) -> None:
+    def __init__(self, settings: Settings, edited: Edited, finding: Finding, optimizers: int = 1) -> None:
         self._edited = edited
         self._here = threading.local()
         """`showing` is set in the thread that brings the controls to new settings: what it moves is no wish."""
-        self.batch_size = _bare(controls.make("batch_size", settings.batch_size), "82px")
-        self.clip = _bare(controls.make("gradient_clip_val", settings.gradient_clip_val), "82px")
-        self.epochs = _bare(controls.make("max_epochs", settings.max_epochs), "72px")
-        self.lr = _bare(controls.make("lr", settings.lr), "96px")
+        self.batch_size = _bare(controls.make("batch_size", settings.batch_size), "Batch size", "82px")
+        self.clip = _bare(controls.make("gradient_clip_val", settings.gradient_clip_val), "Clip, 0: off", "82px")
+        self.epochs = _bare(controls.make("max_epochs", settings.max_epochs), "Epochs", "72px")
+        self.lr = _bare(controls.make("lr", settings.lr), "Learning rate", "96px")
         # Not continuous: a continuous slider says every value back that is set from here, late and a little off,
         # and would take back what was chosen meanwhile.
         self.slider = widgets.FloatLogSlider(
             value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
             layout=widgets.Layout(flex="1 1 120px", width="auto", min_width="90px"), tooltip=controls.tooltip("lr"),
         )  # fmt: skip
-        self.use_batch_size = Found(lambda value: edited("batch_size", value), str)
-        self.use_lr = Found(lambda value: edited("lr", value), words.rate)
-        self.find_batch_size = _button("Find", "Try batch sizes for speed and memory", find_batch_size)
-        self.find_lr = _button("Find", "Sweep the learning rate and watch the loss", find_lr)
-        self._size_step = _step("①", "Batch size", [self.batch_size.widget, self.find_batch_size, self.use_batch_size])
+        self.use_batch_size, self.use_lr = Found(finding.use), Found(finding.use)
+        self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class("wb-keep")
+        self.optimizer = widgets.Dropdown(
+            options=[(f"of optimizer {i}", i) for i in range(optimizers)], layout=widgets.Layout(width="auto"),
+            tooltip="The optimizer that Find sweeps, and whose curve is shown",
+        )  # fmt: skip
+        shown(self.optimizer, optimizers > 1)
+        self.find_batch_size = _button("Find", "Try batch sizes for speed and memory", lambda: finding.batch_size(self.keep.value))
+        self.find_lr = _button("Find", "Sweep the learning rate and watch the loss", lambda: finding.lr(self.optimizer.value))
+        self._size_step = _step("①", "Batch size", [self.batch_size.widget, self.find_batch_size, self.keep, self.use_batch_size])
+        rate = [self.slider, self.lr.widget, self.find_lr, self.optimizer, self.use_lr]
         super().__init__([
             self._size_step,
-            _step("②", "Learning rate", [self.slider, self.lr.widget, self.find_lr, self.use_lr]).add_class("wb-step-lr"),
+            _step("②", "Learning rate", rate).add_class("wb-step-lr"),
             _step("③", "Clip", [self.clip.widget], "0: off"),
             _step("④", "Epochs", [self.epochs.widget]),
         ])  # fmt: skip
@@ -81,6 +95,7 @@ class Header(widgets.Box):  # type: ignore[misc]
         for control in (self.batch_size, self.clip, self.epochs, self.lr):
             control.widget.observe(lambda _, control=control: self._changed(control.name, control.read()), "value")
         self.slider.observe(lambda change: self._changed("lr", rounded(change["new"])), "value")
+        self.optimizer.observe(lambda change: finding.look_at(change["new"]), "value")
         self.show(settings)
 
     def show(self, settings: Settings) -> None:
@@ -94,11 +109,22 @@ class Header(widgets.Box):  # type: ignore[misc]
             if on_slider(self.slider.value) != on_slider(settings.lr):
                 self.slider.value = 10 ** on_slider(settings.lr)
             self.epochs.widget.placeholder = "–" if settings.epochs is None else str(settings.epochs)
-            self.use_lr.settle(settings.lr)
-            self.use_batch_size.settle(settings.batch_size)
+            self.use_lr.settle(settings)
+            self.use_batch_size.settle(settings)
+            self._show_kept(settings)
             self._size_step.children[0].value = _name("①", "Batch size", _each(settings))
         finally:
             self._here.showing = False
+
+    def _show_kept(self, settings: Settings) -> None:
+        """How many samples an update has now, which the search for a batch size can keep."""
+        try:
+            kept, why = str(effective_batch(settings, ranks(settings))), "Search with as many samples in an update as now"
+        except SettingsError as error:
+            kept, why = "", str(error)
+            self.keep.value = False
+        self.keep.disabled = not kept
+        self.keep.description, self.keep.tooltip = f"keep {kept} an update" if kept else "keep the update's size", why
 
     def _changed(self, name: str, value: Any) -> None:
         if not getattr(self._here, "showing", False):
@@ -117,9 +143,15 @@ def rounded(value: float) -> float:
     return short if on_slider(short) == on_slider(value) else float(f"{value:.2e}")
 
 
-def _bare(control: controls.Control, width: str) -> controls.Control:
-    """Without the description, which the step's title says; screen readers keep the tooltip."""
-    control.widget.description = ""
+def _near(value: Any, current: Any) -> bool:
+    """Whether a setting is what was found, but for digits that nobody sees."""
+    numbers = isinstance(value, int | float) and isinstance(current, int | float)
+    return math.isclose(value, current, rel_tol=1e-3) if numbers else bool(value == current)
+
+
+def _bare(control: controls.Control, title: str, width: str) -> controls.Control:
+    """The step's title says what it is; its own label says it to screen readers alone (panel.css)."""
+    control.widget.description = title
     control.widget.layout.width = width
     control.widget.style.description_width = "0"
     return control

@@ -8,7 +8,7 @@ again: the same way to draw, whenever one looks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import anywidget
 import traitlets
 
 from workbench.events import BenchEvent
+from workbench.runs.brief import Brief
 from workbench.ui.picture import Picture
 
 _STATIC = Path(__file__).parent / "static"
@@ -53,6 +54,8 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         """Called when there is something to send that no event brought; a pump puts its own here."""
         self.asked: Callable[[Mapping[str, Any]], None] = lambda what: None
         """Called with what the person asks for in the canvas: {"what": "use_batch_size", "value": 64}, say."""
+        self.looked: Callable[[], None] = lambda: None
+        """Called when a view has opened."""
         self.on_msg(self._heard)
 
     def draw(self, event: BenchEvent) -> None:
@@ -60,9 +63,34 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         with self._lock:
             self._picture.draw(event)
 
+    def put(self, name: str, value: Any) -> None:
+        """A small value of plain data that no event brought, and off it goes."""
+        with self._lock:
+            self._picture.outbox.put(name, value)
+        self.wake()
+
+    def put_behind(self, briefs: Sequence[Brief]) -> None:
+        """These past fits behind the loss."""
+        with self._lock:
+            self._picture.curves.behind(self._picture.outbox, briefs)
+        self.wake()
+
+    def put_compared(self, briefs: Sequence[Brief]) -> None:
+        """These fits over one another; none: put that away."""
+        with self._lock:
+            self._picture.curves.over_one_another(self._picture.outbox, briefs)
+        self.wake()
+
+    def look_at(self, optimizer: int) -> None:
+        """Show the learning-rate curves of this optimizer, of several."""
+        with self._lock:
+            self._picture.sweep.look_at(optimizer)
+        self.wake()
+
     def flush(self) -> bool:
         """Send one message of what is new; whether there is more."""
         with self._lock:
+            self._picture.settle()
             packet = self._picture.outbox.take()
             more = self._picture.outbox.waiting
         if packet is not None:
@@ -80,5 +108,12 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             with self._lock:
                 self._picture.outbox.everything()
             self.wake()
+            self.looked()
         elif content.get("type") == "ask":
-            self.asked({name: value for name, value in content.items() if name != "type"})
+            message = {name: value for name, value in content.items() if name != "type"}
+            with self._lock:
+                looked = self._picture.look(message)
+            if looked:
+                self.wake()
+            else:
+                self.asked(message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -17,27 +18,29 @@ import ipywidgets as widgets
 from workbench.events import (
     BenchEvent,
     Changed,
-    CurveEnded,
     Message,
     Resumed,
     RunEnded,
     RunStarted,
-    SearchEnded,
     SettingsSet,
     Status,
     StatusChanged,
 )
 from workbench.runs.terse import same, terse
 from workbench.settings import Settings, SettingsError
-from workbench.ui import still, words
+from workbench.ui import offers, still, words
 from workbench.ui.asked import Asked
 from workbench.ui.calm import aside, reachable, shown, tree
+from workbench.ui.finds import Finds
 from workbench.ui.form import Form
-from workbench.ui.header import Header
+from workbench.ui.header import Finding, Header
+from workbench.ui.history import History
 from workbench.ui.live import LiveView
 from workbench.ui.notice import Notice
+from workbench.ui.preview import Preview
 from workbench.ui.pump import Pump
 from workbench.ui.runbar import Actions, RunBar
+from workbench.ui.sweeps import EARLIER
 
 
 class Bench(Protocol):
@@ -48,23 +51,23 @@ class Bench(Protocol):
     @property
     def summary(self) -> Any: ...
     @property
+    def root(self) -> Path: ...
+    @property
     def job(self) -> Any: ...
     @property
     def jobs(self) -> Iterable[Any]: ...
 
     def set(self, **changes: Any) -> Any: ...
-    def find_lr(self) -> Any: ...
-    def find_batch_size(self) -> Any: ...
+    def find_lr(self, *, optimizer: int = ...) -> Any: ...
+    def find_batch_size(self, *, keep_effective: bool = ...) -> Any: ...
     def fit(self, start: str = ..., **settings: Any) -> Any: ...
-    def export(self, path: str) -> Any: ...
+    def export(self, path: str, run: str | None = ...) -> Any: ...
+    def script(self, run: str | None = ...) -> str: ...
+    def show(self, run: str | None = ...) -> None: ...
+    def compare(self, *runs: str) -> Any: ...
+    def delete(self, run: str) -> None: ...
     def subscribe(self, callback: Any) -> Any: ...
     def on_close(self, callback: Any) -> Any: ...
-
-
-LIVE = {"lr": "lr", "gradient_clip_val": "clip"}
-"""What may change in a running fit, and what its button calls it."""
-LENGTHS = ("max_epochs", "max_steps", "max_time")
-"""With another one of these a fit that came to its end has more to do."""
 
 
 class Panel(widgets.VBox):  # type: ignore[misc]
@@ -91,12 +94,18 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._on_their_way: dict[int, BenchEvent] = {}
         """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that went on."""
         self.notice = Notice()
-        self.header = Header(bench.settings, self._edit, self._find_batch_size, self._find_lr)
-        self.run = RunBar(Actions(self._fit, self._continue, self._pause, self._stop, self._apply, self._export))
+        self._finds = Finds(bench, self._ask)
+        finding = Finding(self._finds.find_batch_size, self._finds.find_lr, self._look_at, self._use)
+        self.header = Header(bench.settings, self._edit, finding, bench.summary.optimizers)
+        self.run = RunBar(Actions(
+            self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint, self._preview,
+            self._export,
+        ))  # fmt: skip
         self.form = Form(bench.settings, self._edit)
         self._refusals: set[str] = set()
         """Settings that were refused as they were typed, and whose notices stand."""
         self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
+        self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
         self.still = still.Still(f"workbench-{self.model_id}")
@@ -104,7 +113,12 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
         self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._edit("gradient_clip_val", change["new"] or None), "clip")
-        self.canvas.asked = Asked(bench, self.notice.error)
+        self.history = History(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error)
+        self.canvas.asked = Asked(bench, self.notice.error, self.open_export, self.history.refresh)
+        self.canvas.looked = self.history.look
+        self.preview = Preview(self.canvas.put)
+        self._exported: str | None = None
+        """The run whose script is asked for; None: the last fit."""
         reachable(self)
         self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.pump.wake
@@ -122,6 +136,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             del _OPEN[id(self._bench)]
         self._stay()
         self._unsubscribe()
+        self.history.close()
         self.pump.drain()
         self.pump.close()
         for widget in list(tree(self))[1:]:
@@ -160,18 +175,22 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._show_settings()
             self._put_right(self._refusals - self.form.refused)
 
-    def _find_lr(self) -> None:
-        self._ask("Find learning rate", self._bench.find_lr)
+    def _use(self, changes: dict[str, Any]) -> None:
+        """What was found is taken."""
+        with self._lock:
+            self._ask("Use what was found", lambda: self._bench.set(**changes))
+            self._show_settings()
 
-    def _find_batch_size(self) -> None:
-        self._ask("Find batch size", self._bench.find_batch_size)
+    def _look_at(self, optimizer: int) -> None:
+        self.canvas.look_at(optimizer)
+        self._finds.look_at(self.header, optimizer)
 
     def _fit(self) -> None:
         self._ask("Fit", self._bench.fit)
 
     def _continue(self) -> None:
         with self._lock:  # the second click of two finds a fit that waits
-            more = self._more_to_do()
+            more = offers.more_to_do(self._bench.jobs, self._bench.settings)
             if more is not None:
                 self._ask("Continue", lambda: self._bench.fit(start="continue", **more))
             self._offer_to_go_on()
@@ -187,18 +206,48 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._ask("Stop", job.stop)
 
     def _apply(self) -> None:
-        job, changes = self._job(), self._differences()
+        job, changes = self._job(), offers.differences(self._bench.settings, self._in_run)
         if job is not None and changes:
             self._ask("Apply to the run", lambda: job.change(**changes))
+
+    def _validate(self) -> None:
+        job = self._job()
+        if job is not None:
+            self._ask("Validate now", job.validate)
+
+    def _checkpoint(self) -> None:
+        job = self._job()
+        if job is not None:
+            self._ask("Save a checkpoint now", job.checkpoint)
 
     def _job(self) -> Any:
         """The job that the canvas shows while it goes on; else the one that the bench is at, or that waits."""
         going = (job for job in self._bench.jobs if job.id == self._run_id and not job.done())
         return next(going, self._bench.job)
 
-    def _export(self, path: str) -> None:
+    def open_export(self, run: str) -> None:
+        """Show the script of this run, and what writes it."""
+        self._exported = run
+        self.run.export.value = False  # another run's may be there
+        self.run.export.value = True
+
+    def _preview(self, wanted: bool) -> None:
+        if not wanted:
+            self._exported = None
+            self.preview.hide()
+            return
+        run = self._exported
+
         def work() -> None:
-            self._bench.export(path)
+            self.preview.show(run or "the last fit", self._bench.script(run))
+
+        aside(work, lambda error: self.notice.error(error, "Export"), "preview")
+
+    def _export(self, path: str) -> None:
+        run = self._exported
+
+        def work() -> None:
+            self._bench.export(path, run)
             self.notice.say(f"Written: {path}")
 
         aside(work, lambda error: self.notice.error(error, "Export"), "export")
@@ -215,7 +264,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         """Hear what is to come, then draw what has been: an event that comes both ways is drawn once."""
         with self._lock:
             self._unsubscribe = self._bench.subscribe(self.pump.put)
-            for job in _last_of_each_kind(self._bench.jobs):
+            for job in _to_be_seen(self._bench.jobs):
                 events = list(job.events)
                 for event in events:
                     self._hear(event)
@@ -240,7 +289,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self._draw(event)
 
     def _draw(self, event: BenchEvent) -> None:
-        self.canvas.draw(event)
+        self.history.hear(event)
+        if self.history.lets_through(event):
+            self.canvas.draw(event)
         self._react(event)
 
     def _show_queued(self) -> None:
@@ -251,19 +302,15 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _react(self, event: BenchEvent) -> None:
         """What an event means for the controls."""
+        self._finds.hear(event, self.header)
         match event:
             case RunStarted():
                 self._started(event)
             case StatusChanged():
                 self._follow(event.status)
             case Changed():
-                self._in_run.update({name: value for name, value in event.values.items() if name in LIVE})
+                self._in_run.update({name: value for name, value in event.values.items() if name in offers.LIVE})
                 self._offer_change()
-            case CurveEnded():
-                why = " · ".join(event.notes) or event.ended
-                self.header.use_lr.offer(event.suggestion, self._bench.settings.lr, why)
-            case SearchEnded():
-                self.header.use_batch_size.offer(event.best, self._bench.settings.batch_size, event.ended)
             case Message():
                 self.notice.say(event.text, event.level, about=_said_in(self._run_id))
             case Resumed():
@@ -278,7 +325,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _started(self, event: RunStarted) -> None:
         self._run_id, self._kind = event.run, event.kind
         if event.kind == "fit":
-            self._in_run = {name: event.settings.get(name) for name in LIVE}
+            self._in_run = {name: event.settings.get(name) for name in offers.LIVE}
         self._follow("running")
         self._offer_change()
 
@@ -321,37 +368,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.notice.drop(_about(name))
         self._refusals -= names
 
-    def _differences(self) -> dict[str, Any]:
-        """The live settings in which the controls and the running fit differ."""
-        settings = self._bench.settings
-        wanted = {name: getattr(settings, name) for name in self._in_run}
-        return {name: value for name, value in wanted.items() if value != self._in_run[name]}
-
-    def _more_to_do(self) -> dict[str, Any] | None:
-        """With which settings the last fit can be continued; None where it cannot, or where one waits or runs.
-
-        One that was stopped goes on to its own length. One that came to its end goes on to the length that the
-        controls say, if that is another one.
-        """
-        fits = [job for job in self._bench.jobs if job.kind == "fit"]
-        if any(job.status in ("queued", "running", "paused") for job in fits):
-            return None
-        begun = [job for job in fits if any(isinstance(event, RunStarted) for event in job.events)]
-        if not begun or begun[-1].settings.fast_dev_run:
-            return None
-        if begun[-1].status == "stopped":
-            return {}
-        now, then = self._bench.settings, begun[-1].settings
-        longer = {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
-        return longer or None if begun[-1].status == "finished" else None
-
     def _offer_to_go_on(self) -> None:
-        self.run.offer_to_go_on(self._more_to_do() is not None)
+        self.run.offer_to_go_on(offers.more_to_do(self._bench.jobs, self._bench.settings) is not None)
 
     def _offer_change(self) -> None:
-        differences = self._differences().items()
-        parts = [f"{LIVE[name]} {'off' if value is None else words.rate(value)}" for name, value in differences]
-        self.run.offer_change(", ".join(parts))
+        self.run.offer_change(offers.in_words(offers.differences(self._bench.settings, self._in_run)))
 
 
 def _about(name: str) -> str:
@@ -371,15 +392,19 @@ _CAUGHT_UP = SettingsSet({})
 """Put behind the events that came while a panel was made."""
 
 
-def _last_of_each_kind(jobs: Iterable[Any]) -> list[Any]:
-    """The jobs whose plots are to be seen, in the order in which they ran; one that has not begun has none."""
-    last: dict[str, Any] = {}
+def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
+    """The jobs whose plots are to be seen, in the order in which they ran; one that has not begun has none.
+
+    Of each kind the last; of sweeps, for each optimizer, as many as are drawn over one another.
+    """
+    seen: dict[tuple[str, int], list[Any]] = {}
     for job in jobs:
-        if not any(isinstance(event, RunStarted) for event in job.events):
-            continue
-        last.pop(job.kind, None)
-        last[job.kind] = job
-    return list(last.values())
+        begun = next((event for event in job.events if isinstance(event, RunStarted)), None)
+        if begun is not None:
+            same_plot = seen.setdefault((job.kind, begun.request.get("optimizer", 0)), [])
+            same_plot[:] = [*same_plot[-EARLIER:], job] if job.kind == "find_lr" else [job]
+    chosen = {id(job) for plot in seen.values() for job in plot}
+    return [job for job in jobs if id(job) in chosen]
 
 
 def _facts(summary: Any) -> str:

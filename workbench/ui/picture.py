@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from workbench.events import (
     BenchEvent,
     Called,
     Changed,
+    Compared,
     CurveEnded,
     CurvePoint,
+    Deleted,
     Logged,
     Message,
     Resumed,
@@ -16,17 +20,25 @@ from workbench.events import (
     Saved,
     SearchEnded,
     SettingsSet,
+    Shown,
     StatusChanged,
     StepsDone,
     Trial,
+    TrialStarted,
     Validated,
 )  # fmt: skip
 from workbench.plots.names import shorten
 from workbench.ui import words
-from workbench.ui.channels import Buckets, Samples
+from workbench.ui.channels import Buckets, Channel, Samples
+from workbench.ui.findings import Findings
+from workbench.ui.gradients import Gradients
+from workbench.ui.layers import Layers
+from workbench.ui.past import Curves
 from workbench.ui.progress import Progress
-from workbench.ui.searches import CURVE_POINTS, Sizes, Sweep
-from workbench.ui.training import HEAT_BUCKETS, LINE_BUCKETS, Training
+from workbench.ui.rates import BUCKETS, Rates
+from workbench.ui.searches import Sizes
+from workbench.ui.sweeps import EARLIER, EARLIER_POINTS, POINTS, Sweep
+from workbench.ui.training import LINE_BUCKETS, Training
 from workbench.ui.wire import Outbox
 
 
@@ -36,21 +48,32 @@ class Picture:
     def __init__(self) -> None:
         # The browser knows the columns of "fit" by this order: see extensions/live/src/loss.ts.
         fit = Buckets([("min", 2), ("max", 3), ("mean", 2), ("last", 3)], LINE_BUCKETS)
-        heat = Buckets([("max", 1)], HEAT_BUCKETS)
-        val, curve = Samples(3, 1000), Samples(3, CURVE_POINTS)
-        self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "heat": heat})
-        self._training = Training(self.outbox, fit, heat, val)
-        self._sweep = Sweep(self.outbox, curve)
+        layers = Layers()
+        val, curve, earlier = Samples(3, 1000), Samples(3, POINTS), Samples(3, EARLIER * EARLIER_POINTS)
+        gradients = {"heat": layers.heat, "picked": layers.picked}
+        rates, self.curves = Buckets([("last", 1)], BUCKETS), Curves()
+        past: dict[str, Channel] = {"rates": rates, "past": self.curves.past, "compared": self.curves.compared}
+        self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "earlier": earlier, **gradients, **past})
+        self._gradients = Gradients(self.outbox, layers)
+        self._training = Training(self.outbox, fit, val, self._gradients)
+        self.sweep = Sweep(self.outbox, curve, earlier)
         self._sizes = Sizes(self.outbox)
         self._progress = Progress(self.outbox)
+        self._rates = Rates(self.outbox, rates)
+        self._findings = Findings(self.outbox)
+        self._run: RunStarted | None = None
 
     def draw(self, event: BenchEvent) -> None:
+        fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
+        if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted):
+            self._findings.hear(event)
         match event:
             case RunStarted():
                 self._start(event)
             case StepsDone():
                 if self._progress.kind == "fit":
                     self._training.steps(event)
+                    self._rates.steps(event)
                 self._progress.steps(event, self._values())
             case Validated():
                 if self._progress.kind == "fit":
@@ -67,53 +90,71 @@ class Picture:
             case Resumed():
                 self._training.resumed(event)
                 self._progress.resumed(event)
-            case CurvePoint() | CurveEnded() | Trial() | SearchEnded():
+            case CurvePoint() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
                 self._search(event)
             case StatusChanged():
                 self._progress.status(event.status)
             case RunEnded():
+                self._sizes.run_ended(event)
                 self._progress.end(event)
+                self._gradients.ended()
             case Called():
                 self.outbox.put("code", event.code[:2000])
-            case SettingsSet() | Message():
-                pass  # the panel's own: its controls and its notices
+            case SettingsSet():
+                self._sizes.chosen(event.settings)
+                self._gradients.settings(event.settings)
+            case Message() | Shown() | Compared() | Deleted():
+                pass  # the panel's own: its notices, and the past
+
+    def settle(self) -> None:
+        """Before a message: what is told once for all events that came."""
+        self._gradients.tell()
+
+    def look(self, message: dict[str, Any]) -> bool:
+        """What a person wants to see of what is here; False: this is about something else."""
+        if message == {"what": "compare", "runs": []}:
+            self.curves.over_one_another(self.outbox, [])
+            return True
+        return self._gradients.look(message)
 
     def _start(self, event: RunStarted) -> None:
+        self._run = event
         self._progress.start(event)
         if event.kind == "fit":
             self._training.start(event)
+            self._rates.start()
         elif event.kind == "find_lr":
-            self._sweep.start()
+            self.sweep.start(event)
         elif event.kind == "find_batch_size":
-            self._sizes.start()
+            self._sizes.start(event)
 
-    def _search(self, event: CurvePoint | CurveEnded | Trial | SearchEnded) -> None:
+    def _search(self, event: CurvePoint | CurveEnded | TrialStarted | Trial | SearchEnded) -> None:
         """A search; in the middle of a fit (a milestone) it is drawn, and the line goes on about the fit."""
-        within = self._progress.kind == "fit"
+        within = self._run if self._progress.kind == "fit" else None
         match event:
             case CurvePoint():
-                if within and event.index == 0:
-                    self._sweep.start()
-                self._sweep.point(event)
-            case Trial():
-                if within and self._sizes.over:
-                    self._sizes.start()
-                self._sizes.trial(event)
+                if within is not None and event.index == 0:
+                    self.sweep.start(within)
+                self.sweep.point(event)
+            case TrialStarted() | Trial():
+                if within is not None and self._sizes.over:
+                    self._sizes.start(within)
+                self._sizes.trial(event) if isinstance(event, Trial) else self._sizes.trying(event)
             case CurveEnded():
-                self._sweep.ended(event)
+                self.sweep.ended(event)
             case SearchEnded():
                 self._sizes.ended(event)
-        if within:
+        if within is not None:
             return
         if isinstance(event, CurveEnded | SearchEnded):
             self._progress.found(event)
         else:
-            self._progress.search(self._sweep.done if isinstance(event, CurvePoint) else self._sizes.done, self._values())
+            self._progress.search(self.sweep.done if isinstance(event, CurvePoint) else self._sizes.done, self._values())
 
     def _values(self) -> list[list[str]]:
         """The last values, at the end of the progress line."""
         if self._progress.kind == "find_lr":
-            return [["lr", words.rate(self._sweep.lr)], ["loss", words.number(self._sweep.loss)]]
+            return [["lr", words.rate(self.sweep.lr)], ["loss", words.number(self.sweep.loss)]]
         if self._progress.kind != "fit":
             return []
         told = {"loss": self._training.loss, "val": self._training.val, "averaged": self._training.averaged}

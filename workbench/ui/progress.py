@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from typing import Any
 
 from workbench.events import (
     Changed,
@@ -49,6 +50,7 @@ class Progress:
     def start(self, event: RunStarted) -> None:
         self._clear()
         self._run, self._status = event, "running"
+        self._outbox.put("memory", None)
         self._say(f"{words.job(event.kind)} on {event.device}.")
         self._put()
 
@@ -59,6 +61,8 @@ class Progress:
             self._skipped += int((event.array("skipped") > 0).sum())
         self._epoch, self._seconds, self._values = event.epoch, event.seconds, values
         self._recent.append((event.seconds, self._done))
+        if event.memory is not None and self._run is not None:
+            self._outbox.put("memory", _memory(event.memory, self._run.memory))
         self._put()
 
     def changed(self, event: Changed) -> None:
@@ -162,6 +166,16 @@ class Progress:
 
     def _rate_of_all(self) -> float | None:
         return _speed(self._from, (self._seconds, self._done))
+
+
+def _memory(used: int, of: int | None) -> dict[str, Any]:
+    """What the device's memory bar shows: bytes, and '1.2/24 GB'."""
+    said = words.size(used)
+    if of:
+        whole, unit = words.size(of).split(" ")
+        share = used / of * float(whole)
+        said = f"{share:.0f}/{whole} {unit}" if share >= 10 else f"{share:.2g}/{whole} {unit}"
+    return {"used": used, "of": of, "words": said}
 
 
 def _speed(first: tuple[float, int], last: tuple[float, int]) -> float | None:

@@ -1,51 +1,20 @@
-"""The two searches as the canvas shows them: the learning-rate sweep and the batch sizes that were tried."""
+"""The batch-size search as the canvas shows it: each size as it is tried, what there is room for, and what is in use."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from typing import Any
 
-from workbench.events import CurveEnded, CurvePoint, SearchEnded, Trial
+from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStarted
 from workbench.ui import words
-from workbench.ui.channels import Samples
 from workbench.ui.wire import Outbox, cut
 
-CURVE_POINTS = 2000
 TRIALS = 60
 """Batch sizes shown; more than a search ever tries."""
-TEXT = 400
-"""Bytes for an error, a note or a reason: all of them together fit in one message."""
-
-
-class Sweep:
-    """The learning-rate finder."""
-
-    def __init__(self, outbox: Outbox, curve: Samples) -> None:
-        self._outbox, self._curve = outbox, curve
-        self.done = 0
-        self.lr: float | None = None
-        self.loss: float | None = None
-
-    def start(self) -> None:
-        self._curve.reset()
-        self.done, self.lr, self.loss = 0, None, None
-        self._outbox.put("curve", None)
-
-    def point(self, event: CurvePoint) -> None:
-        self._curve.add([event.lr, event.loss, event.smoothed])
-        self.done, self.lr, self.loss = event.index + 1, event.lr, event.loss
-
-    def ended(self, event: CurveEnded) -> None:
-        self._outbox.put("curve", {
-            "suggestion": event.suggestion,
-            "ended": event.ended[:200],
-            "notes": [cut(note, TEXT) for note in event.notes[:8]],
-            "suggestions": [
-                {"name": s.name[:30], "lr": s.lr, "why": cut(s.why, TEXT)}
-                for s in event.suggestions[:16]
-                if s.lr is not None and math.isfinite(s.lr) and s.lr > 0
-            ],
-        })  # fmt: skip
+ERRORS = 24_000
+"""Bytes for the texts of all errors together, so that all of it fits in one message."""
+ERROR = 2000
+"""Bytes for one of them at the most."""
 
 
 class Sizes:
@@ -54,33 +23,90 @@ class Sizes:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._trials: dict[int, dict[str, Any]] = {}
+        self._ranks = 1
+        self._trying: TrialStarted | None = None
+        self._asked: Mapping[str, Any] = {}
         self.over = True
         """Whether the next trial belongs to another search."""
 
-    def start(self) -> None:
-        self._trials, self.over = {}, False
+    def start(self, event: RunStarted) -> None:
+        """A search begins: a job's, or one in the middle of the fit that `event` started."""
+        self._trials, self._ranks, self.over, self._asked = {}, 1, False, event.request
+        self._try(None)
         self._outbox.put("trials", [])
         self._outbox.put("search", None)
+        self._outbox.put("room", _room(event.request, None, event.memory))
 
     @property
     def done(self) -> int:
         return len(self._trials)
 
+    def trying(self, event: TrialStarted) -> None:
+        self._try(event)
+
     def trial(self, event: Trial) -> None:
         """A size tried twice shows its last outcome."""
-        if event.size not in self._trials and len(self._trials) >= TRIALS:
-            del self._trials[next(iter(self._trials))]
-        self._trials[event.size] = {
+        self._ranks = event.ranks
+        self._try(None)
+        if event.limit_bytes is not None:
+            self._outbox.put("room", _room(self._asked, event.limit_bytes, None))
+        self._put(event.size, {
             "size": event.size,
-            "ok": event.ok,
+            "batches": event.accumulate_grad_batches,
+            "state": "fits" if event.ok else "memory",
             "rate": event.samples_per_second,
             "rate_words": "" if event.samples_per_second is None else words.count(event.samples_per_second),
             "peak": event.peak_bytes,
             "peak_words": "" if event.peak_bytes is None else words.size(event.peak_bytes),
-            "error": None if event.error is None else cut(event.error, TEXT),
-        }
-        self._outbox.put("trials", sorted(self._trials.values(), key=lambda trial: int(trial["size"])))
+            "error": None if event.error is None else _whose(event),
+        })  # fmt: skip
 
     def ended(self, event: SearchEnded) -> None:
         self.over = True
-        self._outbox.put("search", {"best": event.best, "largest": event.largest, "ended": event.ended[:200]})
+        self._try(None)
+        together = "" if self._ranks == 1 else f" · {self._ranks} ranks together: samples/s of all, the peak of the fullest"
+        self._outbox.put("search", {"best": event.best, "largest": event.largest, "ended": event.ended[:200] + together})
+
+    def run_ended(self, event: RunEnded) -> None:
+        """A size that was being tried when its job failed is what it failed of; of one that was stopped nothing is known."""
+        tried = self._trying
+        self._try(None)
+        if tried is not None and event.error is not None:
+            lines = event.error.strip().splitlines() or ["no reason was given"]
+            self._put(tried.size, {
+                "size": tried.size, "batches": tried.accumulate_grad_batches, "state": "error", "rate": None, "rate_words": "",
+                "peak": None, "peak_words": "", "error": "\n".join([lines[-1], *lines[:-1]]),
+            })  # fmt: skip
+
+    def chosen(self, settings: Mapping[str, Any]) -> None:
+        """What the bench is set to; batches: how many are accumulated, None where their number changes on the way."""
+        many = settings.get("accumulate_grad_batches")
+        self._outbox.put("chosen", {"size": settings.get("batch_size"), "batches": many if isinstance(many, int) else None})
+
+    def _try(self, event: TrialStarted | None) -> None:
+        self._trying = event
+        now = None if event is None else {"size": event.size, "batches": event.accumulate_grad_batches}
+        self._outbox.put("trying", now)
+
+    def _put(self, size: int, row: dict[str, Any]) -> None:
+        if size not in self._trials and len(self._trials) >= TRIALS:
+            del self._trials[next(iter(self._trials))]
+        self._trials[size] = row
+        failed = sum(known["error"] is not None for known in self._trials.values())
+        room = min(ERROR, ERRORS // max(1, failed))
+        rows = sorted(self._trials.values(), key=lambda known: int(known["size"]))
+        self._outbox.put("trials", [{**known, "error": known["error"] and cut(known["error"], room)} for known in rows])
+
+
+def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> dict[str, Any] | None:
+    """The memory that a trial could take, and where that number is from."""
+    if limit is not None:
+        source = "max_memory" if limit == asked.get("max_memory") else "free when it was tried"
+        return {"bytes": limit, "words": f"{words.size(limit)} ({source})"}
+    return None if memory is None else {"bytes": memory, "words": f"{words.size(memory)} (all of the device)"}
+
+
+def _whose(event: Trial) -> str:
+    """What a trial failed of; of several ranks, one of which does not name itself, that it was one of them."""
+    said = str(event.error)
+    return said if event.ranks == 1 or said.startswith("rank ") else f"one of {event.ranks} ranks: {said}"

@@ -12,6 +12,8 @@ export class Card {
   readonly root: HTMLElement;
   readonly body = el("div", "wb-body");
   readonly tools = el("span", "wb-tools");
+  /** Under the plot: the caption, and what belongs beside it. */
+  readonly foot = el("div", "wb-foot");
   private readonly key = el("span", "wb-key");
   private readonly caption = el("div", "wb-caption");
   private readonly hintLine: HTMLElement;
@@ -22,7 +24,8 @@ export class Card {
     const head = el("header", "wb-head");
     head.append(el("h4", "", title), this.key, this.tools);
     this.hintLine = el("div", "wb-hint", hint);
-    this.root.append(head, this.hintLine, this.body, this.caption);
+    this.foot.append(this.caption);
+    this.root.append(head, this.hintLine, this.body, this.foot);
     this.empty = true;
   }
 

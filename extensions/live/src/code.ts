@@ -20,11 +20,17 @@ export class CodeLine {
     say(this.code, code);
   }
 
-  private async copy(): Promise<void> {
-    const copied = await write(this.code);
-    say(this.button, copied ? "copied" : "press Ctrl+C");
-    setTimeout(() => say(this.button, "copy"), 1500);
+  private copy(): Promise<void> {
+    return copyText(this.code, this.button);
   }
+}
+
+/** Copy what `code` shows; `button` says how that went, also to a screen reader. */
+export async function copyText(code: HTMLElement, button: HTMLElement): Promise<void> {
+  const copied = await write(code);
+  button.setAttribute("aria-live", "polite");
+  say(button, copied ? "copied" : "press Ctrl+C");
+  setTimeout(() => say(button, "copy"), 1500);
 }
 
 // A page that is not on https has no clipboard; there the line is selected, for the person to copy.

@@ -1,16 +1,23 @@
-// The learning-rate sweep: raw losses faint, the smoothed line, what each rule suggests, and the rate you chose.
+// The learning-rate sweep: raw losses faint, the smoothed line, what each rule suggests, the rate you chose, earlier sweeps behind.
 
 import uPlot from "uplot";
+import { Band, distance } from "./band";
+import { Behind } from "./behind";
 import { Card } from "./card";
 import { Choice } from "./choice";
-import { Flags, height, place, ROW, type Flag, type Placed } from "./flags";
+import { Flags, height, measure, place, ROW, type Flag, type Placed } from "./flags";
 import { number, rate, tick } from "./format";
+import { Groups } from "./groups";
 import { Handle } from "./handle";
-import { baseOptions, followWidth, HEIGHT, logSplits, quantile, rangeOf, type PaletteOf } from "./plot";
+import { lossRange } from "./losses";
+import { baseOptions, followWidth, HEIGHT, logSplits, type PaletteOf } from "./plot";
 import type { Store } from "./store";
+import { isBest, Verdict } from "./verdict";
 
-const LR = 0, LOSS = 1, SMOOTHED = 2; // columns, as workbench/ui/searches.py has them
+const LR = 0, LOSS = 1, SMOOTHED = 2; // columns, as workbench/ui/sweeps.py has them
 const BASE = 10; // padding above the plot where no names are
+const ROOM = 4; // times the last rate: a rate beyond divergence is seen to be one
+const USUAL = 2; // rows of names that the usual height has room for
 
 export class Finder {
   readonly card = new Card(
@@ -22,35 +29,44 @@ export class Finder {
   private readonly flags = new Flags();
   private placed: Placed[] = [];
   private arranged = "";
+  private keyed = "";
+  private readonly band = new Band();
+  private readonly behind: Behind;
+  private readonly groups = new Groups(() => this.regroup());
   private readonly handle: Handle;
+  private readonly verdict = new Verdict();
   private readonly close: () => void;
 
   constructor(
     private readonly store: Store,
     private readonly colours: PaletteOf,
   ) {
-    this.handle = new Handle("x", new Choice(store.model, "marker"), "Chosen learning rate", () => {});
-    this.card.setKey([
-      { name: "raw", swatch: "dots" },
-      { name: "smoothed", swatch: "line" },
-      { name: "suggested", swatch: "diamond" },
-      { name: "you", swatch: "you" },
-    ]);
+    this.behind = new Behind(store, colours);
+    const shown = { factor: () => this.groups.base, text: (lr: number) => this.beside(lr) };
+    this.handle = new Handle("x", new Choice(store.model, "marker"), "Chosen learning rate", () => this.move(), shown);
+    this.card.tools.append(this.groups.root);
+    this.card.root.append(this.verdict.root);
     this.close = followWidth(this.card.body, () => this.plot);
   }
 
   draw(): void {
     const rows = this.store.curve.rows;
-    this.card.empty = rows.count === 0;
-    if (rows.count === 0) return;
-    const data = [LR, LOSS, SMOOTHED].map((column) => rows.column(column)) as uPlot.AlignedData;
+    const swept = this.store.state.swept;
+    this.card.empty = rows.count === 0 && swept?.run === undefined;
+    if (this.card.root.classList.contains("wb-empty")) return;
+    this.groups.draw(swept?.groups ?? []);
+    this.behind.read();
+    this.key();
+    const data = [rows.column(LR), rows.line(LOSS), rows.line(SMOOTHED)] as uPlot.AlignedData;
     if (this.plot) this.plot.setData(data);
     else this.make(data);
-    this.caption();
+    this.verdict.draw(this.store.state.curve ?? null, swept?.whose ?? "", this.groups.scale);
   }
 
   move(): void {
     this.handle.place();
+    if (this.plot) this.band.place(this.plot, this.handle.value, this.diverged);
+    this.card.setValue("you", rate(this.groups.scale(this.handle.value)));
   }
 
   redraw(): void {
@@ -62,19 +78,53 @@ export class Finder {
     this.plot?.destroy();
   }
 
+  private get diverged(): number | null {
+    return this.store.state.curve?.diverged ?? null;
+  }
+
+  private beside(lr: number): string {
+    return [rate(this.groups.scale(lr)), distance(lr, this.diverged)].filter(Boolean).join(" · ");
+  }
+
+  /** All rates are now another group's. */
+  private regroup(): void {
+    this.draw();
+  }
+
+  private key(): void {
+    const said = JSON.stringify(this.behind.lines.map((line) => [line.run, this.behind.words(line, this.groups.scale)]));
+    if (said === this.keyed) return;
+    this.keyed = said;
+    const earlier = this.behind.lines.map((line, i) => ({ name: line.run, swatch: `earlier-${i + 2 - this.behind.lines.length}` }));
+    this.card.setKey([
+      { name: "raw", swatch: "dots" },
+      { name: "smoothed", swatch: "line" },
+      { name: "suggested", swatch: "diamond" },
+      { name: "you", swatch: "you" },
+      ...earlier,
+    ]);
+    for (const line of this.behind.lines) this.card.setValue(line.run, this.behind.words(line, this.groups.scale));
+  }
+
   private make(data: uPlot.AlignedData): void {
     const base = baseOptions(this.colours, { x: "learning rate", y: "loss" });
     const [x, y] = base.axes as [uPlot.Axis, uPlot.Axis];
+    const scale = this.groups.scale;
     const options: uPlot.Options = {
       ...base,
       width: this.card.body.clientWidth || 300,
       padding: [() => BASE + height(this.placed), 14, 0, 0],
       scales: {
-        x: { time: false, distr: 3, range: (_u, min, max) => (min < max ? [min, max] : [min / 2, min * 2]) },
-        y: { range: () => this.lossRange() },
+        x: { time: false, distr: 3, range: () => this.rates() },
+        y: { range: () => lossRange(this.store.curve.rows.column(LOSS), this.store.curve.rows.column(SMOOTHED), this.behind.lines) },
       },
       axes: [
-        { ...x, splits: (_u, _i, min, max) => logSplits(min, max), filter: (_u, s) => s, values: (_u, s) => s.map(rate) },
+        {
+          ...x,
+          splits: (_u, _i, min, max) => logSplits(scale(min), scale(max)).map((own) => own / scale(1)),
+          filter: (_u, s) => s,
+          values: (_u, s) => s.map((lr) => rate(scale(lr))),
+        },
         { ...y, values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) },
       ],
       series: [
@@ -82,26 +132,28 @@ export class Finder {
         { stroke: () => this.colours().dots, paths: () => null, points: { show: true, size: 4, width: 0, fill: () => this.colours().dots } },
         { stroke: () => this.colours().line, width: 2, points: { show: false } },
       ],
-      hooks: { draw: [(u) => this.marks(u)], setCursor: [(u) => this.read(u)], setSize: [() => this.soon()] },
+      hooks: {
+        drawAxes: [(u) => this.behind.draw(u)],
+        draw: [(u) => this.marks(u)],
+        setCursor: [(u) => this.read(u)],
+        setSize: [() => this.soon()],
+      },
     };
     this.plot = new uPlot(options, data, this.card.body);
+    this.band.attach(this.plot);
+    this.behind.attach(this.plot);
     this.handle.attach(this.plot);
   }
 
-  /** The part that matters: from the lowest loss before the edge to somewhat above where it began. What comes after runs off. */
-  private lossRange(): [number, number] {
+  /** While it is measured all rates that were asked for; then those that it came to, with some room where it diverged. */
+  private rates(): [number, number] {
+    const { swept, curve } = this.store.state;
     const rows = this.store.curve.rows;
-    const raw = rows.column(LOSS);
-    const smoothed = rows.column(SMOOTHED);
-    const start = quantile(raw.slice(0, 10), 0.5);
-    const lowest = Math.min(start, ...smoothed.filter(Number.isFinite));
-    if (!Number.isFinite(start) || !Number.isFinite(lowest)) return rangeOf(raw);
-    const spanFrom = (low: number) => Math.max(start - low, 0.1 * Math.abs(start), 1e-6);
-    const top = start + 0.5 * spanFrom(lowest);
-    const bottom = smoothed.indexOf(lowest); // -1 where it never fell below its start
-    const edge = smoothed.findIndex((value, i) => i > bottom && !(value <= top));
-    const low = Math.min(lowest, ...raw.slice(0, edge < 0 ? undefined : edge).filter(Number.isFinite));
-    return [low - 0.1 * spanFrom(low), start + 0.5 * spanFrom(low)];
+    const [first, last] = rows.count ? [rows.at(0, LR), rows.at(rows.count - 1, LR)] : [1e-5, 10];
+    const [least, most] = [Math.min(swept?.low ?? first, first), Math.max(swept?.high ?? last, last)];
+    const beyond = curve?.diverged == null ? last : Math.max(last, Math.min(most, last * ROOM));
+    const [low, high] = curve ? [first, beyond] : [least, most];
+    return low < high ? [low, high] : [low / 2, low * 2];
   }
 
   /** uPlot forgets a new size that is set while it draws. */
@@ -119,24 +171,24 @@ export class Finder {
     if (now === this.arranged) return;
     this.arranged = now;
     const flags = suggestions.filter((flag) => flag.x >= min && flag.x <= max);
-    this.placed = place(flags, (x) => plot.valToPos(x, "x"), plot.over.clientWidth);
-    plot.setSize({ width: plot.width, height: HEIGHT }); // asks for the padding again
+    this.placed = place(flags, (x) => plot.valToPos(x, "x"), plot.over.clientWidth, measure(this.card.body));
+    const more = Math.max(0, height(this.placed) - USUAL * ROW - 4);
+    plot.setSize({ width: plot.width, height: HEIGHT + more }); // asks for the padding again
     this.flags.show(plot, this.placed);
   }
 
   private suggestions(): Flag[] {
     const curve = this.store.state.curve;
     if (!curve) return [];
-    const best = curve.suggestion;
-    const isBest = (lr: number) => best !== null && Math.abs(lr / best - 1) < 1e-4;
-    const flags = curve.suggestions.map((s): Flag => ({
-      x: s.lr,
-      text: isBest(s.lr) ? `${s.name} ${rate(s.lr)}` : s.name,
-      title: `${s.name}: ${rate(s.lr)}. ${s.why}`,
-      strong: isBest(s.lr),
-    }));
-    if (best !== null && !flags.some((flag) => flag.strong)) {
-      flags.push({ x: best, text: `suggested ${rate(best)}`, title: "The recommended rate", strong: true });
+    const { scale } = this.groups;
+    const flags = curve.suggestions.flatMap((s): Flag[] => {
+      if (s.lr === null) return [];
+      const said = `${s.name} ${rate(scale(s.lr))}`;
+      return [{ x: s.lr, text: said, title: `${said}. ${s.why}`, strong: isBest(s, curve) }];
+    });
+    if (curve.suggestion !== null && !flags.some((flag) => flag.strong)) {
+      const said = `suggested ${rate(scale(curve.suggestion))}`;
+      flags.push({ x: curve.suggestion, text: said, title: "The recommended rate", strong: true });
     }
     return flags;
   }
@@ -147,14 +199,14 @@ export class Finder {
     const { found, paper } = this.colours();
     const scale = devicePixelRatio;
     ctx.save();
-    for (const flag of [...this.placed].reverse()) { // the recommended one last, over the others
+    for (const flag of [...this.placed].sort((a, b) => Number(a.strong) - Number(b.strong))) { // the recommended one over the others
       const x = plot.valToPos(flag.x, "x", true);
       const y = Math.max(plot.valToPos(this.smoothedAt(flag.x), "y", true), plot.bbox.top);
       ctx.strokeStyle = found;
-      ctx.lineWidth = scale * (flag.strong ? 1.25 : 0.75);
-      ctx.globalAlpha = flag.strong ? 0.9 : 0.45;
+      ctx.lineWidth = scale * (flag.strong ? 1.5 : 0.75);
+      ctx.globalAlpha = flag.strong ? 0.9 : 0.5;
       ctx.beginPath();
-      ctx.moveTo(x, plot.bbox.top - (flag.row * ROW + 2) * scale);
+      ctx.moveTo(x, plot.bbox.top - ((flag.row + 1) * ROW + 1) * scale);
       ctx.lineTo(x, y);
       ctx.stroke();
       ctx.globalAlpha = 1;
@@ -165,7 +217,7 @@ export class Finder {
       ctx.stroke();
     }
     ctx.restore();
-    this.handle.place();
+    this.move();
   }
 
   /** The smoothed loss at a rate between two points, on the logarithmic axis. */
@@ -180,15 +232,12 @@ export class Finder {
   }
 
   private read(plot: uPlot): void {
-    const i = plot.cursor.idx;
+    const { idx: i, left = -1, top = -1 } = plot.cursor;
     const rows = this.store.curve.rows;
-    this.card.setValue("raw", i == null ? "" : number(rows.at(i, LOSS)));
-    this.card.setValue("smoothed", i == null ? "" : `${number(rows.at(i, SMOOTHED))} at ${rate(rows.at(i, LR))}`);
-  }
-
-  private caption(): void {
-    const curve = this.store.state.curve;
-    this.card.setCaption(curve ? [curve.ended, ...curve.notes].filter(Boolean).join(" · ") : "");
+    const there = i != null && left >= 0;
+    this.card.setValue("raw", there ? number(rows.at(i, LOSS)) : "");
+    this.card.setValue("smoothed", there ? `${number(rows.at(i, SMOOTHED))} at ${rate(this.groups.scale(rows.at(i, LR)))}` : "");
+    if (this.behind.hover(plot, left, top, this.groups.scale)) plot.redraw(false);
   }
 }
 

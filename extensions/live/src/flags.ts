@@ -1,4 +1,4 @@
-// Names above a plot, each with a thin leader down to its place: as many rows as it takes for none to overlap.
+// Names above a plot, each on a thin pole that stands at its place: as many rows as it takes, and no pole through a name.
 
 import type uPlot from "uplot";
 import { el } from "./dom";
@@ -11,36 +11,67 @@ export interface Flag {
 }
 
 export const ROW = 15;
-const CHAR = 6.3; // the mean width of a character at 11 px
-const GAP = 8;
-const MOST_ROWS = 3;
+const GAP = 6; // between a name and what stands next to it
+const POLE = 3; // from a pole to its name
+const MOST_ROWS = 6;
 
 export interface Placed extends Flag {
   left: number;
   row: number;
+  /** Whether the name stands to the left of its pole, for want of room on the right. */
+  turned: boolean;
 }
 
-/** Rows are filled from the bottom; names stay within the plot's width. Those beyond the last row are left out. */
-export function place(flags: Flag[], position: (x: number) => number, width: number): Placed[] {
-  const ends: { from: number; to: number }[][] = [];
+interface Standing {
+  from: number;
+  to: number;
+  pole: number;
+  row: number;
+}
+
+/**
+ * Each as low as it can stand. From the right to the left, so that a name lies under the poles left of it; then those that
+ * turn to the left, in the other direction. Those beyond the last row are left out, the strong ones never.
+ */
+export function place(flags: Flag[], position: (x: number) => number, width: number, lengthOf: (flag: Flag) => number): Placed[] {
+  const standing: Standing[] = [];
   const out: Placed[] = [];
-  const order = [...flags].sort((a, b) => Number(b.strong) - Number(a.strong) || a.x - b.x);
-  for (const flag of order) {
-    const at = position(flag.x);
-    const length = flag.text.length * CHAR * (flag.strong ? 1.1 : 1);
-    const left = Math.min(Math.max(at - length / 2, 0), Math.max(0, width - length));
-    const free = (row: number) => (ends[row] ?? []).every((e) => left > e.to + GAP || left + length < e.from - GAP);
+  const known = flags.map((flag) => ({ flag, pole: position(flag.x), length: lengthOf(flag) }));
+  const turns = known.map((one) => ({ ...one, turned: one.pole + POLE + one.length > width }));
+  turns.sort((a, b) => Number(a.turned) - Number(b.turned) || (a.turned ? a.pole - b.pole : b.pole - a.pole));
+  for (const { flag, pole, length, turned } of turns) {
+    const left = turned ? Math.max(0, pole - POLE - length) : pole + POLE;
+    const mine = { from: Math.min(left, pole), to: Math.max(left + length, pole), pole };
     let row = 0;
-    while (row < MOST_ROWS && !free(row)) row += 1;
-    if (row === MOST_ROWS) continue;
-    (ends[row] ??= []).push({ from: left, to: left + length });
-    out.push({ ...flag, left, row });
+    while (row < MOST_ROWS && !standing.every((other) => apart({ ...mine, row }, other))) row += 1;
+    if (row === MOST_ROWS && !flag.strong) continue;
+    standing.push({ ...mine, row });
+    out.push({ ...flag, left, row, turned });
   }
   return out;
 }
 
+/** Names in one row do not touch, and the pole of a higher one passes beside a lower one. */
+function apart(a: Standing, b: Standing): boolean {
+  const beside = a.to + GAP < b.from || b.to + GAP < a.from;
+  if (a.row === b.row) return beside;
+  const [high, low] = a.row > b.row ? [a, b] : [b, a];
+  return high.pole < low.from + 1 || high.pole > low.to + 1;
+}
+
 export function height(placed: Placed[]): number {
   return placed.length ? (Math.max(...placed.map((flag) => flag.row)) + 1) * ROW + 4 : 0;
+}
+
+/** How wide a name is in the font of `host`. */
+export function measure(host: HTMLElement): (flag: Flag) => number {
+  const pen = document.createElement("canvas").getContext("2d");
+  const family = getComputedStyle(host).fontFamily;
+  return (flag) => {
+    if (!pen) return 7 * flag.text.length;
+    pen.font = `${flag.strong ? "700 12px" : "11px"} ${family}`;
+    return Math.ceil(pen.measureText(flag.text).width) + 2;
+  };
 }
 
 /** Shows the names over `plot`, in the padding above it. */

@@ -2,11 +2,19 @@
 
 import type uPlot from "uplot";
 import type { Choice } from "./choice";
-import { el } from "./dom";
+import { el, say } from "./dom";
 import { rate } from "./format";
 
 const STEP = 10 ** 0.025; // forty key presses a decade
 const LEAP = 10 ** 0.25; // with Shift, or Page Up and Page Down
+
+/** Where the plot's values are not those that are chosen. */
+export interface Shown {
+  /** The plot's value at a chosen value of 1. */
+  factor: () => number;
+  /** What stands beside the line at a value of the plot. */
+  text: (value: number) => string;
+}
 
 export class Handle {
   private readonly line: HTMLElement;
@@ -19,6 +27,7 @@ export class Handle {
     private readonly choice: Choice,
     label: string,
     private readonly moved: () => void,
+    private readonly shown: Shown = { factor: () => 1, text: rate },
   ) {
     this.line = el("div", `wb-handle wb-handle-${axis}`);
     this.grip = el("div", "wb-grip", axis === "x" ? "▲" : "◀", {
@@ -34,6 +43,11 @@ export class Handle {
     this.grip.addEventListener("keydown", (event) => this.pressed(event));
   }
 
+  /** The chosen value, as the plot has it. */
+  get value(): number {
+    return this.choice.value * this.shown.factor();
+  }
+
   attach(plot: uPlot): void {
     this.plot = plot;
     plot.over.append(this.line);
@@ -44,24 +58,25 @@ export class Handle {
   place(): void {
     const { plot, axis } = this;
     const { min, max } = plot?.scales[axis] ?? {};
-    const value = this.choice.value;
+    const value = this.value;
     const shown = plot !== null && min != null && max != null && value > 0;
     this.line.hidden = !shown;
     if (!shown) return;
     const inside = Math.min(Math.max(value, min), max);
     const at = plot.valToPos(inside, axis);
+    const words = this.shown.text(value);
     this.line.style.transform = axis === "x" ? `translateX(${at}px)` : `translateY(${at}px)`;
     this.line.classList.toggle("wb-outside", inside !== value);
-    this.line.classList.toggle("wb-flip", axis === "x" && at > plot.over.clientWidth * 0.8);
-    this.text.textContent = rate(value);
-    this.grip.setAttribute("aria-valuenow", String(value));
-    this.grip.setAttribute("aria-valuetext", rate(value));
+    say(this.text, words);
+    this.line.classList.toggle("wb-flip", axis === "x" && at + this.text.offsetWidth + 8 > plot.over.clientWidth);
+    this.grip.setAttribute("aria-valuenow", String(inside));
+    this.grip.setAttribute("aria-valuetext", words);
     this.grip.setAttribute("aria-valuemin", String(min));
     this.grip.setAttribute("aria-valuemax", String(max));
   }
 
   private move(value: number): void {
-    this.choice.drag(value);
+    this.choice.drag(value / this.shown.factor());
     this.place();
     this.moved();
   }
@@ -89,7 +104,7 @@ export class Handle {
     const { min, max } = this.plot?.scales[this.axis] ?? {};
     if (min == null || max == null) return;
     const factor = event.shiftKey || event.key.startsWith("Page") ? LEAP : STEP;
-    let value = this.choice.value;
+    let value = this.value;
     if (["ArrowRight", "ArrowUp", "PageUp"].includes(event.key)) value *= factor;
     else if (["ArrowLeft", "ArrowDown", "PageDown"].includes(event.key)) value /= factor;
     else if (event.key === "Home") value = min;

@@ -1,48 +1,50 @@
-// Gradient norms, layer × time: colour is the norm on a logarithmic scale, red is not finite, blank is no value.
+// Layer × time: colour is the gradient norm, or the update ratio, on a logarithmic scale; striped red is not finite, blank
+// is no value. Of many layers the rows are modules, which can be opened.
 
 import { Card } from "./card";
-import { gradient, viridis } from "./colormap";
+import { Cells, type Frame, type Scale } from "./cells";
+import { around, isDark, pixelOf, viridis } from "./colormap";
 import { el, say } from "./dom";
-import { number, rate, steps as stepsWords } from "./format";
-import { CANVAS_FONT, HEIGHT, type PaletteOf } from "./plot";
+import { number, steps as stepsWords } from "./format";
+import { HeatBar, relative } from "./heatbar";
+import { across, type Label, Margins } from "./margins";
+import { HEIGHT, type PaletteOf } from "./plot";
 import type { Store } from "./store";
+import { pickColour } from "./theme";
+import type { Row } from "./wire";
 
 const TOP = 18, BOTTOM = 34, RIGHT = 14; // as the line plots beside it
-const BAD: [number, number, number] = [229, 60, 60];
+const ROW = 8; // pixels of a row at least
 const MOST_DECADES = 8;
+const USUAL = 1e-3, AROUND = 100; // an update ratio, and how far from it the colours end
 
-interface Frame {
-  left: number;
-  width: number;
-  height: number;
+interface Cursor {
+  row: number;
+  layer: number;
 }
 
 export class Heat {
-  readonly card = new Card("Gradient norm, layer × time", "During a fit the gradient norm of each layer appears here.", "heat");
-  private readonly canvas = el("canvas", "", "", { tabindex: "0", role: "img" });
-  private readonly low = el("span");
-  private readonly high = el("span");
+  readonly card = new Card("Gradients by layer", "During a fit the gradient norm of each layer appears here.", "heat");
+  private readonly canvas = el("canvas", "", "", { tabindex: "0", role: "application", "aria-roledescription": "heat map" });
+  private readonly words = el("p", "wb-heat-words");
   private readonly readout = el("span", "wb-readout", "", { role: "status", "aria-live": "polite" });
+  private readonly broken = el("span", "wb-broken");
+  private readonly bar: HeatBar;
+  private readonly cells = new Cells();
   private readonly observer = new ResizeObserver(() => this.draw());
-  private cursor: { row: number; layer: number } | null = null;
-  private picked: number | null = null;
+  private readonly margins = new Margins();
+  private cursor: Cursor | null = null;
 
   constructor(
     private readonly store: Store,
     private readonly colours: PaletteOf,
-    private readonly pick: (layer: number | null) => void,
   ) {
-    const ramp = el("i", "wb-ramp");
-    ramp.style.background = gradient();
-    const legend = el("span", "wb-key-item");
-    const bad = el("span", "wb-key-item", "not finite");
-    bad.prepend(el("i", "wb-swatch wb-swatch-bad"));
-    legend.append(this.low, ramp, this.high);
-    this.card.tools.append(legend, bad);
-    this.card.body.append(this.canvas, this.readout);
+    this.bar = new HeatBar(store, this.card, this.canvas);
+    this.card.body.append(this.bar.path, this.canvas, this.words, this.readout);
+    this.card.foot.prepend(this.broken);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => this.moveTo(null));
-    this.canvas.addEventListener("click", () => this.choose());
+    this.canvas.addEventListener("click", (event) => this.clicked(event));
     this.canvas.addEventListener("keydown", (event) => this.pressed(event));
     this.observer.observe(this.card.body);
   }
@@ -53,196 +55,246 @@ export class Heat {
 
   draw(): void {
     const rows = this.store.heat.rows;
-    const layers = this.store.state.layers ?? [];
-    const some = rows.count > 0 && layers.length === rows.columns;
-    this.card.empty = !some;
+    this.card.empty = this.rows.length === 0;
+    const some = rows.count > 0 && rows.view === this.store.state.map?.view; // the rows of what was shown before may still lie here
+    this.canvas.hidden = !some;
+    this.words.hidden = some;
+    this.readout.hidden = !some;
     const width = this.card.body.clientWidth;
-    if (!some || width === 0) return;
-    if (this.picked !== null && this.picked >= layers.length) this.choose(null);
+    if (this.rows.length === 0 || width === 0) return;
+    if (some) this.cells.read(rows);
+    const scale = this.scale();
+    this.bar.draw(scale.map, [scale.low, scale.high]);
+    this.captions();
+    if (!some) return say(this.words, this.nothing());
+    if (this.cursor) this.read(this.within(this.cursor.row, this.cursor.layer));
     const ctx = this.sized(width);
     if (!ctx) return;
-    const range = this.range();
-    const frame = this.frame(ctx, layers, width);
-    this.cells(ctx, frame, range);
-    this.labels(ctx, frame, layers);
-    this.axis(ctx, frame);
+    const frame = this.frame(ctx, width);
+    this.cells.draw(ctx, frame, scale, this.colours().paper);
+    this.margins.names(ctx, frame, this.labels());
+    this.margins.updates(ctx, frame, rows, this.colours().muted);
     this.marks(ctx, frame);
-    say(this.low, rate(range[0]));
-    say(this.high, rate(range[1]));
-    this.canvas.setAttribute(
-      "aria-label",
-      `Gradient norms of ${layers.length} layers over ${stepsWords(rows.step(rows.count - 1))} updates, ` +
-        `from ${number(range[0])} to ${number(range[1])}. Arrow keys read values, Enter draws one layer as a line.`,
-    );
+    this.canvas.setAttribute("aria-label", this.description());
+  }
+
+  private get rows(): Row[] {
+    return this.store.state.map?.rows ?? [];
+  }
+
+  private get ratios(): boolean {
+    return this.store.state.map?.shown === "ratio";
+  }
+
+  /** Norms: from the smallest to the largest, eight decades at most: a gradient of zero must not flatten the rest. */
+  private scale(): Scale {
+    const { bad, paper } = this.colours();
+    const red = pixelOf(bad);
+    if (this.ratios) return { map: isDark(paper) ? around.dark : around.light, low: USUAL / AROUND, high: USUAL * AROUND, bad: red };
+    let [low, high] = this.cells.range();
+    if (high === 0) [low, high] = [1e-3, 1];
+    high = roundedUp(high);
+    low = Math.max(roundedDown(low), high / 10 ** MOST_DECADES);
+    return { map: viridis, low, high, bad: red };
+  }
+
+  /** Why there is no map, and what to do. */
+  private nothing(): string {
+    const { ratios, progress } = this.store.state;
+    if (this.ratios) return `${ratios?.words ?? ""}${ratios?.on ? "" : " Press “measure”."}`;
+    const going = progress?.status === "running" || progress?.status === "paused";
+    return going ? "The first norms come with the next updates." : "No norms of layers were recorded (track_grad_norm).";
+  }
+
+  private captions(): void {
+    const { map, broken } = this.store.state;
+    say(this.broken, broken ? `✕ ${broken.words}` : "");
+    const said = [];
+    if (this.rows.some(many)) said.push(`▸ the largest of its layers${this.ratios ? "" : "; Enter or a click opens it"}`);
+    if (map && map.merged > 1) said.push(`of more than 4000 layers, ${map.merged} neighbours each are kept together`);
+    if (this.ratios && this.store.heat.rows.count > 0) said.push("measured about once a second");
+    this.card.setCaption(said.join(" · "));
+  }
+
+  private description(): string {
+    const rows = this.store.heat.rows;
+    const what = this.ratios ? "Update ratios" : "Gradient norms";
+    return `${what} of ${this.rows.length} rows of layers over ${stepsWords(rows.step(rows.count - 1))} updates. ` +
+      "Arrow keys read values, Enter opens a module or draws a layer as a line, Space draws a module as a line, Escape goes back.";
   }
 
   private sized(width: number): CanvasRenderingContext2D | null {
     const scale = devicePixelRatio;
-    const [w, h] = [Math.round(width * scale), Math.round(HEIGHT * scale)];
+    const height = TOP + BOTTOM + this.height();
+    const [w, h] = [Math.round(width * scale), Math.round(height * scale)];
     if (this.canvas.width !== w || this.canvas.height !== h) {
       this.canvas.width = w;
       this.canvas.height = h;
       this.canvas.style.width = `${width}px`;
-      this.canvas.style.height = `${HEIGHT}px`;
+      this.canvas.style.height = `${height}px`;
     }
     const ctx = this.canvas.getContext("2d");
     ctx?.setTransform(scale, 0, 0, scale, 0, 0);
-    ctx?.clearRect(0, 0, width, HEIGHT);
+    ctx?.clearRect(0, 0, width, height);
     return ctx;
   }
 
-  /** The smallest and largest norm, eight decades apart at most: a gradient of zero must not flatten the rest. */
-  private range(): [number, number] {
-    const rows = this.store.heat.rows;
-    let [low, high] = [Infinity, 0];
-    for (let row = 0; row < rows.count; row += 1) {
-      for (let layer = 0; layer < rows.columns; layer += 1) {
-        const value = rows.at(row, layer);
-        if (!(value > 0) || !Number.isFinite(value)) continue;
-        low = Math.min(low, value);
-        high = Math.max(high, value);
-      }
-    }
-    if (high === 0) return [1e-3, 1];
-    return [Math.max(low, high / 10 ** MOST_DECADES), high > low ? high : low * 1.01];
+  private frame(ctx: CanvasRenderingContext2D, width: number): Frame {
+    const left = this.margins.left(ctx, this.rows.map((row) => this.label(row)), width);
+    return { left, top: TOP, width: width - left - RIGHT, height: this.height() };
   }
 
-  private frame(ctx: CanvasRenderingContext2D, layers: string[], width: number): Frame {
-    ctx.font = CANVAS_FONT;
-    const longest = Math.max(...layers.map((name) => ctx.measureText(name).width));
-    const left = Math.ceil(Math.min(longest + 8, Math.max(56, 0.32 * width)));
-    return { left, width: width - left - RIGHT, height: HEIGHT - TOP - BOTTOM };
+  private height(): number {
+    return Math.max(HEIGHT - TOP - BOTTOM, ROW * this.rows.length);
   }
 
-  /** One pixel a cell, stretched without smoothing. */
-  private cells(ctx: CanvasRenderingContext2D, frame: Frame, [low, high]: [number, number]): void {
-    const rows = this.store.heat.rows;
-    const image = new ImageData(rows.count, rows.columns);
-    const span = Math.log(high / low);
-    for (let row = 0; row < rows.count; row += 1) {
-      for (let layer = 0; layer < rows.columns; layer += 1) {
-        const value = rows.at(row, layer);
-        if (Number.isNaN(value)) continue;
-        const share = value > 0 ? Math.log(value / low) / span : 0;
-        const colour = Number.isFinite(value) ? viridis(share) : BAD;
-        image.data.set([...colour, 255], 4 * (layer * rows.count + row));
-      }
-    }
-    const small = new OffscreenCanvas(rows.count, rows.columns);
-    small.getContext("2d")?.putImageData(image, 0, 0);
-    ctx.imageSmoothingEnabled = false;
-    ctx.drawImage(small, frame.left, TOP, frame.width, frame.height);
+  private label(row: Row): string {
+    return this.named(row) + (many(row) ? " ▸" : "");
   }
 
-  private labels(ctx: CanvasRenderingContext2D, frame: Frame, layers: string[]): void {
-    const each = frame.height / layers.length;
-    const every = Math.ceil(13 / each);
-    ctx.textAlign = "right";
-    ctx.textBaseline = "middle";
-    layers.forEach((name, layer) => {
-      const chosen = layer === this.picked;
-      if (layer % every !== 0 && !chosen) return;
-      if (!chosen && this.picked !== null && Math.abs(layer - this.picked) < every) return;
-      ctx.fillStyle = chosen ? this.colours().found : this.colours().muted;
-      ctx.fillText(elide(ctx, name, frame.left - 8), frame.left - 6, TOP + (layer + 0.5) * each);
+  /** Its name within the module that is open. */
+  private named([name]: Row): string {
+    return relative(name, this.store.state.map?.path.at(-1)?.[0]);
+  }
+
+  /** Which stroke of the norm plot this row has; -1: none. */
+  private pickOf([, first, end]: Row): number {
+    return (this.store.state.picks ?? []).find((pick) => pick.first === first && pick.end === end)?.stroke ?? -1;
+  }
+
+  private labels(): Label[] {
+    const { muted } = this.colours();
+    return this.rows.map((row) => {
+      const pick = this.pickOf(row);
+      return { text: this.label(row), colour: pick < 0 ? muted : pickColour(this.colours(), pick), picked: pick >= 0 };
     });
   }
 
-  private axis(ctx: CanvasRenderingContext2D, frame: Frame): void {
-    const rows = this.store.heat.rows;
-    const end = rows.count * rows.width;
-    const foot = TOP + frame.height;
-    ctx.fillStyle = this.colours().muted;
-    ctx.textAlign = "center";
-    ctx.textBaseline = "top";
-    for (const step of niceTicks(rows.origin, rows.origin + end, Math.floor(frame.width / 80))) {
-      const x = frame.left + ((step - rows.origin + 0.5 * rows.width) / end) * frame.width;
-      if (x > frame.left + frame.width) continue;
-      ctx.fillText(stepsWords(step), Math.min(x, frame.left + frame.width - 8), foot + 5);
-    }
-    ctx.fillText("update", frame.left + frame.width / 2, foot + 20);
-  }
-
   private marks(ctx: CanvasRenderingContext2D, frame: Frame): void {
-    const rows = this.store.heat.rows;
-    const each = frame.height / rows.columns;
+    const each = frame.height / this.rows.length;
     const outline = (layer: number, colour: string) => {
       ctx.strokeStyle = colour;
       ctx.lineWidth = 1.5;
-      ctx.strokeRect(frame.left - 0.5, TOP + layer * each, frame.width + 1, each);
+      ctx.strokeRect(frame.left - 0.5, frame.top + layer * each, frame.width + 1, each);
     };
-    if (this.picked !== null) outline(this.picked, this.colours().found);
+    this.rows.forEach((row, layer) => {
+      const pick = this.pickOf(row);
+      if (pick >= 0) outline(layer, pickColour(this.colours(), pick));
+    });
+    this.firstBroken(ctx, frame, each);
     if (!this.cursor) return;
     outline(this.cursor.layer, this.colours().ink);
-    const x = frame.left + ((this.cursor.row + 0.5) / rows.count) * frame.width;
+    const x = frame.left + ((this.cursor.row + 0.5) / this.store.heat.rows.count) * frame.width;
     ctx.beginPath();
-    ctx.moveTo(x, TOP);
-    ctx.lineTo(x, TOP + frame.height);
+    ctx.moveTo(x, frame.top);
+    ctx.lineTo(x, frame.top + frame.height);
     ctx.stroke();
   }
 
-  private point(event: PointerEvent): void {
+  /** A pointer from above to where something was first not finite, and a ring round the layer, where one is known. */
+  private firstBroken(ctx: CanvasRenderingContext2D, frame: Frame, each: number): void {
+    const { broken } = this.store.state;
+    if (!broken) return;
+    const x = Math.min(Math.max(across(frame, this.store.heat.rows, broken.step), frame.left), frame.left + frame.width);
+    ctx.fillStyle = this.colours().bad;
+    ctx.strokeStyle = this.colours().paper;
+    ctx.lineWidth = 1.5;
+    ctx.beginPath();
+    ctx.moveTo(x - 5, frame.top - 1);
+    ctx.lineTo(x + 5, frame.top - 1);
+    ctx.lineTo(x, frame.top + 7);
+    ctx.closePath();
+    ctx.stroke();
+    ctx.fill();
+    const { place } = broken;
+    const layer = place === null ? -1 : this.rows.findIndex(([, first, end]) => first <= place && place < end);
+    if (layer < 0) return;
+    for (const [wide, colour] of [[4, this.colours().paper], [2, this.colours().bad]] as const) {
+      ctx.lineWidth = wide;
+      ctx.strokeStyle = colour;
+      ctx.beginPath();
+      ctx.arc(x, frame.top + (layer + 0.5) * each, 6, 0, 2 * Math.PI);
+      ctx.stroke();
+    }
+  }
+
+  private within(row: number, layer: number): Cursor {
+    const clamp = (value: number, count: number) => Math.min(Math.max(value, 0), count - 1);
+    return { row: clamp(row, this.store.heat.rows.count), layer: clamp(layer, this.rows.length) };
+  }
+
+  private point(event: PointerEvent | MouseEvent): void {
     const rows = this.store.heat.rows;
     const ctx = this.canvas.getContext("2d");
     if (!ctx || rows.count === 0) return;
-    const frame = this.frame(ctx, this.store.state.layers ?? [], this.card.body.clientWidth);
+    const frame = this.frame(ctx, this.card.body.clientWidth);
     const row = Math.floor(((event.offsetX - frame.left) / frame.width) * rows.count);
-    const layer = Math.floor(((event.offsetY - TOP) / frame.height) * rows.columns);
+    const layer = Math.floor(((event.offsetY - frame.top) / frame.height) * rows.columns);
     const inside = layer >= 0 && layer < rows.columns && row < rows.count;
     this.moveTo(inside ? { row: Math.max(row, 0), layer } : null);
   }
 
-  private moveTo(cursor: { row: number; layer: number } | null): void {
+  private moveTo(cursor: Cursor | null): void {
     this.cursor = cursor;
-    const rows = this.store.heat.rows;
-    if (cursor) {
-      const value = rows.at(cursor.row, cursor.layer);
-      const words = Number.isNaN(value) ? "no value" : Number.isFinite(value) ? number(value) : "not finite";
-      const name = this.store.state.layers?.[cursor.layer] ?? "";
-      say(this.readout, `${name} · update ${stepsWords(Math.round(rows.step(cursor.row)))} · ${words}`);
-    }
     this.readout.classList.toggle("wb-shown", cursor !== null);
     this.draw();
   }
 
-  private choose(layer: number | null = this.cursor?.layer ?? null): void {
-    this.picked = layer === this.picked ? null : layer;
-    this.pick(this.picked);
-    this.draw();
+  /** What lies under the cursor, in words. */
+  private read(cursor: Cursor): void {
+    this.cursor = cursor;
+    const rows = this.store.heat.rows;
+    const row = this.rows[cursor.layer];
+    if (!row) return;
+    const value = rows.at(cursor.row, cursor.layer);
+    const words = Number.isNaN(value) ? "no value" : Number.isFinite(value) ? number(value) : "not finite";
+    const largest = many(row) ? ` (largest of ${row[2] - row[1]})` : "";
+    say(this.readout, `${this.named(row)} · ${words}${largest} · update ${stepsWords(Math.round(rows.step(cursor.row)))}`);
+  }
+
+  private clicked(event: MouseEvent): void {
+    this.point(event);
+    if (this.cursor) this.choose(this.cursor.layer, event.shiftKey);
+  }
+
+  /** Open a module; draw a layer as a line, or no more (`asLine`: a module too). */
+  private choose(layer: number, asLine: boolean): void {
+    const row = this.rows[layer];
+    if (!row) return;
+    const [, first, end] = row;
+    this.store.request(many(row) && !asLine ? "open_group" : "pick_layer", { first, end });
   }
 
   private pressed(event: KeyboardEvent): void {
-    const rows = this.store.heat.rows;
-    const at = this.cursor ?? { row: rows.count - 1, layer: 0 };
+    const last = this.store.heat.rows.count - 1;
+    const at = this.cursor ?? { row: last, layer: 0 };
     const leap = event.shiftKey ? 10 : 1;
     const moves: Record<string, [number, number]> = {
-      ArrowLeft: [-leap, 0], ArrowRight: [leap, 0], ArrowUp: [0, -1], ArrowDown: [0, 1],
+      ArrowLeft: [-leap, 0], ArrowRight: [leap, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], Home: [-last, 0], End: [last, 0],
     };
     const move = moves[event.key];
-    if (move) {
-      const clamp = (value: number, count: number) => Math.min(Math.max(value, 0), count - 1);
-      this.moveTo({ row: clamp(at.row + move[0], rows.count), layer: clamp(at.layer + move[1], rows.columns) });
-    } else if (event.key === "Enter" || event.key === " ") this.choose(at.layer);
-    else if (event.key === "Escape") this.moveTo(null);
+    const open = this.store.state.map?.path.length ?? 0;
+    if (move) this.moveTo(this.within(at.row + move[0], at.layer + move[1]));
+    else if (event.key === "Enter" || event.key === " ") this.choose(at.layer, event.key === " ");
+    else if (event.key === "Escape" && open) this.store.request("close_group", { depth: open - 1 });
+    else if (event.key === "Escape" && this.cursor) this.moveTo(null);
     else return;
     event.preventDefault();
     event.stopPropagation(); // the notebook has commands on these keys
   }
 }
 
-function elide(ctx: CanvasRenderingContext2D, name: string, room: number): string {
-  if (ctx.measureText(name).width <= room) return name;
-  let kept = name;
-  // The end tells layers apart better than the start.
-  while (kept.length > 1 && ctx.measureText(`…${kept}`).width > room) kept = kept.slice(1);
-  return `…${kept}`;
+function many([, first, end]: Row): boolean {
+  return end - first > 1;
 }
 
-function niceTicks(low: number, high: number, most: number): number[] {
-  const rough = (high - low) / Math.max(1, most);
-  const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));
-  const step = Math.max(1, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? rough);
-  const out: number[] = [];
-  for (let tick = Math.ceil(low / step) * step; tick < high; tick += step) out.push(tick);
-  return out;
+/** To 1, 2 or 5 of a decade: a range that moves with every update would have every cell coloured again. */
+function roundedUp(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return ([1, 2, 5, 10].find((digit) => digit * power >= value * 0.999) ?? 10) * power;
+}
+
+function roundedDown(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return ([5, 2, 1].find((digit) => digit * power <= value * 1.001) ?? 1) * power;
 }

@@ -2,7 +2,10 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./live.css";
+import "./gradients.css";
 import "./panel.css";
+import "./runs.css";
+import "./search.css";
 import type { AnyModel } from "./anywidget";
 import { Store } from "./store";
 import { show } from "./view";

@@ -5,6 +5,8 @@ import { Card } from "./card";
 import { el } from "./dom";
 import { number, rate, steps as stepsWords, tick } from "./format";
 import { baseOptions, CANVAS_FONT, followWidth, logSplits, quantile, rangeOf, type PaletteOf } from "./plot";
+import { PastRuns } from "./pastruns";
+import { RateStrip } from "./ratestrip";
 import type { Store } from "./store";
 
 // Columns of "fit", in the order of workbench/ui/training.py.
@@ -16,6 +18,8 @@ export class Loss {
   readonly card = new Card("Loss", "Press Fit: training and validation loss appear here.", "loss");
   private plot: uPlot | null = null;
   private log = false;
+  private readonly past: PastRuns;
+  private readonly strip: RateStrip;
   private readonly close: () => void;
 
   constructor(
@@ -23,15 +27,22 @@ export class Loss {
     private readonly colours: PaletteOf,
     private readonly sync: string,
   ) {
-    const button = el("button", "wb-tool", "log", { type: "button", "aria-pressed": "false", title: "Logarithmic loss axis" });
-    button.addEventListener("click", () => {
-      this.log = !this.log;
-      button.setAttribute("aria-pressed", String(this.log));
-      this.plot?.destroy();
-      this.plot = null;
-      this.draw();
-    });
-    this.card.tools.append(button);
+    this.past = new PastRuns(store, colours);
+    this.strip = new RateStrip(store, colours, sync);
+    this.card.body.after(this.strip.root);
+    this.card.tools.append(
+      toggle("past runs", "The last fits of this model behind this one", true, (on) => {
+        this.past.shown = on;
+        this.draw();
+      }),
+      toggle("lr", "The learning rate of each optimizer, below", false, (on) => this.strip.show(on)),
+      toggle("log", "Logarithmic loss axis", false, (on) => {
+        this.log = on;
+        this.plot?.destroy();
+        this.plot = null;
+        this.draw();
+      }),
+    );
     this.key("val", "");
     this.close = followWidth(this.card.body, () => this.plot);
   }
@@ -41,18 +52,22 @@ export class Loss {
     this.card.empty = rows.count === 0;
     if (rows.count === 0) return;
     this.key(this.store.state.val?.name ?? "val", this.store.state.val?.averaged ?? "");
-    const data = [rows.steps(), ...[LOSS_HIGH, LOSS_LOW, SMOOTH].map((c) => rows.column(c))] as uPlot.AlignedData;
+    this.past.read();
+    const data = [rows.steps(), ...[LOSS_HIGH, LOSS_LOW, SMOOTH].map((c) => rows.line(c))] as uPlot.AlignedData;
     if (this.plot) this.plot.setData(data);
     else this.make(data);
+    this.strip.draw();
     this.read();
   }
 
   redraw(): void {
     this.plot?.redraw(false);
+    this.strip.redraw();
   }
 
   destroy(): void {
     this.close();
+    this.strip.destroy();
     this.plot?.destroy();
   }
 
@@ -90,7 +105,7 @@ export class Loss {
       axes: [x, { ...y, ...(this.log ? logAxis : {}), values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) }],
       series: [{}, faint, unseen, { stroke: () => this.colours().line, width: 2, points: { show: false } }],
       bands: [{ series: [1, 2], fill: () => this.colours().faint }],
-      hooks: { draw: [(u) => this.validation(u, VAL), (u) => this.validation(u, AVERAGED), (u) => this.broken(u), (u) => drawChanges(u, this.store, this.colours)], setCursor: [() => this.read()] },
+      hooks: { drawAxes: [(u) => this.past.draw(u)], draw: [(u) => this.validation(u, VAL), (u) => this.validation(u, AVERAGED), (u) => this.broken(u), (u) => drawChanges(u, this.store, this.colours)], setCursor: [() => this.read()] },
     };
     this.plot = new uPlot(options, data, this.card.body);
   }
@@ -99,7 +114,7 @@ export class Loss {
   private range(): [number, number] {
     const rows = this.store.fit.rows;
     const high = rows.column(LOSS_HIGH);
-    const values = [...rows.column(SMOOTH), ...this.store.val.rows.column(VAL), ...this.store.val.rows.column(AVERAGED), quantile(high, 0.98), ...high.slice(0, 1), quantile(rows.column(LOSS_LOW), 0.005)];
+    const values = [...rows.column(SMOOTH), ...this.store.val.rows.column(VAL), ...this.store.val.rows.column(AVERAGED), quantile(high, 0.98), ...high.slice(0, 1), quantile(rows.column(LOSS_LOW), 0.005), ...this.past.values(rows.step(rows.count - 1))];
     if (!this.log) return rangeOf(values);
     const [low, top] = rangeOf(values.filter((v) => v > 0).map(Math.log10));
     return [10 ** low, 10 ** top];
@@ -157,6 +172,7 @@ export class Loss {
     this.card.setValue("raw", spread ? `${number(low)} to ${number(high)}` : number(high));
     this.card.setValue("smooth", number(rows.at(i, SMOOTH)));
     this.card.setValue("lr", rate(rows.at(i, RATE)) + (hovered == null ? "" : ` at update ${stepsWords(rows.step(i))}`));
+    this.card.setCaption(this.past.words(hovered == null ? null : rows.step(i)));
     this.keyed.forEach((name, k) => this.card.setValue(name, number(this.validationAt(rows.step(i) + rows.width, VAL + k))));
   }
 
@@ -166,6 +182,16 @@ export class Loss {
     for (let i = 0; i < val.count && val.at(i, 0) <= step; i += 1) found = val.at(i, column);
     return found;
   }
+}
+
+function toggle(text: string, title: string, on: boolean, set: (on: boolean) => void): HTMLButtonElement {
+  const button = el("button", "wb-tool", text, { type: "button", "aria-pressed": String(on), title });
+  button.addEventListener("click", () => {
+    const now = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(now));
+    set(now);
+  });
+  return button;
 }
 
 /** Dotted lines where something was changed while the run went on, with what it was. */

@@ -1,18 +1,22 @@
-// The total gradient norm, the clip line of the run, the clip value you chose, and one layer where one is picked.
+// The total gradient norm, the clip line of the run, the clip value you chose and one that the norms suggest, picked layers.
 
 import uPlot from "uplot";
 import { Card } from "./card";
 import { Choice } from "./choice";
+import { el, say } from "./dom";
 import { number, rate, tick } from "./format";
 import { Handle } from "./handle";
-import { CLIPPED, drawChanges, NORM_HIGH, NORM_LOW, NORM_MEAN, NORM_SMOOTH } from "./loss";
+import { BAD, CLIPPED, drawChanges, NORM_HIGH, NORM_LOW, NORM_MEAN, NORM_SMOOTH } from "./loss";
+import { Picks } from "./picks";
 import { baseOptions, followWidth, logSplits, type PaletteOf } from "./plot";
 import type { Store } from "./store";
 
 export class Norm {
   readonly card = new Card("Total gradient norm", "During a fit the total gradient norm and the clip line appear here.", "norm");
   private plot: uPlot | null = null;
-  private layer: number | null = null;
+  private readonly picks: Picks;
+  private readonly advice = el("span", "wb-advice");
+  private readonly use = el("button", "wb-tool", "", { type: "button" });
   private readonly handle: Handle;
   private readonly close: () => void;
 
@@ -22,15 +26,20 @@ export class Norm {
     private readonly sync: string,
   ) {
     this.handle = new Handle("y", new Choice(store.model, "clip"), "Chosen clip value", () => {});
-    this.key();
+    this.picks = new Picks(store, colours);
+    this.card.setKey([
+      { name: "total", swatch: "faint" },
+      { name: "smooth", swatch: "line" },
+      { name: "clip line", swatch: "clip" },
+    ]);
+    this.advice.append(el("span", "", "suggested clip value"), this.use);
+    this.use.addEventListener("click", () => {
+      const { suggested } = store.state.norm ?? {};
+      if (suggested) store.request("use_clip", { value: suggested });
+    });
+    this.card.body.after(this.picks.root);
+    this.card.foot.append(this.advice);
     this.close = followWidth(this.card.body, () => this.plot);
-  }
-
-  /** Show one layer's norm too (null: none). */
-  pick(layer: number | null): void {
-    this.layer = layer;
-    this.key();
-    this.draw();
   }
 
   draw(): void {
@@ -38,15 +47,16 @@ export class Norm {
     const some = rows.column(NORM_MEAN).some(Number.isFinite);
     this.card.empty = !some;
     if (!some) return;
-    const columns = [NORM_HIGH, NORM_LOW, NORM_SMOOTH].map((c) => rows.column(c).map(positive));
-    const data = [rows.steps(), ...columns] as uPlot.AlignedData;
+    const data = [rows.steps(), ...[NORM_HIGH, NORM_LOW, NORM_SMOOTH].map((c) => rows.line(c, true))] as uPlot.AlignedData;
     if (this.plot) this.plot.setData(data);
     else this.make(data);
     this.card.setCaption(this.store.state.norm?.caption ?? "");
+    this.advise();
     this.read();
   }
 
   move(): void {
+    this.advise();
     this.plot?.redraw(true); // the scale makes room for the chosen line
   }
 
@@ -59,14 +69,15 @@ export class Norm {
     this.plot?.destroy();
   }
 
-  private key(): void {
-    const name = this.layer === null ? null : (this.store.state.layers?.[this.layer] ?? null);
-    this.card.setKey([
-      { name: "total", swatch: "faint" },
-      { name: "smooth", swatch: "line" },
-      { name: "clip line", swatch: "clip" },
-      ...(name === null ? [] : [{ name, swatch: "found" }]),
-    ]);
+  /** A clip value from the norms seen, until it is the chosen one. */
+  private advise(): void {
+    const { suggested } = this.store.state.norm ?? {};
+    const chosen = Number(this.store.model.get("clip"));
+    const some = suggested != null && rate(suggested) !== rate(chosen);
+    this.advice.hidden = !some;
+    if (!some) return;
+    say(this.use, `Use ${rate(suggested)}`);
+    this.use.title = `Nine of ten of the last norms lie below ${rate(suggested)}: clipping there cuts the tail and leaves the rest alone`;
   }
 
   private make(data: uPlot.AlignedData): void {
@@ -92,7 +103,7 @@ export class Norm {
       series: [{}, faint, unseen, { stroke: () => this.colours().line, width: 2, points: { show: false } }],
       bands: [{ series: [1, 2], fill: () => this.colours().faint }],
       hooks: {
-        draw: [(u) => this.layerLine(u), (u) => this.clipLine(u), (u) => drawChanges(u, this.store, this.colours), () => this.handle.place()],
+        draw: [(u) => this.picks.lines(u), (u) => this.clipLine(u), (u) => drawChanges(u, this.store, this.colours), () => this.handle.place()],
         setCursor: [() => this.read()],
       },
     };
@@ -105,44 +116,23 @@ export class Norm {
     return (this.store.state.clips ?? []).map(([step, clip]) => [step, clip ?? NaN]);
   }
 
+  /** All there is, eight decades at most. */
   private range(): [number, number] {
     const rows = this.store.fit.rows;
-    const chosen = Number(this.store.model.get("clip"));
-    const values = [...rows.column(NORM_HIGH), ...rows.column(NORM_LOW), ...this.clips().map(([, v]) => v), chosen, ...this.layerValues()];
-    const logs = values.filter((v) => v > 0 && Number.isFinite(v)).map(Math.log10);
-    if (!logs.length) return [0.1, 10];
-    const [low, high] = [Math.min(...logs), Math.max(...logs)];
-    const air = Math.max((high - low) * 0.08, 0.05);
-    return [10 ** Math.max(low - air, high - 8), 10 ** (high + air)];
-  }
-
-  private layerValues(): number[] {
-    const { heat } = this.store;
-    return this.layer === null || this.layer >= heat.rows.columns ? [] : heat.rows.column(this.layer);
-  }
-
-  private layerLine(plot: uPlot): void {
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    ctx.strokeStyle = this.colours().found;
-    ctx.lineWidth = 1.5 * devicePixelRatio;
-    ctx.beginPath();
-    let pen = false;
-    this.layerValues().forEach((value, i) => {
-      if (!(value > 0) || !Number.isFinite(value)) {
-        pen = false;
-        return;
-      }
-      const [x, y] = [plot.valToPos(this.store.heat.rows.step(i), "x", true), plot.valToPos(value, "y", true)];
-      if (pen) ctx.lineTo(x, y);
-      else ctx.moveTo(x, y);
-      pen = true;
-    });
-    ctx.stroke();
-    ctx.restore();
+    let [low, high] = [Infinity, 0];
+    const hold = (value: number) => {
+      if (!(value > 0) || value === Infinity) return;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    };
+    rows.column(NORM_HIGH).forEach(hold);
+    rows.column(NORM_LOW).forEach(hold);
+    this.clips().forEach(([, clip]) => hold(clip));
+    hold(Number(this.store.model.get("clip")));
+    for (const value of this.picks.values()) hold(value);
+    if (high === 0) return [0.1, 10];
+    const air = 10 ** Math.max(Math.log10(high / low) * 0.08, 0.05);
+    return [Math.max(low / air, high / 1e8), high * air];
   }
 
   /** The clip value that held, step by step. */
@@ -175,14 +165,12 @@ export class Norm {
     const i = hovered ?? rows.count - 1;
     const share = rows.at(i, CLIPPED);
     const spread = rows.width > 1 ? ` (${number(rows.at(i, NORM_LOW))} to ${number(rows.at(i, NORM_HIGH))})` : "";
-    this.card.setValue("total", number(rows.at(i, NORM_MEAN)) + (hovered == null ? "" : spread));
+    const broken = rows.at(i, BAD) > 0 && !Number.isFinite(rows.at(i, NORM_MEAN));
+    this.card.setValue("total", broken ? "not finite" : number(rows.at(i, NORM_MEAN)) + (hovered == null ? "" : spread));
     this.card.setValue("smooth", number(rows.at(i, NORM_SMOOTH)));
+    this.picks.draw(hovered == null ? null : rows.step(i));
     const clip = this.clips().filter(([step]) => step <= rows.step(i)).at(-1)?.[1] ?? NaN;
     const clipped = hovered != null && share > 0 ? (rows.width > 1 ? ` · ${Math.round(100 * share)}% clipped` : " · clipped") : "";
     this.card.setValue("clip line", (clip > 0 ? rate(clip) : "off") + clipped);
   }
-}
-
-function positive(value: number): number | null {
-  return value > 0 ? value : null;
 }

@@ -16,13 +16,19 @@ export class ProgressLine {
   private readonly doing = el("strong", "", "Ready");
   private readonly words = el("span", "wb-words", "Nothing has run yet.");
   private readonly values = el("span", "wb-values");
+  private readonly memory = el("span", "wb-memory");
+  private readonly used = el("i");
+  private readonly usedWords = el("span");
   private readonly fill = el("i");
   private readonly bar = el("div", "wb-progress-bar", "", { role: "progressbar", "aria-label": "Progress" });
   private readonly spoken = el("div", "wb-spoken", "", { role: "status", "aria-live": "polite" });
 
   constructor(private readonly store: Store) {
     const line = el("div", "wb-progress-line");
-    line.append(this.dot, this.doing, this.words, this.values);
+    const track = el("span", "wb-memory-bar", "", { "aria-hidden": "true" });
+    track.append(this.used);
+    this.memory.append(el("span", "", "mem"), track, this.usedWords);
+    line.append(this.dot, this.doing, this.words, this.values, this.memory);
     this.bar.append(this.fill);
     this.root.append(line, this.bar, this.spoken);
   }
@@ -30,6 +36,7 @@ export class ProgressLine {
   draw(): void {
     const { progress, said } = this.store.state;
     if (said) say(this.spoken, said);
+    this.drawMemory();
     if (!progress) return;
     const { status, total, done } = progress;
     this.root.dataset["status"] = status;
@@ -47,5 +54,15 @@ export class ProgressLine {
     this.fill.style.width = `${100 * share}%`;
     this.bar.setAttribute("aria-valuenow", String(Math.round(100 * share)));
     this.bar.classList.toggle("wb-unknown", status === "running" && !total);
+  }
+
+  private drawMemory(): void {
+    const memory = this.store.state.memory ?? null;
+    this.memory.hidden = memory === null;
+    if (memory === null) return;
+    const share = memory.of ? Math.min(1, memory.used / memory.of) : 0;
+    this.used.style.width = `${100 * share}%`;
+    this.memory.classList.toggle("wb-tight", share > 0.9);
+    say(this.usedWords, memory.words);
   }
 }

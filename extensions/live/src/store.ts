@@ -4,7 +4,7 @@ import type { AnyModel } from "./anywidget";
 import { Table } from "./table";
 import { isDraw, type State } from "./wire";
 
-export type Topic = keyof State | "fit" | "val" | "curve" | "heat" | "marker" | "clip";
+export type Topic = keyof State | "fit" | "val" | "curve" | "earlier" | "heat" | "picked" | "marker" | "clip";
 type Listener = (topics: ReadonlySet<Topic>) => void;
 
 const ASK_AGAIN_MS = 2000;
@@ -14,7 +14,12 @@ export class Store {
   readonly fit = new Table();
   readonly val = new Table();
   readonly curve = new Table();
+  readonly earlier = new Table();
   readonly heat = new Table();
+  readonly picked = new Table();
+  readonly rates = new Table();
+  readonly past = new Table();
+  readonly compared = new Table();
   private listeners = new Set<Listener>();
   private readonly missing = new Set<string>(); // channels that lack rows
   private asked = 0;

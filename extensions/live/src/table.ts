@@ -1,12 +1,27 @@
 // Rows of float32 as they arrive. A new generation is kept aside until it is whole, so that nothing flickers.
+//
+// Plots ask for whole columns ten times a second: each column is kept, and only rows that have changed are read again.
 
 import type { Part } from "./wire";
+
+type Value = number | null;
+
+interface Kept<T> {
+  values: T[];
+  seen: number;
+}
 
 export class Rows {
   count = 0;
   origin = 0;
   width = 1;
+  /** Which view of a wider table the columns are; 0 where there is but one. */
+  view = 0;
+  /** Counts the changes: what was drawn of an earlier one is brought up to date from `changedSince` on. */
+  edit = 0;
   private data = new Float32Array(0);
+  private edits = new Float64Array(0); // the last one of each row; it never falls from row to row
+  private readonly kept = new Map<string, Kept<Value>>();
 
   constructor(
     readonly generation: number,
@@ -17,20 +32,39 @@ export class Rows {
   splice(start: number, rows: Float32Array): void {
     const end = start * this.columns + rows.length;
     if (end > this.data.length) {
-      const larger = new Float32Array(Math.max(end, 2 * this.data.length));
-      larger.set(this.data);
-      this.data = larger;
+      const room = Math.max(end, 2 * this.data.length);
+      this.data = grown(this.data, new Float32Array(room));
+      this.edits = grown(this.edits, new Float64Array(Math.ceil(room / this.columns)));
     }
     this.data.set(rows, start * this.columns);
     this.count = end / this.columns;
+    this.edit += 1;
+    this.edits.fill(this.edit, start, this.count);
   }
 
   at(row: number, column: number): number {
     return this.data[row * this.columns + column] ?? NaN;
   }
 
+  /** The first row that has changed since edit `seen`; `count` where none has. */
+  changedSince(seen: number): number {
+    let row = this.count;
+    while (row > 0 && (this.edits[row - 1] as number) > seen) row -= 1;
+    return row;
+  }
+
+  /** One column, NaN where there is no value. The array is the same every time: it is not to be changed or held. */
   column(index: number): number[] {
-    return Array.from({ length: this.count }, (_, row) => this.at(row, index));
+    return this.upToDate(`v${index}`, (row) => this.at(row, index)) as number[];
+  }
+
+  /** The same as uPlot takes it: null where there is no value, or none that a logarithmic axis has (`positive`). */
+  line(index: number, positive = false): Value[] {
+    const low = positive ? 0 : -Infinity;
+    return this.upToDate(positive ? `p${index}` : `l${index}`, (row) => {
+      const value = this.at(row, index);
+      return value > low && value < Infinity ? value : null;
+    });
   }
 
   /** The update at the middle of bucket `row` (the update itself where a bucket holds one). */
@@ -39,8 +73,23 @@ export class Rows {
   }
 
   steps(): number[] {
-    return Array.from({ length: this.count }, (_, row) => this.step(row));
+    return this.upToDate("steps", (row) => this.step(row)) as number[];
   }
+
+  private upToDate(name: string, read: (row: number) => Value): Value[] {
+    let kept = this.kept.get(name);
+    if (!kept) this.kept.set(name, (kept = { values: [], seen: 0 }));
+    const { values } = kept;
+    for (let row = Math.min(this.changedSince(kept.seen), values.length); row < this.count; row += 1) values[row] = read(row);
+    values.length = this.count;
+    kept.seen = this.edit;
+    return values;
+  }
+}
+
+function grown<T extends Float32Array | Float64Array>(old: T, larger: T): T {
+  larger.set(old);
+  return larger;
 }
 
 export class Table {
@@ -58,6 +107,7 @@ export class Table {
     target.splice(part.start, data);
     target.origin = part.origin ?? 0;
     target.width = part.width ?? 1;
+    target.view = part.view ?? 0;
     if (target === this.staged && !part.more) {
       this.rows = target;
       this.staged = null;

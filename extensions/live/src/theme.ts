@@ -13,10 +13,16 @@ export interface Palette {
   chosen: string;
   clip: string;
   bad: string;
+  pick0: string;
+  pick1: string;
+  pick2: string;
+  pick3: string;
+  pick4: string;
 }
 
 const NAMES: (keyof Palette)[] = [
   "ink", "muted", "grid", "paper", "line", "faint", "dots", "val", "found", "chosen", "clip", "bad",
+  "pick0", "pick1", "pick2", "pick3", "pick4",
 ];
 
 export function readPalette(root: HTMLElement): Palette {
@@ -44,6 +50,11 @@ export function watchTheme(changed: () => void): () => void {
     observer.disconnect();
     media.removeEventListener("change", soon);
   };
+}
+
+/** The colour of the line of a picked layer, by its place among them. */
+export function pickColour(palette: Palette, pick: number): string {
+  return [palette.pick0, palette.pick1, palette.pick2, palette.pick3, palette.pick4][pick % 5] as string;
 }
 
 type Colour = [number, number, number];

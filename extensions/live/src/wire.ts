@@ -9,24 +9,47 @@ export interface Part {
   more: boolean;
   origin?: number;
   width?: number;
+  view?: number;
 }
 
 export interface Suggestion {
   name: string;
-  lr: number;
+  lr: number | null; // null: this rule found none, and why
   why: string;
+}
+
+/** A parameter group: its rate as a multiple of the setting. */
+export interface Group {
+  name: string;
+  ratio: number;
+}
+
+/** What the curve is of; of an optimizer that was not swept yet only its number. */
+export interface Swept {
+  optimizer: number;
+  run?: string;
+  low?: number | null;
+  high?: number | null;
+  groups?: Group[];
+  whose?: string;
 }
 
 export interface Curve {
   suggestion: number | null;
+  diverged: number | null;
   ended: string;
   notes: string[];
+  doubts: string[];
   suggestions: Suggestion[];
 }
 
-export interface Trial {
+export interface Sized {
   size: number;
-  ok: boolean;
+  batches: number | null; // so many make the samples of an update, where these are kept
+}
+
+export interface Trial extends Sized {
+  state: "fits" | "memory" | "error";
   rate: number | null;
   rate_words: string;
   peak: number | null;
@@ -44,18 +67,71 @@ export interface Progress {
   ended: string;
 }
 
+/** A row of the heat map: its name, and the first of its layers and the one behind the last. */
+export type Row = [name: string, first: number, end: number];
+
+/** A row that has a line: which stroke, its last value (the largest of a module), and its share of the total. */
+export interface Pick {
+  stroke: number;
+  name: string;
+  first: number;
+  end: number;
+  value: number | null;
+  share: number | null;
+}
+
+/** A fit in the table of runs, in the words of workbench/ui/runs_table.py. */
+export interface RunRow {
+  run: string;
+  status: string;
+  from: string;
+  loss: string;
+  metric: string;
+  value: string;
+  cells: string[];
+  step: number;
+  time: string;
+  created: number;
+  spark: number[];
+  dots: [number, number][];
+}
+
+export interface Finding {
+  level: "error" | "warning" | "info";
+  text: string;
+  remedy: string;
+}
+
 export interface State {
-  layers?: string[];
+  runs?: { columns: string[]; rows: RunRow[]; more: number };
+  past?: { run: string; words: string }[];
+  compared?: { runs: string[]; rows: string[][]; metric: string } | null;
+  opened?: { run: string } | null;
+  rates?: string[];
+  health?: Finding[];
+  map?: { shown: "norm" | "ratio"; view: number; rows: Row[]; path: Row[]; merged: number };
+  picks?: Pick[];
+  /** Where a loss or a gradient was first not finite; `place`: the layer, where one is known. */
+  broken?: { step: number; place: number | null; words: string } | null;
+  /** Whether update ratios are measured, and where there are none, why. */
+  ratios?: { on: boolean; words: string };
   changes?: [number, string][];
   clips?: [number, number | null][];
-  norm?: { caption: string; by_norm: boolean };
+  norm?: { caption: string; by_norm: boolean; suggested: number | null };
   val?: { name: string; averaged: string };
   curve?: Curve | null;
+  swept?: Swept;
+  earlier_curves?: { run: string; suggestion: number | null }[];
   trials?: Trial[];
+  trying?: Sized | null;
+  room?: { bytes: number; words: string } | null;
+  chosen?: Sized;
   search?: { best: number | null; largest: number | null; ended: string } | null;
   progress?: Progress;
   said?: string;
   code?: string;
+  memory?: { used: number; of: number | null; words: string } | null;
+  script?: { run: string; parts: number; lines: number } | null; // its text lies in "script.0", "script.1", …
 }
 
 export interface Draw {

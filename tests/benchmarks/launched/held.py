@@ -15,7 +15,10 @@ MIB = 2**20
 
 @dataclass
 class Held:
-    """MiB of one process. Proportional: a page that n processes have counts 1/n for each."""
+    """MiB of one process. Proportional: a page that n processes have counts 1/n for each.
+
+    Pages of files (libraries) are left out there: how many processes have them hangs on what else the machine does.
+    """
 
     proportional: float = 0.0
     private: float = 0.0
@@ -30,7 +33,7 @@ def held(pid: int) -> Held:
         name, value = line.split(":")
         found[name] = int(value.split()[0]) / 1024
     private = found["Private_Clean"] + found["Private_Dirty"] + found["Private_Hugetlb"]
-    return Held(found["Pss"], private, found["Pss_Shmem"], _segments(pid))
+    return Held(found["Pss_Anon"] + found["Pss_Shmem"], private, found["Pss_Shmem"], _segments(pid))
 
 
 def _segments(pid: int) -> dict[int, float]:

@@ -22,14 +22,15 @@ def at(place: str, *, wait: bool = False) -> None:
         sys.stdin.readline()
 
 
-def memory(launcher: str, kind: str, size: float, ranks: int, workers: int) -> None:
+def memory(launcher: str, kind: str, size: float, ranks: int, workers: int, batch: int) -> None:
     """A job of two epochs whose ranks wait at its last update."""
     LAUNCHERS[launcher](Job(data(kind, 0 if kind != "list" else 4000), batch_size(kind), 1, ranks))  # what it imports
     at("before the data", wait=True)
     train = data(kind, size)
     at("with the data", wait=True)
-    batches = len(train) // batch_size(kind) // ranks  # type: ignore[arg-type]
-    start = LAUNCHERS[launcher](Job(train, batch_size(kind), 2, ranks, workers, gate_at=2 * batches))
+    size_of_batch = batch or batch_size(kind)
+    batches = len(train) // size_of_batch // ranks  # type: ignore[arg-type]
+    start = LAUNCHERS[launcher](Job(train, size_of_batch, 2, ranks, workers, gate_at=2 * batches))
     start()
     at("done")
 
@@ -53,11 +54,12 @@ def main() -> None:
     parser.add_argument("--size", type=float, default=0.0)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--times", type=int, default=1)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     if given.what == "memory":
-        memory(given.launcher, given.kind, given.size, given.ranks, given.workers)
+        memory(given.launcher, given.kind, given.size, given.ranks, given.workers, given.batch)
     else:
         start(given.launcher, given.ranks, given.times)
 

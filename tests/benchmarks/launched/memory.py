@@ -16,8 +16,8 @@ from typing import IO
 
 import psutil
 
-from tests.benchmarks.launched.held import Held, family, in_all, of
-from tests.benchmarks.launched.problems import GATE
+from tests.benchmarks.launched.held import Held, family, held, in_all, of
+from tests.benchmarks.launched.problems import GATE, LIST_BATCH
 
 TINY = {"tensor": 0.0, "array": 0.0, "list": 4000.0}
 """Of each kind, what is next to nothing: what a job takes then is not the data's."""
@@ -31,6 +31,8 @@ class Case:
     size: float
     ranks: int = 2
     workers: int = 0
+    batch: int = 0
+    """Samples of one; 0: as is usual for the kind."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,6 @@ class Measured:
     kernel: Held
     ranks: list[Held]
     workers: list[Held]
-    before: float
-    """All processes of the kernel, before the data were there."""
     whole: float
     """All processes now."""
     peak: float
@@ -70,7 +70,7 @@ def measure(case: Case) -> Measured:
 def _start(case: Case, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "tests.benchmarks.launched.kernel", "memory", case.launcher, "--kind", case.kind,
-        "--size", str(case.size), "--ranks", str(case.ranks), "--workers", str(case.workers),
+        "--size", str(case.size), "--ranks", str(case.ranks), "--workers", str(case.workers), "--batch", str(case.batch),
     ]  # fmt: skip
     environment = os.environ | {GATE: str(folder), "RANKS_MARKS": str(folder / "marks"), "RANKS_ROOT": str(folder / "runs"), "TQDM_DISABLE": "1"}
     pipe = subprocess.PIPE
@@ -79,10 +79,11 @@ def _start(case: Case, folder: Path, errors: IO[str]) -> subprocess.Popen[str]:
 
 def _follow(case: Case, kernel: subprocess.Popen[str], folder: Path) -> Measured:
     _until(kernel, "before the data")
-    before = _at_rest(kernel.pid)
+    _wait_for_rest(kernel.pid)
+    before = held(kernel.pid).proportional
     _go_on(kernel)
     _until(kernel, "with the data")
-    data = _at_rest(kernel.pid) - before
+    data = held(kernel.pid).proportional - before  # of the kernel alone: a server may be at work all the same
     _go_on(kernel)
     peak, end = 0.0, time.monotonic() + PATIENCE
     while len(ranks := {int(path.name[5:]) for path in folder.glob("rank-*")}) < case.ranks:
@@ -92,23 +93,22 @@ def _follow(case: Case, kernel: subprocess.Popen[str], folder: Path) -> Measured
         time.sleep(0.1)
     time.sleep(0.5)
     there = of(_family(kernel.pid))
-    workers = [held for pid, held in there.items() if psutil.Process(pid).ppid() in ranks]
+    workers = [one for pid, one in there.items() if psutil.Process(pid).ppid() in ranks]
     whole = in_all(there.values())
-    found = Measured(data, there[kernel.pid], [there[pid] for pid in ranks], workers, before, whole, max(peak, whole))
+    found = Measured(data, there[kernel.pid], [there[pid] for pid in ranks], workers, whole, max(peak, whole))
     (folder / "measured").touch()
     _until(kernel, "done")
     return found
 
 
-def _at_rest(pid: int) -> float:
-    """MiB of all its processes, once that no longer moves: a server may still be starting."""
+def _wait_for_rest(pid: int) -> None:
+    """Until the memory of all its processes no longer moves: a server may still be starting."""
     seen, since = in_all(of(family(pid)).values()), time.monotonic()
     while time.monotonic() - since < 2.0:
         time.sleep(0.2)
         now = in_all(of(family(pid)).values())
         if abs(now - seen) > 1:
             seen, since = now, time.monotonic()
-    return seen
 
 
 def _family(pid: int) -> list[int]:
@@ -166,15 +166,18 @@ def row(case: Case) -> str:
     """One line: MiB of the data, the rest in times the data, what the same job takes without data taken off."""
     start = f"{case.launcher:24}{case.ranks:6}{case.workers:8}"
     try:
-        big, tiny = _tried(case), _tried(Case(case.launcher, case.kind, TINY[case.kind], case.ranks, case.workers))
+        # As many updates: hundreds of them take memory of their own, whatever the data. Of tensors there are as many anyway.
+        batch = max(1, round(LIST_BATCH * TINY["list"] / case.size)) if case.kind == "list" else 0
+        tiny = _tried(Case(case.launcher, case.kind, TINY[case.kind], case.ranks, case.workers, batch))
+        big = _tried(case)
     except Failed as error:
         return f"{start}   failed: {error}"
     data = big.data
     private = (_mean(rank.private for rank in big.ranks) - _mean(rank.private for rank in tiny.ranks)) / data
     shared = (_mean(rank.proportional for rank in big.ranks) - _mean(rank.proportional for rank in tiny.ranks)) / data
     worker = (_mean(one.private for one in big.workers) - _mean(one.private for one in tiny.workers)) / data
-    added = (big.whole - tiny.whole - (big.before - tiny.before)) / data - 1
-    most = (big.peak - tiny.whole - (big.before - tiny.before)) / data - 1
+    own = big.data - tiny.data
+    added, most = (big.whole - tiny.whole - own) / data, (big.peak - tiny.whole - own) / data
     worker_said = f"{worker:12.2f}" if case.workers else f"{'–':>12}"
     rank = f"{_mean(rank.private for rank in tiny.ranks):4.0f} MiB +{private:5.2f}"
     return f"{start}{data:6.0f} MiB{rank:>17}{shared:13.2f}{worker_said}{added:8.2f}{most:9.2f}"

@@ -1,0 +1,136 @@
+// The cells of the heat map, one pixel each, stretched without smoothing. Only columns that have changed are coloured again.
+
+import { shade, type Ramp } from "./colormap";
+import { Rows } from "./table";
+
+export interface Frame {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+}
+
+/** Which values have which colours: those between `low` and `high`, on a logarithmic scale. */
+export interface Scale {
+  map: Ramp;
+  low: number;
+  high: number;
+  bad: number;
+}
+
+const HATCH = 5; // pixels from one stripe to the next
+
+export class Cells {
+  private rows = new Rows(-1, 1);
+  private seen = 0;
+  private clean = 0; // columns that are coloured as they should be
+  private scale: Scale | null = null;
+  private image = new ImageData(1, 1);
+  private canvas = new OffscreenCanvas(1, 1);
+  private ctx: OffscreenCanvasRenderingContext2D | null = null;
+  // Of each column: the smallest and the largest positive value, and how many are not finite.
+  private lows = new Float32Array(0);
+  private highs = new Float32Array(0);
+  private broken = new Uint16Array(0);
+
+  /** Take in what is new in `rows`. */
+  read(rows: Rows): void {
+    if (rows !== this.rows || rows.count > this.image.width || this.image.height !== rows.columns) this.make(rows);
+    const from = rows.changedSince(this.seen);
+    for (let row = from; row < rows.count; row += 1) {
+      let [low, high, bad] = [Infinity, 0, 0];
+      for (let layer = 0; layer < rows.columns; layer += 1) {
+        const value = rows.at(row, layer);
+        if (value === Infinity) bad += 1;
+        else if (value > 0) {
+          if (value < low) low = value;
+          if (value > high) high = value;
+        }
+      }
+      this.lows[row] = low;
+      this.highs[row] = high;
+      this.broken[row] = bad;
+    }
+    this.clean = Math.min(this.clean, from);
+    this.seen = rows.edit;
+  }
+
+  /** The smallest and the largest positive value; [Infinity, 0] where there is none. */
+  range(): [number, number] {
+    let [low, high] = [Infinity, 0];
+    for (let row = 0; row < this.rows.count; row += 1) {
+      low = Math.min(low, this.lows[row] as number);
+      high = Math.max(high, this.highs[row] as number);
+    }
+    return [low, high];
+  }
+
+  draw(ctx: CanvasRenderingContext2D, frame: Frame, scale: Scale, stripes: string): void {
+    const { rows } = this;
+    if (!same(scale, this.scale)) this.clean = 0;
+    this.scale = scale;
+    if (this.clean < rows.count) this.colour(scale);
+    ctx.imageSmoothingEnabled = false;
+    ctx.drawImage(this.canvas, 0, 0, rows.count, rows.columns, frame.left, frame.top, frame.width, frame.height);
+    this.hatch(ctx, frame, stripes);
+  }
+
+  private make(rows: Rows): void {
+    const room = 2 ** Math.ceil(Math.log2(Math.max(64, rows.count)));
+    this.rows = rows;
+    this.image = new ImageData(room, rows.columns);
+    this.canvas = new OffscreenCanvas(room, rows.columns);
+    this.ctx = this.canvas.getContext("2d");
+    this.lows = new Float32Array(room);
+    this.highs = new Float32Array(room);
+    this.broken = new Uint16Array(room);
+    this.seen = this.clean = 0;
+  }
+
+  private colour({ map, low, high, bad }: Scale): void {
+    const { rows, image, clean } = this;
+    const pixels = new Uint32Array(image.data.buffer);
+    const [floor, span] = [Math.log(low), Math.log(high / low)];
+    for (let layer = 0; layer < rows.columns; layer += 1) {
+      const line = layer * image.width;
+      for (let row = clean; row < rows.count; row += 1) {
+        const value = rows.at(row, layer);
+        pixels[line + row] = Number.isNaN(value) ? 0 : value === Infinity ? bad : shade(map, value > 0 ? (Math.log(value) - floor) / span : 0);
+      }
+    }
+    this.ctx?.putImageData(image, 0, 0, clean, 0, rows.count - clean, rows.columns);
+    this.clean = rows.count;
+  }
+
+  /** Stripes over what is not finite: it is told by more than its colour. */
+  private hatch(ctx: CanvasRenderingContext2D, frame: Frame, colour: string): void {
+    const { rows } = this;
+    const [wide, tall] = [frame.width / rows.count, frame.height / rows.columns];
+    ctx.save();
+    ctx.beginPath();
+    let some = false;
+    for (let row = 0; row < rows.count; row += 1) {
+      if (!this.broken[row]) continue;
+      some = true;
+      for (let layer = 0; layer < rows.columns; layer += 1) {
+        if (rows.at(row, layer) === Infinity) ctx.rect(frame.left + row * wide, frame.top + layer * tall, Math.max(wide, 1), tall);
+      }
+    }
+    if (some) {
+      ctx.clip();
+      ctx.beginPath();
+      for (let at = -frame.height; at < frame.width; at += HATCH) {
+        ctx.moveTo(frame.left + at, frame.top + frame.height);
+        ctx.lineTo(frame.left + at + frame.height, frame.top);
+      }
+      ctx.strokeStyle = colour;
+      ctx.lineWidth = 1;
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+}
+
+function same(a: Scale, b: Scale | null): boolean {
+  return b !== null && a.map === b.map && a.low === b.low && a.high === b.high && a.bad === b.bad;
+}

@@ -1,0 +1,45 @@
+// In which parameter group's own rates a sweep is shown. The curve's are the first group's of the optimizer that was swept.
+
+import { el } from "./dom";
+import { rate } from "./format";
+import type { Group } from "./wire";
+
+export class Groups {
+  readonly root = el("label", "wb-groups", "rates of ");
+  private readonly choice = el("select", "wb-select");
+  private groups: Group[] = [];
+  private drawn = "";
+
+  constructor(changed: () => void) {
+    this.root.append(this.choice);
+    this.root.hidden = true;
+    this.choice.addEventListener("change", changed);
+    this.choice.addEventListener("keydown", (event) => event.stopPropagation()); // the notebook has commands on single keys
+  }
+
+  /** The curve's rate at a setting of 1. */
+  get base(): number {
+    return this.groups[0]?.ratio || 1;
+  }
+
+  /** From a rate of the curve to the chosen group's own. */
+  readonly scale = (lr: number): number => lr * ((this.groups[this.choice.selectedIndex]?.ratio ?? this.base) / this.base);
+
+  /** There is a choice where groups have different rates. */
+  draw(groups: Group[]): void {
+    const now = JSON.stringify(groups);
+    if (now === this.drawn) return;
+    this.drawn = now;
+    this.groups = groups;
+    const chosen = Math.min(Math.max(this.choice.selectedIndex, 0), groups.length - 1);
+    this.choice.replaceChildren(...groups.map((group, i) => el("option", "", words(group, i, this.base))));
+    this.choice.selectedIndex = chosen;
+    this.root.hidden = !groups.some((group) => Math.abs(group.ratio / this.base - 1) > 1e-9);
+    if (this.root.hidden) this.choice.selectedIndex = 0;
+  }
+}
+
+function words(group: Group, i: number, base: number): string {
+  const name = group.name || `group ${i}`;
+  return i === 0 ? name : `${name} (${rate(group.ratio / base)} x)`;
+}

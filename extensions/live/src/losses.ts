@@ -1,0 +1,23 @@
+// The part of a sweep's losses that matters.
+
+import { quantile, rangeOf } from "./plot";
+
+/** From the lowest loss before the edge to somewhat above where it began, earlier sweeps included. What comes after runs off. */
+export function lossRange(raw: number[], smoothed: number[], earlier: { points: [number, number][] }[]): [number, number] {
+  const ranges = earlier.map((line) => own(line.points.map(([, loss]) => loss), line.points.map(([, loss]) => loss)));
+  if (raw.length) ranges.push(own(raw, smoothed));
+  if (!ranges.length) return [0, 1];
+  return [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))];
+}
+
+function own(raw: number[], smoothed: number[]): [number, number] {
+  const start = quantile(raw.slice(0, 10), 0.5);
+  const lowest = Math.min(start, ...smoothed.filter(Number.isFinite));
+  if (!Number.isFinite(start) || !Number.isFinite(lowest)) return rangeOf(raw);
+  const spanFrom = (low: number) => Math.max(start - low, 0.1 * Math.abs(start), 1e-6);
+  const top = start + 0.5 * spanFrom(lowest);
+  const bottom = smoothed.indexOf(lowest); // -1 where it never fell below its start
+  const edge = smoothed.findIndex((value, i) => i > bottom && !(value <= top));
+  const low = Math.min(lowest, ...raw.slice(0, edge < 0 ? undefined : edge).filter(Number.isFinite));
+  return [low - 0.1 * spanFrom(low), start + 0.5 * spanFrom(low)];
+}

@@ -1,0 +1,84 @@
+// Round the heat map: the names of its rows at the left, update numbers below.
+
+import type { Frame } from "./cells";
+import { steps as stepsWords } from "./format";
+import { CANVAS_FONT } from "./plot";
+import type { Rows } from "./table";
+
+const LINE = 12; // pixels from one name to the next
+
+export interface Label {
+  text: string;
+  colour: string;
+  picked: boolean;
+}
+
+export class Margins {
+  private readonly widths = new Map<string, number>();
+
+  /** How wide the names are, up to a third of the card. */
+  left(ctx: CanvasRenderingContext2D, names: string[], width: number): number {
+    ctx.font = CANVAS_FONT;
+    const longest = names.reduce((most, name) => Math.max(most, this.width(ctx, name)), 0);
+    return Math.ceil(Math.min(longest + 8, Math.max(56, 0.32 * width)));
+  }
+
+  /** Every name there is room for; those of picked rows first. */
+  names(ctx: CanvasRenderingContext2D, frame: Frame, labels: Label[]): void {
+    const each = frame.height / labels.length;
+    const every = Math.ceil(LINE / each);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "middle";
+    labels.forEach(({ text, colour, picked }, row) => {
+      if (!picked) {
+        if (row % every !== 0) return;
+        for (let near = row - every + 1; near < row + every; near += 1) if (labels[near]?.picked) return;
+      }
+      ctx.fillStyle = colour;
+      ctx.fillText(this.elided(ctx, text, frame.left - 8), frame.left - 6, frame.top + (row + 0.5) * each);
+    });
+  }
+
+  updates(ctx: CanvasRenderingContext2D, frame: Frame, rows: Rows, colour: string): void {
+    const foot = frame.top + frame.height;
+    ctx.fillStyle = colour;
+    ctx.textAlign = "center";
+    ctx.textBaseline = "top";
+    for (const step of niceTicks(rows.origin, rows.origin + rows.count * rows.width, Math.floor(frame.width / 80))) {
+      const x = across(frame, rows, step);
+      if (x <= frame.left + frame.width) ctx.fillText(stepsWords(step), Math.min(x, frame.left + frame.width - 8), foot + 5);
+    }
+    ctx.fillText("update", frame.left + frame.width / 2, foot + 20);
+  }
+
+  /** The end tells layers apart better than the start. */
+  private elided(ctx: CanvasRenderingContext2D, name: string, room: number): string {
+    if (this.width(ctx, name) <= room) return name;
+    let kept = name;
+    while (kept.length > 1 && this.width(ctx, `…${kept}`) > room) kept = kept.slice(1);
+    return `…${kept}`;
+  }
+
+  private width(ctx: CanvasRenderingContext2D, text: string): number {
+    let width = this.widths.get(text);
+    if (width === undefined) {
+      if (this.widths.size > 2000) this.widths.clear();
+      this.widths.set(text, (width = ctx.measureText(text).width));
+    }
+    return width;
+  }
+}
+
+/** Where an update lies from left to right. */
+export function across(frame: Frame, rows: Rows, step: number): number {
+  return frame.left + ((step - rows.origin + 0.5 * rows.width) / (rows.count * rows.width)) * frame.width;
+}
+
+function niceTicks(low: number, high: number, most: number): number[] {
+  const rough = (high - low) / Math.max(1, most);
+  const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));
+  const step = Math.max(1, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? rough);
+  const out: number[] = [];
+  for (let tick = Math.ceil(low / step) * step; tick < high; tick += step) out.push(tick);
+  return out;
+}

@@ -1,0 +1,196 @@
+"""The quickstart in each front end, kernel and theme: by keyboard, announced, and there again after whatever happens to the page."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from playwright.sync_api import Browser, Locator, expect
+
+from .faces import LAB, NOTEBOOK, Face, older_kernel
+from .lab import Lab, Server
+
+pytestmark = pytest.mark.browser
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
+BENCH, AGAIN = 1, 2
+MOST = 500_000
+"""Bytes by which a finished run may make a notebook larger."""
+
+
+@dataclass(frozen=True)
+class Place:
+    face: Face
+    older: bool
+    """Whether its kernel is the older ipykernel."""
+    dark: bool
+
+    def __str__(self) -> str:
+        return f"{self.face.module}-{'older' if self.older else 'kernel'}-{'dark' if self.dark else 'light'}"
+
+
+# One of each; all combinations in `make soak`.
+PLACES = [Place(LAB, False, False), Place(NOTEBOOK, True, True)]
+if os.environ.get("WORKBENCH_SOAK"):
+    PLACES = [Place(*each) for each in itertools.product((LAB, NOTEBOOK), (False, True), (False, True))]
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, browser: Browser, tmp_path: Path) -> Iterator[tuple[Place, Lab]]:
+    where: Place = request.param
+    packages = older_kernel(Path(str(request.config.rootpath)) / ".venv") if where.older else None
+    server = Server(tmp_path, where.face, packages)
+    context = browser.new_context(viewport={"width": 1200, "height": 1500}, color_scheme="dark" if where.dark else "light")
+    try:
+        server.start()
+        lab = Lab(server, context.new_page())
+        yield where, lab
+    finally:
+        context.close()
+        server.stop()
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str, indirect=True)
+def test_the_panel(place: tuple[Place, Lab]) -> None:
+    where, lab = place
+    sources = [cell.source for cell in nbformat.read(QUICKSTART, as_version=4).cells if cell.cell_type == "code"]
+    lab.open_notebook([sources[0], sources[1], "bench"], name="everywhere.ipynb")
+    if where.dark:
+        lab.theme("dark")
+    lab.run_cell(0)
+    before = len(lab.save().read_bytes())
+    lab.run_cell(BENCH)
+    lab.scroll_to(BENCH)
+    panel = lab.output(BENCH).locator(".wb-panel")
+    expect(panel).to_be_visible()
+    assert (lab.execute("import ipykernel; print(ipykernel.version_info[:2] < (7, 4))") == "True") == where.older
+    assert lab.violations(".wb-panel") == []
+
+    by_keyboard(lab, panel)
+    expect(panel.locator(".wb-spoken")).to_contain_text("Training: finished")
+    assert lab.violations(".wb-panel") == []
+    lab.page.mouse.move(0, 0)
+    time.sleep(0.5)
+    lab.screenshot(f"everywhere-{where}", panel)
+    lab.viewport(620, 1500)
+    time.sleep(0.5)
+    assert narrow(lab)
+    lab.screenshot(f"everywhere-{where}-narrow", panel)
+    lab.viewport(1200, 1500)
+
+    seen = drawn(panel)
+    lab.run_cell(AGAIN)
+    lab.scroll_to(AGAIN)
+    assert drawn(lab.output(AGAIN).locator(".wb-panel")) == seen  # a second view of the same bench
+    lab.save()
+    lab.reload()
+    assert drawn(shown_again(lab)) == seen
+    lab.page.goto("about:blank")  # the notebook is closed, and its kernel lives on
+    lab.go_to("everywhere.ipynb")
+    assert drawn(shown_again(lab)) == seen
+    lab.execute("bench.fit(max_epochs=2).wait()")
+    expect(shown_again(lab)).to_contain_text("epoch 2/2")
+
+    saved = lab.save()
+    assert len(saved.read_bytes()) - before < MOST
+    without_the_kernel(lab, saved)
+    assert lab.complaints == []
+
+
+def by_keyboard(lab: Lab, panel: Locator) -> None:
+    """Find a rate, use it, fit: with Tab, Enter and arrows alone."""
+    lab.execute("bench.set(max_epochs=4, batch_size=64, gradient_clip_val=2.0)")
+    panel.locator("input").first.focus()  # as a Tab out of the cell's editor would
+    assert all(tab_to(lab, "Find") for _ in range(2))  # the batch size's, then the rate's
+    lab.page.keyboard.press("Enter")
+    lab.until("print(bench.job and bench.job.status)", "finished", timeout=60)
+    expect(panel.locator(".wb-spoken")).to_contain_text("finished")
+    assert tab_to(lab, "Use ")
+    lab.page.keyboard.press("Enter")
+    lab.until("print(bench.settings.lr)", lambda lr: float(lr) != 1e-3)
+    assert tab_to(lab, "Fit with these")
+    lab.page.keyboard.press("Enter")
+    lab.until("print(bench.job.kind, bench.job.status)", "fit finished", timeout=90)
+    wanted = ["All settings", "Export", "⋯", "Chosen learning rate", "log", "Gradient norms of", "Chosen clip value", "copy"]
+    met = names_ahead(lab, 60)
+    assert [name for name in wanted if not any(name in one for one in met)] == [], met
+    assert "" not in met, "something without a name takes the focus"
+
+
+_NAME = """() => {
+  const at = document.activeElement;
+  const said = at.getAttribute('aria-label') || at.getAttribute('aria-labelledby') || at.innerText || at.title || at.placeholder || '';
+  return at.closest('.wb-panel') ? said.trim() : null;
+}"""
+
+
+def tab_to(lab: Lab, name: str, most: int = 40) -> bool:
+    for _ in range(most):
+        lab.page.keyboard.press("Tab")
+        if name in (lab.page.evaluate(_NAME) or ""):
+            return True
+    return False
+
+
+def names_ahead(lab: Lab, most: int) -> list[str]:
+    """What the focus meets on its way out of the panel."""
+    met = []
+    for _ in range(most):
+        lab.page.keyboard.press("Tab")
+        name = lab.page.evaluate(_NAME)
+        if name is None:
+            break
+        met.append(name)
+    return met
+
+
+def narrow(lab: Lab) -> bool:
+    """Whether the cards stand one below the other, and nothing sticks out."""
+    return bool(lab.page.evaluate(
+        """() => {
+      const grid = document.querySelector('.wb-grid');
+      const left = [...grid.children].filter((card) => card.offsetParent).map((card) => card.offsetLeft);
+      return new Set(left).size === 1 && grid.scrollWidth <= grid.clientWidth + 1;
+    }"""
+    ))
+
+
+def drawn(panel: Locator) -> str:
+    """What is drawn from the first point to the last, in words."""
+    expect(panel.locator(".wb-heat canvas")).to_have_attribute("aria-label", re.compile("Gradient norms of"))
+    expect(panel).to_contain_text("landmarks")
+    heat = panel.locator(".wb-heat canvas").get_attribute("aria-label") or ""
+    return " ".join([heat, panel.locator(".wb-loss .wb-key").inner_text(), panel.locator(".wb-finder .wb-caption").inner_text()])
+
+
+def shown_again(lab: Lab) -> Locator:
+    lab.scroll_to(BENCH)
+    panel = lab.output(BENCH).locator(".wb-panel")
+    expect(panel).to_contain_text("finished", timeout=30_000)
+    return panel
+
+
+def without_the_kernel(lab: Lab, saved: Path) -> None:
+    """The picture and the table of the last job, on the page and in what nbconvert makes of it."""
+    lab.server.stop_kernels()
+    page = HTMLExporter(template_name="basic").from_filename(str(saved))[0]
+    assert [part for part in ("data:image/png;base64,", "wb-still", "max_epochs") if part not in page] == []
+    content = json.loads(saved.read_text())
+    del content["metadata"]["kernelspec"]  # nobody starts another
+    quiet = saved.with_name("without.ipynb")
+    quiet.write_text(json.dumps(content))
+    lab.page.goto("about:blank")
+    lab.go_to("without.ipynb")
+    lab.scroll_to(BENCH)
+    still = lab.output(BENCH).locator(".wb-still")
+    expect(still.locator("img").first).to_be_visible()
+    expect(still).to_contain_text("finished")

@@ -1,0 +1,91 @@
+"""Gradients in a real notebook, mostly by keyboard: a module is opened, a layer gets a line, ratios are measured, a clip value is used."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from .lab import Lab
+
+pytestmark = pytest.mark.browser
+
+# Deep enough that rows are modules (45 layers of parameters), and slow enough to be looked at while it trains.
+DEEP = """import torch
+import workbench as wb
+torch.manual_seed(0)
+block = lambda: torch.nn.Sequential(torch.nn.Linear(24, 24), torch.nn.ReLU(), torch.nn.Linear(24, 24), torch.nn.LayerNorm(24))
+model = torch.nn.Sequential(*(block() for _ in range(7)), torch.nn.Linear(24, 1))
+x = torch.randn(2048, 24)
+bench = wb.Workbench(model, train=(x, x.sin().sum(1, keepdim=True)), loss=torch.nn.functional.mse_loss, max_epochs=100000)
+bench"""
+
+
+def test_gradients_by_keyboard(lab: Lab) -> None:
+    lab.viewport(1300, 1500)
+    lab.open_notebook([DEEP], name="gradients.ipynb")
+    lab.run_cell(0)
+    lab.scroll_to(0)
+    panel = lab.output(0).locator(".wb-panel")
+    heat, norm = panel.locator(".wb-heat"), panel.locator(".wb-norm")
+    panel.get_by_role("button", name="Fit with these").click()
+
+    # A module opens, a layer of it gets a line, and the way back is in words.
+    canvas, crumbs, readout = heat.locator("canvas"), heat.locator(".wb-crumbs"), heat.locator(".wb-readout")
+    expect(canvas).to_be_visible(timeout=30_000)
+    canvas.focus()
+    lab.page.keyboard.press("ArrowDown")
+    lab.page.keyboard.press("ArrowDown")
+    expect(readout).to_contain_text("(largest of 2)")
+    lab.page.keyboard.press("Enter")
+    expect(crumbs.locator("b")).to_be_visible()
+    lab.page.keyboard.press("ArrowUp")
+    expect(readout).to_contain_text("weight")
+    lab.page.keyboard.press("Enter")
+    expect(norm.locator(".wb-pick")).to_have_count(1)
+    expect(norm.locator(".wb-pick")).to_contain_text("%")
+    lab.page.keyboard.press("Escape")
+    expect(crumbs).to_be_hidden()
+    lab.page.keyboard.press(" ")
+    expect(norm.locator(".wb-pick")).to_have_count(2)
+    lab.screenshot("gradients-picked", panel)
+    norm.locator(".wb-pick").first.press("Enter")
+    expect(norm.locator(".wb-pick")).to_have_count(1)
+    expect(norm.locator(".wb-pick")).to_be_focused()
+
+    # Ratios are measured from the moment somebody wants to see them, in the fit that runs.
+    heat.get_by_role("button", name="update ratio").click()
+    expect(heat).to_contain_text("hardly learns")
+    expect(heat.get_by_role("button", name="measuring")).to_have_attribute("aria-pressed", "true")
+    lab.until("print(bench.settings.track_update_ratio)", "True")
+    expect(canvas).to_be_visible(timeout=30_000)
+    canvas.focus()
+    expect(canvas).to_have_attribute("aria-label", re.compile("^Update ratios of"))
+    lab.screenshot("gradients-ratios", panel)
+
+    # The suggested clip value, then the same line moved by keyboard; the run that goes on is asked apart.
+    use = norm.get_by_role("button", name="Use ")
+    expect(use).to_be_visible()
+    suggested = float(use.inner_text().removeprefix("Use "))
+    use.click()
+    lab.until("print(bench.settings.gradient_clip_val)", lambda clip: clip not in ("None", ""))
+    expect(panel.get_by_role("button", name="Apply to the run")).to_be_visible()
+    chosen = float(lab.execute("print(bench.settings.gradient_clip_val)"))
+    assert chosen == pytest.approx(suggested, rel=0.2)  # it may have moved on while the button was pressed
+    norm.locator(".wb-grip").press("Shift+ArrowUp")
+    lab.until("print(bench.settings.gradient_clip_val)", lambda clip: float(clip) > 1.5 * chosen)
+    panel.get_by_role("button", name="Stop").click()
+    lab.until("print(bench.job.status)", "stopped")
+    lab.theme("dark")
+    lab.screenshot("gradients-dark", panel)
+    lab.theme("light")
+
+    # Loaded again: what was shown is shown.
+    lab.save()
+    lab.reload()
+    lab.scroll_to(0)
+    again = lab.output(0).locator(".wb-panel")
+    expect(again.locator(".wb-norm .wb-pick")).to_have_count(1, timeout=30_000)
+    expect(again.locator(".wb-heat")).to_contain_text("hardly learns")
+    assert lab.complaints == []

@@ -1,0 +1,68 @@
+"""Runs side by side: what differs, how they ended, and who may be compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import workbench as wb
+from tests.runs.test_brief import events, recorded
+from workbench.events import RunEnded, RunStarted
+from workbench.runs.brief import Brief
+from workbench.runs.run import Run
+
+
+def runs(*settings: dict[str, object], n: int = 200) -> list[Run]:
+    return [Run.from_events(events(n, id=f"{i + 1:04d}-fit", **one)) for i, one in enumerate(settings)]
+
+
+def test_it_shows_what_differs() -> None:
+    both = wb.compare(runs({"lr": 0.1, "batch_size": 64}, {"lr": 0.01, "batch_size": 64, "gradient_clip_val": 1.0}))
+    assert both.settings == {"lr": ("0.1", "0.01"), "gradient_clip_val": ("none", "1.0")}
+    assert both.metrics["val_loss"] == (0.25, 0.25)
+    lines = repr(both).splitlines()
+    assert lines[0].split() == ["0001-fit", "0002-fit"]
+    assert ["lr", "0.1", "0.01"] in [line.split() for line in lines]
+    assert "<td style='text-align:left'>0.01</td>" in both._repr_html_()
+    # A setting that an older record lacks had its default.
+    old = events(20)
+    assert isinstance(old[0], RunStarted)
+    del old[0].settings["warmup"]
+    assert wb.compare([Run.from_events(old), *runs({})]).settings == {}
+
+
+def test_its_chart_has_a_line_a_run(tmp_path: Path) -> None:
+    three = wb.compare(runs({}, {}, {}))
+    chart = three.chart("epoch")
+    assert [(line.name, line.dash) for line in chart.series if line.name] == [("0001-fit", 0), ("0002-fit", 1), ("0003-fit", 2)]
+    assert chart.x.text == "epoch"
+    np.testing.assert_allclose(chart.series[0].x[-1], 4)
+    np.testing.assert_allclose(three.chart("time").series[0].x[-1], 20)
+    assert [line.style for line in chart.series] == ["line", "points"] * 3
+    figure = three.figure()
+    assert figure.data[0].line.dash is None
+    assert figure.data[2].line.dash == "14px 6px"
+    drawn = three.plot()
+    assert len(drawn.axes[0].lines) == 6
+    ax = drawn.axes[0]
+    assert three.plot(ax) is ax
+    with pytest.raises(ValueError, match="x='hours': give one of 'update', 'epoch', 'time'"):
+        three.chart("hours")  # type: ignore[arg-type]
+
+
+def test_who_may_be_compared(tmp_path: Path) -> None:
+    one, two = runs({}, {})
+    for given, wrong, words in (
+        ([one], ValueError, "1 run to compare: give two to 5"),
+        (runs(*[{}] * 6), ValueError, "6 runs to compare"),
+        ([one, one], ValueError, "0001-fit is given twice"),
+        (["0001-fit", "0002-fit"], TypeError, "Ids belong to a bench"),
+        (one, ValueError, "1 run to compare"),
+        ([one, Run.from_events([RunStarted("s", "find_lr", {}, "cpu"), RunEnded("finished", 1, 1.0)])], ValueError, "s is a find_lr"),
+    ):
+        with pytest.raises(wrong, match=words):
+            wb.compare(given)  # type: ignore[arg-type]
+    path = recorded(tmp_path, events(200, id="0002-fit"), "0002-fit")
+    assert repr(wb.compare([one, Run.open(path)])) == repr(wb.compare([one, two])) == repr(wb.compare([one, Brief.read(path)]))

@@ -1,0 +1,224 @@
+"""What a run says of itself: each rule speaks where it should, and is silent where it would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench.events import (
+    Changed,
+    Event,
+    Message,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    StepsDone,
+    Validated,
+    pack,
+)
+from workbench.runs.health import Finding, Health, examine
+from workbench.runs.run import Run
+from workbench.settings import Settings
+
+LAYERS = ("conv1.weight", "conv1.bias", "conv2.weight", "head.weight")
+
+
+def started(memory: int | None = None, layers: tuple[str, ...] = LAYERS, **settings: Any) -> RunStarted:
+    return RunStarted("r", "fit", Settings.make(**settings).model_dump(), "cpu", layers, 1000, 5, memory=memory)
+
+
+def steps(
+    loss: Sequence[float], at: int = 0, norm: Any = None, clipped: Any = None, layers: Any = None, *, seconds: float = 1.0,
+    waited: float = 0.0, memory: int | None = None, skipped: Any = None, **more: Any,
+) -> StepsDone:  # fmt: skip
+    """One flush; `norm` and `clipped` of all rows alike, or one by one."""
+    n = len(loss)
+    columns = {"loss": pack(loss), "lr": pack(np.full(n, 0.1))}
+    for name, values in {"grad_norm": norm, "grad_norm_clipped": clipped, "skipped": skipped, **more}.items():
+        if values is not None:
+            columns[name] = pack(np.broadcast_to(np.asarray(values, np.float32), n))
+    if layers is not None:
+        columns["layer_norms"] = pack(np.broadcast_to(np.asarray(layers, np.float32), (n, np.shape(layers)[-1])))
+    return StepsDone(at, 1, n, 0, seconds, columns, waited=waited, memory=memory)
+
+
+def falling(n: int, at: int = 0) -> list[float]:
+    return (2.0 / (1 + 0.01 * np.arange(at, at + n))).tolist()
+
+
+def said(*events: Event) -> list[str]:
+    return [str(finding) for finding in examine(events)]
+
+
+def only(*events: Event) -> Finding:
+    (finding,) = examine(events)
+    return finding
+
+
+def test_a_run_that_is_well_says_nothing() -> None:
+    rng = np.random.default_rng(0)
+    events: list[Event] = [started(memory=100, gradient_clip_val=1.0)]
+    for at in range(0, 2000, 50):
+        norm = rng.lognormal(0, 0.3, 50)
+        layers = norm[:, None] * [0.5, 0.01, 0.3, 1.0]
+        events.append(steps(falling(50, at), at, norm, np.minimum(norm, 1), layers, seconds=at / 10 + 1, waited=at / 100, memory=80))
+        events.append(Validated(at + 50, 0, {"val_loss": 2.1 / (1 + 0.01 * at)}))
+    assert said(*events, RunEnded("finished", 2000, 200.0)) == []
+    assert said() == []
+
+
+def test_where_numbers_went_wrong() -> None:
+    good, bad = [1.0, 0.5, 1.0, 2.0], [1.0, np.nan, np.inf, 2.0]
+    found = only(started(), steps(falling(10), layers=good), steps([0.5, np.nan, 0.4], 10, layers=[good, bad, good]))
+    assert (found.level, found.step) == ("error", 11)
+    assert found.text == "loss not finite at update 11, first in conv1.bias"
+    # A layer that never had a gradient is NaN too, and is not where it began.
+    frozen = [np.nan, 0.5, 1.0, 2.0]
+    found = only(started(), steps(falling(10), layers=frozen), steps([0.5], 10, np.inf, layers=[np.nan, 0.5, np.inf, 2.0]))
+    assert found.text == "gradient not finite at update 10, first in conv2.weight"
+    # Optimizers that take turns have no loss together.
+    turns = steps([np.nan] * 10, norm=None, **{"loss.0": 1.0, "loss.1": 2.0})
+    assert said(started(), turns) == []
+
+
+def test_the_runs_own_words_stand_for_the_error() -> None:
+    error = "NonFiniteError: loss not finite at update 3, first in conv2.weight; the batch itself holds NaN."
+    found = only(started(), steps([1.0, 1.0, np.nan]), RunEnded("failed", 2, 1.0, error))
+    assert found.text == "loss not finite at update 3, first in conv2.weight; the batch itself holds NaN"
+    assert said(started(), RunEnded("failed", 2, 1.0, "ValueError: something else")) == []
+
+
+def test_updates_that_were_left_out() -> None:
+    skipped = steps([1.0, np.nan, 1.0, np.nan], skipped=[0, 1, 0, 1])
+    note = Message("loss is nan at update 1. It began in conv2. The update was not taken.", "warning", 1)
+    assert "2 updates were left out, the first at 1: loss is nan at update 1. It began in conv2" in said(started(), note, skipped)[0]
+    # 16-mixed looks for its scale.
+    half = started(precision="16-mixed")
+    assert said(half, skipped, steps(falling(200), 4)) == []
+    many = steps([1.0] * 40, 4, skipped=[0, 1] * 20)
+    assert "too large for 16 bits" in said(half, skipped, many)[0]
+
+
+def test_waiting_for_data() -> None:
+    def run(share: float, until: float, **settings: Any) -> list[str]:
+        return said(started(**settings), *(steps([1.0], i, seconds=until * i, waited=share * until * i) for i in (0, 1, 2)))
+
+    assert run(0.41, 10.0)[0].startswith("training waits for its data 41% of the time; num_workers=4")
+    assert "more than num_workers=2" in run(0.41, 10.0, num_workers=2)[0]
+    assert run(0.1, 10.0) == []
+    assert run(0.9, 3.0) == []  # loader processes that start
+    late = [steps([1.0], 0, seconds=0.0), steps([1.0], 1, seconds=50.0, waited=40.0), Resumed(2, "a", "00000002")]
+    assert said(started(), *late, steps([1.0], 2, seconds=1.0), steps([1.0], 3, seconds=40.0, waited=1.0)) == []
+
+
+def test_clipping_that_cuts_all_or_nothing() -> None:
+    def run(norm: float, clip: float | None, n: int = 1200) -> list[str]:
+        cut = None if clip is None else min(norm, clip)
+        return said(started(gradient_clip_val=clip), *(steps(falling(100, at), at, norm, cut) for at in range(0, n, 100)))
+
+    assert run(5.0, 1.0)[0].startswith("100% of the last 200 updates were clipped")
+    assert run(0.5, 1.0)[0].startswith("none of 1200 updates was clipped: the largest norm was 0.5, the clip value is 1")
+    assert run(0.5, 1.0, n=900) == run(5.0, 1.0, n=100) == run(5.0, None) == []
+    # A new clip value is a new question.
+    changed = [steps(falling(200), 0, 5.0, 1.0), Changed(200, {"gradient_clip_val": 9.0}), steps(falling(200, 200), 200, 5.0, 5.0)]
+    assert said(started(gradient_clip_val=1.0), *changed) == []
+
+
+def test_layers_without_a_gradient() -> None:
+    usual = [1.0, 1e-9, 0.5, 2.0]  # a bias before a normalisation
+    assert said(started(), steps(falling(200), layers=usual)) == []
+    none = [1.0, 1.0, np.nan, 2.0]
+    assert said(started(), steps(falling(200), layers=none))[0].startswith("no gradient reaches conv2.weight in 200 updates")
+    dead = said(started(), steps(falling(50), layers=[1.0, 1.0, 1.0, 2.0]), steps(falling(150, 50), 50, layers=[1.0, 1.0, 0.0, 2.0]))
+    assert dead == ["no gradient reaches conv2.weight since update 50; its units are dead or saturated: lower the learning rate"]
+    small = [1.0, 0.5, 1e-5, 2.0]
+    found = only(started(), steps(falling(50), layers=[1.0, 0.5, 1.0, 2.0]), steps(falling(150, 50), 50, layers=small))
+    assert found.text == "hardly a gradient (1000 times below the median layer's) reaches conv2.weight since update 50"
+    # Used by one batch in fifty.
+    seldom = np.tile(small, (200, 1))
+    seldom[::50, 2] = 1.0
+    assert said(started(), steps(falling(200), layers=seldom)) == []
+    # Its optimizer's turn is yet to come.
+    assert said(started(), steps(falling(200), layers=none, **{"loss.0": 1.0, "loss.1": 1.0})) == []
+    # Nothing was measured.
+    assert said(started(), steps(falling(200), layers=[np.nan] * 4)) == []
+
+
+def test_a_norm_that_runs_away() -> None:
+    calm = steps(falling(300), norm=np.random.default_rng(1).lognormal(0, 0.4, 300))
+    found = only(started(), calm, steps(falling(40, 300), 300, 20.0))
+    assert found.text.startswith("the gradient norm rose to ")
+    assert 300 < (found.step or 0) < 340
+    spike = np.ones(40)
+    spike[20] = 1e4
+    assert said(started(), calm, steps(falling(40, 300), 300, spike)) == []
+    assert said(started(), calm, steps(falling(400, 300), 300, 5.0)) == []
+
+
+def checks(*values: float, train: Sequence[float]) -> list[Event]:
+    events: list[Event] = [started()]
+    for i, value in enumerate(values):
+        events += [steps([train[i]] * 200, 200 * i), Validated(200 * (i + 1), i, {"val_loss": value})]
+    return events
+
+
+def test_overfitting() -> None:
+    falls = [2.0, 1.0, 0.5, 0.3, 0.2, 0.1]
+    found = only(*checks(2.0, 1.5, 1.0, 1.1, 1.2, 1.3, train=falls))
+    assert found.text == "validation has risen since update 600, from 1 to 1.3, while training falls"
+    assert said(*checks(2.0, 1.5, 1.0, 1.01, 1.02, 1.03, train=falls)) == []  # hardly
+    assert said(*checks(2.0, 1.5, 1.0, 0.9, 1.2, 1.3, train=falls)) == []  # two checks only
+    assert said(*checks(2.0, 1.5, 1.0, 1.1, 1.2, 1.3, train=[2.0, 1.0, 0.5, 0.6, 0.7, 0.8])) == []  # training rises too
+    assert said(*checks(2.0, 1.5, 1.0, 1.1, 1.2, 1.3, train=[2.0, 1.0, 0.5, 0.49, 0.49, 0.48])) == []  # by chance
+    assert said(*checks(2.0, 1.5, 1.0, 1.1, 1.2, 1.3, 0.9, train=[*falls, 0.05])) == []  # and came back
+
+
+def test_a_loss_that_does_not_move() -> None:
+    noise = np.random.default_rng(2).normal(0, 0.05, 400)
+    found = only(started(), steps((2.3 + noise).tolist()))
+    assert found.text.startswith("the loss has not moved in 400 updates: from 2.")
+    assert said(started(), steps((2.3 + noise).tolist()[:200])) == []
+    assert said(started(), steps((2.3 - 0.002 * np.arange(400) + noise).tolist())) == []
+    assert said(started(warmup=300), steps((2.3 + noise).tolist())) == []
+    assert said(started(), Resumed(500, "a", "00000500"), steps((0.3 + 0.01 * noise).tolist(), 500)) == []
+    assert said(started(), steps((2.3 + noise).tolist(), **{"loss.0": 1.0, "loss.1": 1.0})) == []
+
+
+def test_memory_that_is_nearly_full() -> None:
+    found = only(started(memory=1000), steps([1.0], memory=500), steps([1.0], 7, memory=950), steps([1.0], 8, memory=600))
+    assert found.text == "95% of the device's memory was in use"
+    assert said(started(memory=1000), steps([1.0], memory=900)) == said(started(), steps([1.0], memory=900)) == []
+
+
+def test_the_worst_comes_first_and_a_new_run_begins_anew() -> None:
+    health = Health()
+    for event in (started(memory=10), steps([1.0, np.nan], memory=10)):
+        health.hear(event)
+    assert [finding.level for finding in health.findings] == ["error", "warning"]
+    health.hear(started())
+    assert health.findings == ()
+    health.hear(RunStarted("s", "find_lr", {}, "cpu"))
+    health.hear(steps([np.nan]))
+    assert health.findings == ()
+
+
+def test_the_run_has_them() -> None:
+    run = Run.from_events([started(memory=10), steps([1.0], memory=10), RunEnded("finished", 1, 1.0)])
+    assert [finding.level for finding in run.health] == ["warning"]
+    assert "100% of the device's memory was in use" in repr(run)
+    assert "100% of the device&#x27;s memory was in use" in run._repr_html_()
+    assert "health" not in repr(Run.from_events([started(), steps([1.0]), RunEnded("finished", 1, 1.0)]))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_it_is_the_same_however_the_flushes_fall(rows: int) -> None:
+    rng = np.random.default_rng(3)
+    norm = np.concatenate([rng.lognormal(0, 0.2, 600), rng.lognormal(4, 0.2, 400)])
+    layers = norm[:, None] * [1.0, 1.0, 1e-6, 1.0]
+    loss = (2.3 + rng.normal(0, 0.05, 1000)).tolist()
+    flushes = [steps(loss[i : i + rows], i, norm[i : i + rows], layers=layers[i : i + rows]) for i in range(0, 1000, rows)]
+    levels = [(found.level, found.text.split(" ")[:3]) for found in examine([started(), *flushes])]
+    assert levels == [("warning", ["the", "gradient", "norm"]), ("warning", ["hardly", "a", "gradient"]), ("info", ["the", "loss", "has"])]

@@ -1,0 +1,89 @@
+"""What a bench does with its recorded runs: compare, show, delete, and the script before it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.nn.functional as F
+
+import workbench as wb
+from tests.engine.problems import labelled, plain_net, sgd
+from workbench.events import Called, Compared, Deleted, Shown
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def a_bench(root: Path) -> wb.Workbench:
+    return wb.Workbench(
+        plain_net(), train=labelled(), val=labelled(20, seed=3), loss=F.cross_entropy, optimizer=sgd, root=root,
+        accelerator="cpu", batch_size=8, max_epochs=1,
+    )  # fmt: skip
+
+
+def test_every_line_moves_the_views(tmp_path: Path) -> None:
+    bench = a_bench(tmp_path)
+    one, two = bench.fit().result(), bench.fit(lr=0.5).result()
+    heard: list[Any] = []
+    bench.subscribe(heard.append)
+    both = bench.compare(one, "0002-fit")
+    assert both.settings == {"lr": ("0.001", "0.5")}
+    assert repr(both) == repr(bench.compare(bench.runs)) == repr(wb.compare([one, two]))
+    bench.show(one)
+    bench.show()
+    bench.delete("0001-fit")
+    told = [event for event in heard if isinstance(event, Called | Compared | Shown | Deleted)]
+    assert told == [
+        Called("bench.compare('0001-fit', '0002-fit')"), Compared(("0001-fit", "0002-fit")),
+        Called("bench.compare('0001-fit', '0002-fit')"), Compared(("0001-fit", "0002-fit")),
+        Called("bench.show('0001-fit')"), Shown("0001-fit"), Called("bench.show()"), Shown(""),
+        Called("bench.delete('0001-fit')"), Deleted("0001-fit"),
+    ]  # fmt: skip
+    assert [run.id for run in bench.runs] == ["0002-fit"]
+    assert not (tmp_path / "runs" / "0001-fit").exists()
+    assert one.metrics["loss"]  # what was heard stays
+    with pytest.raises(FileNotFoundError, match=r"run '0001-fit' has no record: it was a dry run, or it is deleted"):
+        bench.show(one)
+    with pytest.raises(FileNotFoundError, match=r"no run '0001-fit' in .*there are: 0002-fit"):
+        bench.compare("0001-fit", two)
+    with pytest.raises(TypeError, match="7 is no run"):
+        bench.delete(7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="1 run to compare"):
+        bench.compare(two)
+    bench.find_lr(num_training=3).result()
+    with pytest.raises(ValueError, match="run 0003-find_lr is a find_lr: only fits can be compared"):
+        bench.compare(two, "0003-find_lr")
+
+
+def test_a_run_that_goes_on_or_that_a_fit_waits_for_stays(tmp_path: Path) -> None:
+    bench = a_bench(tmp_path)
+    one = bench.fit().result()
+    going = bench.fit(max_epochs=100_000)
+    waiting = bench.fit(start=one.id, max_epochs=2)
+    try:
+        with pytest.raises(RuntimeError, match=f"run {one.id} is needed: {waiting.id} starts from it"):
+            bench.delete(one)
+        with pytest.raises(RuntimeError, match=f"run {going.id} goes on"):
+            bench.delete(going.id)
+        with pytest.raises(RuntimeError, match="export when it is over"):
+            bench.script(one)
+    finally:
+        going.stop()
+    assert waiting.result().resumes[0].run == one.id
+    bench.delete(one)
+    # It had taken over what it went on from.
+    assert bench.fit(start=waiting.id, max_epochs=3).result().status == "finished"
+
+
+def test_the_script_is_what_export_writes(tmp_path: Path) -> None:
+    bench = a_bench(tmp_path / "runs")
+    one, two = bench.fit().result(), bench.fit(lr=0.5).result()
+    heard: list[Any] = []
+    bench.subscribe(heard.append)
+    text = bench.script(one.id, path=tmp_path / "train.py")
+    assert heard == []
+    assert not (tmp_path / "train.py").exists()
+    assert bench.export(tmp_path / "train.py", run=one).read_text(encoding="utf-8") == text
+    assert heard == [Called(f"bench.export({str(tmp_path / 'train.py')!r}, run='0001-fit')")]
+    assert bench.script() == bench.script(two, "train.py") != text

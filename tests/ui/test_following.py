@@ -1,0 +1,103 @@
+"""The view of a job that another process does, driven through its widgets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.ui.fakes import FakeBench, FakeJob
+from tests.ui.mirror import Mirror
+from workbench.events import Message
+from workbench.ui.following import Following
+
+
+def until(true: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+class Job(FakeJob):
+    """A fit that says what it is told to, and notes what it is asked."""
+
+    def __init__(self, events: list[Any], kind: str = "fit") -> None:
+        super().__init__("0012-fit", kind, FakeBench(lr=0.1, gradient_clip_val=1.0).settings, lambda job: iter(()))
+        self.events, self.status = events[:-1], "running"
+        self.last = events[-1]
+        self.asked: list[str] = []
+
+    def validate(self) -> None:
+        self.asked.append("validate")
+
+    def checkpoint(self) -> None:
+        raise RuntimeError("checkpoint() does not reach 0012-fit, which was not launched.")
+
+    def finish(self) -> None:
+        self.events.append(self.last)
+        self.status = self.last.status
+        self.over.set()
+
+
+@pytest.fixture
+def job() -> Job:
+    bench = FakeBench(lr=0.1, gradient_clip_val=1.0, epochs=1, updates=40)
+    real = bench.fit()
+    assert real.wait(10)
+    until(lambda: type(real.events[-1]).__name__ == "RunEnded")
+    return Job(real.events)
+
+
+def browser(view: Following, monkeypatch: pytest.MonkeyPatch) -> Mirror:
+    mirror, lock = Mirror(), threading.Lock()
+
+    def send(content: Any, buffers: Any) -> None:
+        with lock:
+            mirror.hear(content, buffers)
+
+    monkeypatch.setattr(view.canvas, "send", send)
+    view.canvas._heard(None, {"type": "ready"}, None)
+    return mirror
+
+
+def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.events, later = job.events[:4], job.events[4:]
+    view = Following.of(job)
+    assert Following.of(job) is view
+    mirror = browser(view, monkeypatch)
+    until(lambda: mirror.state.get("progress", {}).get("status") == "running")
+    assert not view.pause.disabled and not view.stop.disabled
+    job.events.extend(later)
+    job.finish()
+    until(lambda: mirror.state["progress"]["status"] == "finished")
+    assert mirror.state["progress"]["done"] == 40
+    until(lambda: view.stop.disabled)
+    assert view.pause.disabled and view.validate.disabled
+
+
+def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
+    view = Following(job)
+    until(lambda: view._in_run)
+    view.validate.click()
+    assert job.asked == ["validate"]
+    view.checkpoint.click()
+    assert view.notice.lines[0] == ("error", "Save a checkpoint now: RuntimeError: checkpoint() does not reach 0012-fit, which was not launched.")
+    assert view.apply.layout.display == "none"
+    view.boxes["lr"].widget.value = 0.05
+    assert view.apply.description == "Apply to the run: lr 0.05"
+    view.apply.click()
+    assert job.changes == {"lr": 0.05}
+    view.stop.click()
+    assert job.stopped
+    job.finish()
+
+
+def test_messages_of_the_run_are_said(job: Job) -> None:
+    job.events.insert(1, Message("weights <changed>", "warning"))
+    view = Following(job)
+    until(lambda: ("warning", "weights <changed>") in view.notice.lines)
+    job.finish()

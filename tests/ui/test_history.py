@@ -1,0 +1,297 @@
+"""Recorded runs in the panel: listed, behind the loss, over one another, shown again and back, whatever goes on meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runs.test_brief import events, recorded
+from tests.ui.fakes import FakeBench
+from tests.ui.mirror import Mirror
+from workbench.events import (
+    Compared,
+    Deleted,
+    RunStarted,
+    SettingsSet,
+    Shown,
+    StatusChanged,
+    StepsDone,
+    Validated,
+    pack,
+)
+from workbench.runs.brief import Brief
+from workbench.runs.run import Run
+from workbench.settings import Settings
+from workbench.ui.channels import Buckets
+from workbench.ui.findings import Findings
+from workbench.ui.panel import Panel
+from workbench.ui.past import Curves
+from workbench.ui.rates import BUCKETS, Rates
+from workbench.ui.runs_table import MOST, ROOM, RunsTable, fits, listed
+from workbench.ui.wire import LIMIT, Outbox
+
+TASK = {"model": "ResNet", "parameters": 11_181_642}
+"""As tests.ui.fakes.Summary has it."""
+
+
+def until(true: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+class Face:
+    """A panel whose messages go to a mirror."""
+
+    def __init__(self, root: Path, **more: Any) -> None:
+        self.bench = FakeBench(**more)
+        self.bench.root = root
+        self.mirror = Mirror()
+        self.panel = Panel(self.bench)
+        self.panel.canvas.send = lambda content, buffers: self.mirror.hear(content, buffers)
+        self.panel.canvas._heard(self.panel.canvas, {"type": "ready"}, [])
+        self.settled(lambda: "runs" in self.mirror.state or not fits(root))
+
+    def settled(self, true: Callable[[], object]) -> None:
+        until(lambda: self.panel.pump.drain() and true())
+
+    def state(self, name: str) -> Any:
+        return self.mirror.state.get(name)
+
+    def ask(self, what: str, **more: Any) -> None:
+        self.panel.canvas._heard(self.panel.canvas, {"type": "ask", "what": what, **more}, [])
+
+
+def three(root: Path) -> None:
+    for i, (n, lr) in enumerate(((200, 0.1), (300, 0.01), (400, 0.001)), 1):
+        recorded(root, events(n, lr=lr, id=f"{i:04d}-fit"), f"{i:04d}-fit", created=1000.0 * i, task=TASK)
+
+
+def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
+    three(tmp_path)
+    recorded(tmp_path, [RunStarted("0004-find_lr", "find_lr", {}, "cpu")], "0004-find_lr", kind="find_lr")
+    face = Face(tmp_path)
+    face.settled(lambda: len(face.state("runs")["rows"]) == 3)
+    table = face.state("runs")
+    assert table["columns"] == ["lr"]
+    assert [(row["run"], row["status"], row["cells"]) for row in table["rows"]] == [
+        ("0003-fit", "finished", ["0.001"]), ("0002-fit", "finished", ["0.01"]), ("0001-fit", "finished", ["0.1"]),
+    ]  # fmt: skip
+    row = table["rows"][0]
+    assert (row["metric"], row["value"], row["step"], row["time"], row["created"]) == ("val_loss", "0.007673", 400, "40 s", 3000.0)
+    assert len(row["spark"]) == 32
+    assert (min(row["spark"]), row["spark"][0]) == (0, 99)
+    assert all(0 <= x <= 99 and 0 <= y <= 99 for x, y in row["dots"])
+    # Nothing is read twice; what is new is, when asked for.
+    recorded(tmp_path, events(50, id="0005-fit"), "0005-fit", created=9000.0, task={"model": "Other", "parameters": 3})
+    face.ask("refresh")
+    face.settled(lambda: len(face.state("runs")["rows"]) == 4)
+    assert face.state("runs")["columns"] == ["model", "lr"]
+    assert face.state("runs")["rows"][0]["cells"][0] == "Other"
+    face.panel.close()
+
+
+def test_the_last_fits_of_the_same_model_lie_behind(tmp_path: Path) -> None:
+    three(tmp_path)
+    recorded(tmp_path, events(50, id="0004-fit"), "0004-fit", created=9000.0, task={"model": "Other", "parameters": 3})
+    recorded(tmp_path, events(20)[:-1], "0005-fit", created=9100.0, task=TASK)  # goes on, in this very process
+    face = Face(tmp_path)
+    face.settled(lambda: [one["run"] for one in face.state("past") or ()] == ["0003-fit", "0002-fit", "0001-fit"])
+    rows = face.mirror.rows("past")
+    brief = Brief.read(tmp_path / "runs" / "0002-fit")
+    np.testing.assert_allclose(rows[rows[:, 0] == 1][:, 1:], brief.curve[:, [0, 3]], rtol=1e-6)
+    assert face.state("past")[1]["words"] == f"loss {brief.loss:.4g}, val_loss {brief.value:.4g}"
+    face.panel.close()
+
+
+def test_runs_over_one_another(tmp_path: Path) -> None:
+    three(tmp_path)
+    face = Face(tmp_path)
+    face.bench.tell(Compared(("0003-fit", "0001-fit")))
+    face.settled(lambda: face.state("compared"))
+    told = face.state("compared")
+    assert (told["runs"], told["metric"]) == (["0003-fit", "0001-fit"], "val_loss")
+    assert ["lr", "0.001", "0.1"] in told["rows"]
+    rows = face.mirror.rows("compared")
+    assert set(map(tuple, rows[:, :2])) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert rows[(rows[:, 0] == 1) & (rows[:, 1] == 0)][-1, 2] == 200
+    # A view that opens late has all of it.
+    late = face.mirror = Mirror()
+    face.panel.canvas._heard(face.panel.canvas, {"type": "ready"}, [])
+    face.settled(lambda: "compared" in late.state and "compared" in late.tables)
+    np.testing.assert_array_equal(late.rows("compared"), rows)
+    # One of two is deleted: there is nothing to compare.
+    shutil.rmtree(tmp_path / "runs" / "0001-fit")
+    face.bench.tell(Deleted("0001-fit"))
+    face.settled(lambda: face.state("compared") is None and len(face.state("runs")["rows"]) == 2)
+    face.bench.tell(Compared(("0003-fit", "0002-fit")))
+    face.settled(lambda: face.state("compared"))
+    face.ask("compare", runs=[])
+    face.settled(lambda: face.state("compared") is None)
+    assert face.panel.notice.lines == []
+    face.panel.close()
+
+
+def test_a_run_that_is_gone_is_said_in_the_panel(tmp_path: Path) -> None:
+    three(tmp_path)
+    face = Face(tmp_path)
+    face.bench.tell(Compared(("0003-fit", "0009-fit")))
+    until(lambda: "Compare" in str(face.panel.notice.lines))
+    face.panel.close()
+
+
+def test_a_run_is_shown_again_and_back(tmp_path: Path) -> None:
+    three(tmp_path)
+    face = Face(tmp_path, epochs=2, updates=40)
+    job = face.bench.fit()
+    assert job.wait(10)
+    face.settled(lambda: face.state("progress")["status"] == "finished" and face.state("progress")["done"] == 80)
+    live = face.mirror.rows("fit").copy()
+    face.bench.tell(Shown("0002-fit"))
+    face.settled(lambda: face.state("opened") == {"run": "0002-fit"} and face.state("progress")["done"] == 300)
+    assert face.mirror.rows("fit").shape[0] == 300
+    assert [one["run"] for one in face.state("past")] == ["0003-fit", "0001-fit"]
+    face.bench.tell(SettingsSet(Settings.make(lr=0.5).model_dump()))
+    face.bench.tell(Shown(""))
+    face.settled(lambda: face.state("opened") is None and face.state("progress")["done"] == 80)
+    np.testing.assert_array_equal(face.mirror.rows("fit"), live)
+    assert [one["run"] for one in face.state("past")] == ["0003-fit", "0002-fit", "0001-fit"]
+    # A run that is deleted while it is shown.
+    face.bench.tell(Shown("0002-fit"))
+    face.settled(lambda: face.state("progress")["done"] == 300)
+    face.bench.tell(Deleted("0002-fit"))
+    face.settled(lambda: face.state("opened") is None and face.state("progress")["done"] == 80)
+    face.panel.close()
+
+
+def test_what_goes_on_meanwhile_is_there_on_the_way_back(tmp_path: Path) -> None:
+    three(tmp_path)
+    face = Face(tmp_path, speed=0.02, epochs=2, updates=200)
+    job = face.bench.fit()
+    face.settled(lambda: (face.state("progress") or {}).get("done", 0) > 20)
+    face.bench.tell(Shown("0001-fit"))
+    face.settled(lambda: face.state("progress")["done"] == 200 and face.state("progress")["status"] == "finished")
+    done = len(job.events)
+    until(lambda: len(job.events) > done + 5)
+    assert face.state("progress")["done"] == 200
+    assert not face.panel.run.stop.disabled  # the controls are the running job's
+    face.bench.tell(Shown(""))
+    assert job.wait(20)
+    face.settled(lambda: face.state("progress")["done"] == 400 and face.state("progress")["status"] == "finished")
+    seen = np.concatenate([event.array("loss") for event in job.events if isinstance(event, StepsDone)])
+    fit = face.mirror.rows("fit")
+    assert len(fit) == len(seen) == 400
+    np.testing.assert_allclose(fit[:, 2], seen, rtol=1e-6)  # each update once, none left out
+    assert len(face.mirror.rows("val")) == sum(isinstance(event, Validated) for event in job.events)
+    face.panel.close()
+
+
+def test_a_new_job_ends_the_showing(tmp_path: Path) -> None:
+    three(tmp_path)
+    face = Face(tmp_path, epochs=1, updates=40)
+    face.bench.tell(Shown("0001-fit"))
+    face.settled(lambda: (face.state("progress") or {}).get("done") == 200)
+    assert face.bench.fit().wait(10)
+    face.settled(lambda: face.state("opened") is None and face.state("progress")["done"] == 40)
+    assert len(face.mirror.rows("fit")) == 40
+    face.panel.close()
+
+
+def test_requests_are_calls_of_the_bench(tmp_path: Path) -> None:
+    face = Face(tmp_path)
+    calls: list[tuple[Any, ...]] = []
+    for name in ("show", "compare", "delete"):
+        setattr(face.bench, name, lambda *args, name=name: calls.append((name, *args)))
+    face.bench.fit = lambda **said: calls.append(("fit", said))  # type: ignore[method-assign,assignment,return-value]
+    for what, more in (
+        ("show", {"run": "0001-fit"}), ("show", {"run": ""}), ("delete", {"run": "0001-fit"}), ("continue", {"run": "0001-fit"}),
+        ("compare", {"runs": ["0001-fit", "0002-fit"]}),
+    ):  # fmt: skip
+        face.ask(what, **more)
+    until(lambda: len(calls) == 5)
+    assert calls == [
+        ("show", "0001-fit"), ("show", None), ("delete", "0001-fit"), ("fit", {"start": "0001-fit"}), ("compare", "0001-fit", "0002-fit"),
+    ]  # fmt: skip
+    face.panel.close()
+
+
+# -- the parts
+
+
+def brief(i: int, **settings: Any) -> Brief:
+    return Brief.of(Run.from_events(events(40, id=f"{i:04d}-fit", **settings)))
+
+
+def test_a_table_fits_into_a_message() -> None:
+    many = [brief(i, lr=0.1 * (i + 1), monitor="µ" * 300 + str(i), max_epochs=i + 1) for i in range(MOST)]
+    table = listed(many, 900)
+    assert len(json.dumps(table)) < LIMIT
+    assert table["more"] == 900 - len(table["rows"])
+    assert table["rows"][0]["run"] == "0000-fit"
+    assert ROOM < LIMIT - 4000
+    few = listed(many[:3], 3)
+    assert (len(few["rows"]), few["more"]) == (3, 0)
+
+
+def test_a_comparison_of_long_names_fits_too() -> None:
+    curves = Curves()
+    outbox = Outbox({"past": curves.past, "compared": curves.compared})
+    wide = [brief(i, monitor="µ" * 500 + str(i), lr=0.1 + i) for i in range(5)]
+    curves.over_one_another(outbox, wide)
+    curves.behind(outbox, wide[:3])
+    while (packet := outbox.take()) is not None:
+        assert packet.size <= LIMIT
+
+
+def test_a_broken_folder_is_no_row(tmp_path: Path) -> None:
+    three(tmp_path)
+    (tmp_path / "runs" / "0001-fit" / "run.json").write_text("{")
+    (tmp_path / "runs" / "0002-fit" / "metrics.jsonl").unlink()
+    read: list[list[Brief]] = []
+    table = RunsTable(tmp_path, lambda briefs, count: read.append(briefs), pytest.fail)
+    table.refresh()
+    until(lambda: read)
+    assert [one.id for one in read[-1]] == ["0003-fit"]
+    table.close()
+    assert fits(tmp_path / "nowhere") == []
+
+
+def test_each_optimizer_has_its_rate() -> None:
+    channel = Buckets([("last", 1)], BUCKETS)
+    outbox = Outbox({"rates": channel})
+    rates = Rates(outbox, channel)
+    rates.start()
+    for at in range(0, 3000, 100):
+        columns = {"loss": pack(np.ones(100)), "lr.0": pack(np.full(100, 0.1)), "lr.1": pack(np.full(100, 0.01 * (at + 1)))}
+        rates.steps(StepsDone(at, 1, 100, 0, 1.0, columns))
+    assert outbox._values["rates"] == ["optimizer 0", "optimizer 1"]
+    assert BUCKETS / 2 <= channel.length <= BUCKETS
+    np.testing.assert_allclose(channel.rows(0, channel.length)[-1], [0.1, 29.01], rtol=1e-6)
+    rates.start()
+    rates.steps(StepsDone(0, 1, 2, 0, 1.0, {"loss": pack([1, 1]), "lr": pack([0.1, 0.2])}))
+    assert (outbox._values["rates"], channel.length) == (["lr"], 2)
+
+
+def test_health_in_words_about_once_a_second() -> None:
+    outbox = Outbox({})
+    findings = Findings(outbox)
+    start, step = events(40)[0], events(40)[1]
+    assert isinstance(step, StepsDone)
+    findings.hear(start)
+    assert outbox._values["health"] == []
+    bad = StepsDone(10, 1, 1, 0, 1.5, {"loss": pack([np.nan])})
+    findings.hear(step)
+    findings.hear(bad)
+    assert outbox._values["health"] == []  # half a second later
+    findings.hear(StepsDone(11, 1, 1, 0, 5.0, {"loss": pack([1.0])}))
+    assert [found["text"] for found in outbox._values["health"]] == ["loss not finite at update 10, first in a"]
+    findings.hear(StatusChanged("paused"))
+    assert outbox._values["health"][0]["level"] == "error"

@@ -1,0 +1,75 @@
+"""Tensors that lie in shards over the ranks: this rank's part of one, the whole of it, and the way back into shards.
+
+A tensor that is whole is handed back as it is. torch's class of sharded tensors takes seconds to import, so that nobody
+asks for it before a process group is there. Source: torch.distributed.tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from workbench.engine.zero_flat import gathered
+
+_DEEPSPEED = "ds_tensor"
+"""What a parameter that DeepSpeed has in pieces (ZeRO stage 3) calls this rank's."""
+_WHOLE = (Tensor, nn.Parameter, nn.Buffer)
+
+
+def in_shards(tensor: object) -> TypeGuard[Any]:
+    """Whether a rank holds but a part of this tensor, whose shape is that of the whole."""
+    if type(tensor) in _WHOLE or not isinstance(tensor, Tensor) or not dist.is_available() or not dist.is_initialized():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part, in the same memory, without a graph."""
+    part: Tensor = tensor.detach().to_local() if in_shards(tensor) else getattr(tensor, _DEEPSPEED, tensor)
+    return part
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, in host memory; all ranks call it at the same place."""
+    if in_shards(tensor):
+        found: Tensor = tensor.detach().full_tensor().cpu()
+        return found
+    piece: Tensor | None = getattr(tensor, _DEEPSPEED, None)
+    return tensor if piece is None else gathered(piece.detach(), tensor).cpu()
+
+
+def like(value: Tensor, other: Tensor) -> Tensor:
+    """A whole tensor as this rank's part of it, on the device and in shards as `other` of the same shape."""
+    if not in_shards(other) or in_shards(value):
+        return value
+    from torch.distributed.tensor import DTensor
+
+    part = value.detach()
+    for number, placement in enumerate(other.placements):
+        if placement.is_shard():
+            parts, mine = part.chunk(other.device_mesh.size(number), placement.dim), other.device_mesh.get_local_rank(number)
+            part = parts[mine] if mine < len(parts) else part.narrow(placement.dim, 0, 0)  # too few rows for all ranks
+    part = part.to(local(other).device, copy=True, memory_format=torch.contiguous_format)
+    return DTensor.from_local(
+        part, other.device_mesh, other.placements, run_check=False, shape=value.shape, stride=value.contiguous().stride()
+    )
+
+
+def whole_of(value: Any, *, wanted: bool = True) -> Any:
+    """A value of containers with all its tensors whole; where they are not `wanted`, None in the place of those in shards.
+
+    All ranks call it at the same place with values of the same form.
+    """
+    if in_shards(value):
+        found = whole(value)
+        return found if wanted else None
+    if isinstance(value, dict):
+        return type(value)((key, whole_of(own, wanted=wanted)) for key, own in value.items())
+    if type(value) in (list, tuple):
+        return type(value)([whole_of(own, wanted=wanted) for own in value])
+    return value

@@ -1,0 +1,35 @@
+"""How far an update moved each layer's weights, relative to the weights themselves.
+
+How to read it: about 1e-3 is usual for a model that learns well (Karpathy, "The spelled-out intro to neural networks and
+deep learning: Building makemore, part 3", 2022, and "A Recipe for Training Neural Networks", 2019). A layer far below it,
+at 1e-5 say, hardly learns: its learning rate is too low, or its gradient does not come through. One far above it, at 1e-1,
+forgets what it knows at every update: the learning rate is too large for it, or its weights are still near zero, as biases
+often are at the beginning. 0: the update did not move it. What counts is the whole step, with momentum, weight decay and
+clipping in it, which no gradient norm tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def copies(weights: Sequence[Tensor]) -> list[Tensor]:
+    """The weights as they are before an update, on their device."""
+    return [weight.detach().clone() for weight in weights]
+
+
+def update_ratios(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+    """||after - before|| / ||before|| of each, shape (len(before),), float32, without a host sync; uses up `before`.
+
+    NaN where the norm before was 0.
+    """
+    norms = _norms(before)
+    torch._foreach_sub_(list(before), [weight.detach() for weight in after])
+    return torch.where(norms > 0, _norms(before) / norms, float("nan"))
+
+
+def _norms(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(torch._foreach_norm(list(tensors), 2.0, dtype=torch.float32))

@@ -1,0 +1,81 @@
+"""What an accelerate config, and launch=, say of weights in shards: which way, and which of its options do not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.engine import deepspeed_config
+from workbench.launch import zeroing
+from workbench.settings import Settings, SettingsError
+
+FSDP = "FSDP"
+DEEPSPEED = "DEEPSPEED"
+_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""Of FSDP 1, which accelerate counts from 1."""
+_WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "fsdp_backward_prefetch": (("backward_pre", "1", "none"), "FSDP 2 fetches ahead in its own way"),
+    "fsdp_forward_prefetch": (("false", "none"), "FSDP 2 fetches ahead in its own way"),
+    "fsdp_state_dict_type": (("full_state_dict", "1", "none"), "checkpoints are of whole weights, for any number of ranks"),
+    "fsdp_use_orig_params": (("true", "none"), "FSDP 2 always does"),
+    "fsdp_sync_module_states": (("true", "none"), "all ranks always begin with the weights of rank 0"),
+    "fsdp_cpu_ram_efficient_loading": (("false", "none"), "each rank reads the whole weights once, into host memory"),
+    "fsdp_activation_checkpointing_offload": (("false", "none"), "activations that are kept stay on the device"),
+}
+"""Options, the values that ask for nothing else, and what is done instead."""
+
+
+def options(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of FSDP: those of the config, and those of launch=, which go before."""
+    theirs = config.get("fsdp_config") or {}
+    named = {name if name.startswith("fsdp") else f"fsdp_{name}": value for name, value in theirs.items()}
+    return {**named, **{name: value for name, value in given.items() if name.startswith("fsdp_")}}
+
+
+def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int) -> str | None:
+    """How so many processes share one copy of the weights; None: each has its own. kind: what is asked for."""
+    if kind == DEEPSPEED and processes > 1:
+        asked = zeroing.config_of(given, config)
+        zeroing.check(asked)
+        return deepspeed_config.NAME if zeroing.stage(asked) else None
+    if kind != FSDP or processes == 1 or _strategy(options(given, config)) == "NO_SHARD":
+        return None
+    return FSDP
+
+
+def check(settings: Settings, found: str | None) -> None:
+    """SettingsError: settings that do not go with weights in shards."""
+    if found is not None and settings.precision == "16-mixed":
+        raise SettingsError(f"precision='16-mixed' is not served with {found}, which the accelerate config asks for: take 'bf16-mixed'.")
+
+
+def notes(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int, settings: Settings) -> list[str]:
+    """What of the options does not hold."""
+    if kind == DEEPSPEED:
+        if way(kind, given, config, processes) is None:
+            why = "one process has nobody to share with" if processes == 1 else "ZeRO stage 0 is plain data-parallel training"
+            return [f"DeepSpeed is asked for, and is not used: {why}."]
+        return list(zeroing.notes(given, config, settings))
+    if kind != FSDP:
+        return []
+    asked = options(given, config)
+    if way(kind, given, config, processes) is None:
+        why = "one process has nobody to share with" if processes == 1 else "fsdp_sharding_strategy=NO_SHARD"
+        return [f"FSDP is asked for, and the weights lie in no shards: {why}."]
+    found = []
+    if str(asked.get("fsdp_version", 1)) == "1":
+        found.append("FSDP 2 (torch's fully_shard) does what the accelerate config asks of FSDP 1.")
+    for name, (usual, instead) in _WITHOUT_EFFECT.items():
+        if name in asked and str(asked[name]).lower() not in usual:
+            found.append(f"{name}={asked[name]!r} has no effect: {instead}.")
+    policy = str(asked.get("fsdp_auto_wrap_policy") or "NO_WRAP").upper()
+    if str(asked.get("fsdp_activation_checkpointing", False)).lower() == "true" and policy == "NO_WRAP":
+        found.append("fsdp_activation_checkpointing has no effect without fsdp_auto_wrap_policy, which chooses the layers.")
+    return found
+
+
+def _strategy(asked: Mapping[str, Any]) -> str | None:
+    if str(asked.get("fsdp_version", 1)) != "1":
+        return None
+    name = str(asked.get("fsdp_sharding_strategy") or "FULL_SHARD").upper()
+    return _STRATEGIES[int(name) - 1] if name.isdigit() and 0 < int(name) <= len(_STRATEGIES) else name

@@ -1,0 +1,55 @@
+"""The losses of several runs over one another: smoothed training losses, and the checks of the validation data.
+
+How to read it: each run has a colour and a kind of dash of its own; diamonds in its colour are its checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from workbench.plots.chart import Array, Axis, Chart, Series
+from workbench.plots.ranges import span, wide
+
+X = Literal["update", "epoch", "time"]
+AXES: tuple[X, ...] = ("update", "epoch", "time")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """One run: its loss at `x`, both of shape (n,), and its checks at `val_x`, both of shape (checks,)."""
+
+    name: str
+    x: Array
+    loss: Array
+    val_x: Array
+    val: Array
+
+
+def compare_losses(runs: Sequence[Compared], x: X, metrics: Collection[str] = ()) -> Chart:
+    """The chart of these runs. `metrics`: what the checks are of; they are drawn where that is a loss, on its axis.
+
+    The y axis is logarithmic where the losses span more than a factor of 50.
+    """
+    checked = bool(metrics) and all("loss" in name for name in metrics)
+    lines, seen = [], []
+    for tone, run in enumerate(runs):
+        lines.append(Series(run.name, run.x, run.loss, "line", tone, tone))
+        seen.append(run.loss)
+        if checked and len(run.val):
+            lines.append(Series("", run.val_x, run.val, "points", tone))
+            seen.append(run.val)
+    log = wide(np.concatenate([np.empty(0), *seen]))
+    notes = [f"Lines: training loss, smoothed. Diamonds: {', '.join(sorted(metrics))}."] if checked else []
+    if not any(len(run.x) for run in runs):
+        notes = ["No updates were recorded."]
+    return Chart(
+        title="Runs compared",
+        x=Axis(x, "s" if x == "time" else ""),
+        y=Axis("loss", log=log, range=span(*seen, log=log)),
+        series=tuple(lines),
+        notes=tuple(notes),
+    )

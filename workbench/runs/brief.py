@@ -1,0 +1,163 @@
+"""A run in little: what tables and comparisons show of it, at a size that does not grow with its length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import (
+    Changed,
+    Event,
+    Logged,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    Status,
+    StepsDone,
+    Validated,
+)
+from workbench.plots.smooth import Smoother
+from workbench.runs import read
+from workbench.runs.run import Run
+from workbench.runs.series import column
+from workbench.runs.stream import joined, stream
+
+POINTS = 400
+"""Of the smoothed loss at most; more than a quarter of a screen can show."""
+CHECKS = 200
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Brief:
+    """One fit. `curve`: the smoothed training loss; `checks`: the monitored metric of the validation data.
+
+    Both have shape (n, 4): updates taken, epochs, seconds (NaN where nobody knows), and the value. `metrics` has the last
+    value of each, `settings` those that it began with, `model` its name and its number of parameters.
+    """
+
+    id: str
+    status: Status
+    step: int
+    seconds: float
+    created: float
+    settings: dict[str, Any]
+    metrics: dict[str, float]
+    monitor: str
+    curve: Array
+    checks: Array
+    origin: str = ""
+    """The run that it goes on from."""
+    changes: int = 0
+    model: tuple[str, int | None] = ("", None)
+    path: Path | None = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, folder: Path) -> Brief:
+        """That of a run folder, whatever its length: the record is read piece by piece, its losses alone."""
+        told = read.summary(folder)
+        task = told.header.get("task", {})
+        model = (str(task.get("model", "")), task.get("parameters"))
+        state = read.State(told.status, told.step, told.seconds, told.error)
+        return _fold(stream(folder, ("loss",)), told.id, state, told.created, model, folder)
+
+    @classmethod
+    def of(cls, run: Run) -> Brief:
+        """That of a run which is in memory."""
+        if run.folder is not None and run.folder.is_dir():
+            return cls.read(run.folder)
+        state = read.State(run.status, run.step, run.seconds, run.error)
+        return _fold(joined(run.events), run.id, state, math.nan, ("", None), None)
+
+    @property
+    def loss(self) -> float | None:
+        """The smoothed training loss at its end; None: no update was recorded."""
+        return float(self.curve[-1, 3]) if len(self.curve) else None
+
+    @property
+    def value(self) -> float | None:
+        """The monitored metric at its last check; None: there was none."""
+        return float(self.checks[-1, 3]) if len(self.checks) else None
+
+
+class Thinned:
+    """Rows by the thousand, of which at most `cap` stay: every second one goes when they are too many. The last stays."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap, self._stride, self._seen = cap, 1, 0
+        self._kept: list[Array] = []
+        self._count = 0
+        self._last: Array | None = None
+
+    def add(self, rows: Array) -> None:
+        """Rows of shape (n, columns)."""
+        if not len(rows):
+            return
+        here = rows[(-self._seen) % self._stride :: self._stride]
+        self._kept.append(here)
+        self._count += len(here)
+        self._seen += len(rows)
+        self._last = rows[-1]
+        while self._count >= self._cap:
+            whole = np.concatenate(self._kept)[::2]
+            self._kept, self._count, self._stride = [whole], len(whole), 2 * self._stride
+
+    def rows(self, columns: int) -> Array:
+        """Those that are left."""
+        if self._last is None:
+            return np.empty((0, columns))
+        whole = np.concatenate(self._kept)
+        return whole if np.array_equal(whole[-1:], self._last[None], equal_nan=True) else np.vstack([whole, self._last])
+
+
+def _fold(
+    events: Iterable[Event], id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None
+) -> Brief:
+    smoother, curve, checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
+    start: RunStarted | None = None
+    metrics: dict[str, float] = {}
+    monitor, origin, changes, seconds = "", "", 0, 0.0
+    for event in events:
+        if isinstance(event, RunStarted):
+            start = event
+        elif isinstance(event, StepsDone) and event.rows:
+            loss = column(event, "loss").astype(np.float64)
+            clock = np.linspace(seconds, event.seconds, event.rows + 1)[1:] if event.seconds >= seconds else np.full(event.rows, np.nan)
+            smooth = smoother.add(loss)
+            there = np.isfinite(smooth)
+            done: Array = event.steps.astype(np.float64) + 1
+            curve.add(np.column_stack([done, _epochs(start, done, event.epoch), clock, smooth])[there])
+            seconds = event.seconds
+            if np.isfinite(loss[-1]):
+                metrics["loss"] = float(loss[-1])
+        elif isinstance(event, Validated):
+            raw = [name for name in event.metrics if not name.endswith("_averaged")]
+            monitor = monitor or ("val_loss" if "val_loss" in raw else next(iter(raw), ""))
+            value = event.metrics.get(monitor, math.nan)
+            if math.isfinite(value):
+                done = np.array([event.step], np.float64)
+                checks.add(np.array([[event.step, _epochs(start, done, event.epoch)[0], seconds, value]], np.float64))
+        elif isinstance(event, Resumed):
+            origin, seconds = event.run, 0.0
+        changes += isinstance(event, Changed)
+        if isinstance(event, Validated | Logged | RunEnded):
+            metrics.update(event.metrics)
+    settings = {} if start is None else start.settings
+    return Brief(
+        id, state.status, state.step, state.seconds, created, settings, metrics, monitor, curve.rows(4), checks.rows(4),
+        origin, changes, model, path,
+    )  # fmt: skip
+
+
+def _epochs(start: RunStarted | None, done: Array, epoch: int) -> Array:
+    """How many epochs so many updates are; within whole ones only where the length is known."""
+    if start is not None and start.updates and start.epochs:
+        return done * start.epochs / start.updates
+    return np.full(len(done), epoch + 1.0)

@@ -1,0 +1,53 @@
+"""What a run says of itself in words: what went wrong, what slows it down, and what to do about it.
+
+How to read it: no findings is the usual case. A rule speaks only where it is right when it speaks; its thresholds stand
+in its class, each with its reason. Rules hear events one by one and keep little of them, so that they follow a run of any
+length while it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from workbench.events import Event, RunStarted
+from workbench.runs.health.finding import Finding as Finding
+from workbench.runs.health.finding import Level, Rule
+from workbench.runs.health.layers import Layers
+from workbench.runs.health.loss import Overfitting, Standstill
+from workbench.runs.health.norms import Clipping, Explosion
+from workbench.runs.health.numbers import Broken, LeftOut
+from workbench.runs.health.pace import Memory, Waiting
+
+ORDER: tuple[Level, ...] = ("error", "warning", "info")
+
+
+class Health:
+    """Hears a fit's events. Memory: a few hundred numbers, and a few for each layer."""
+
+    def __init__(self) -> None:
+        self._rules: tuple[Rule, ...] = ()
+
+    def hear(self, event: Event) -> None:
+        """Take in one event; the start of a run forgets the one before."""
+        if isinstance(event, RunStarted):
+            fit = event.kind == "fit"
+            self._rules = (
+                Broken(event), LeftOut(event), Explosion(event), Layers(event), Overfitting(event), Standstill(event),
+                Memory(event), Waiting(event), Clipping(event),
+            ) if fit else ()  # fmt: skip
+        for rule in self._rules:
+            rule.hear(event)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What there is to say now, the worst first."""
+        there = [finding for rule in self._rules for finding in rule.findings()]
+        return tuple(sorted(there, key=lambda one: ORDER.index(one.level)))
+
+
+def examine(events: Iterable[Event]) -> tuple[Finding, ...]:
+    """The findings of a whole run."""
+    health = Health()
+    for event in events:
+        health.hear(event)
+    return health.findings

@@ -1,0 +1,90 @@
+"""Layers that get no gradient, or next to none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import Event, RunStarted, StepsDone
+from workbench.runs.health.finding import Finding, several, taken
+
+
+class Layers:
+    """Each layer's gradient norm against the median layer's, for so many updates on end.
+
+    Biases are passed over in the second rule: before a normalisation theirs is zero by construction, and harmless.
+    """
+
+    FOR = 100
+    """Updates on end: a layer may be out of use for a batch or two (an embedding, an expert)."""
+    ROWS = 200
+    """Rows of a flush that are looked at; a record that is read back has long ones."""
+    BELOW = 1e-3
+    """Of the median: Glorot and Bengio (2010) saw layers of one network differ by tens in a bad initialisation."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._names = start.layers
+        n = len(start.layers)
+        self._silent, self._small = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        """For how many updates up to now."""
+        self._weak_since = np.zeros(n, np.int64)
+
+    def hear(self, event: Event) -> None:
+        if not isinstance(event, StepsDone) or not event.columns.get("layer_norms"):
+            return
+        norms = event.array("layer_norms")
+        if norms.shape[1] != len(self._names) or several(event):  # then most layers wait for their optimizer's turn
+            return
+        measured = taken(event) & (norms > 0).any(axis=1)
+        every = max(1, event.rows // self.ROWS)
+        steps, norms = event.steps[measured][::every], norms[measured][::every]
+        if not len(steps):
+            return
+        there = np.where(norms > 0, norms, np.nan)
+        none = np.isnan(there)
+        small = ~none & (norms < self.BELOW * _median(there))
+        last = _since(~(none | small))
+        self._weak_since = np.where(last < len(steps), steps[len(steps) - 1 - np.minimum(last, len(steps) - 1)] + 1, self._weak_since)
+        self._silent = _streak(self._silent, ~none, every)
+        self._small = _streak(self._small, ~small, every)
+
+    def findings(self) -> Iterator[Finding]:
+        bias = np.array([name.endswith("bias") for name in self._names], dtype=np.bool_)
+        silent = self._silent >= self.FOR
+        rules = (
+            (silent & (self._weak_since == 0), "no gradient reaches", "is it used in the forward, and joined to the loss?"),
+            (silent & (self._weak_since > 0), "no gradient reaches", "its units are dead or saturated: lower the learning rate"),
+            ((self._small >= self.FOR) & ~bias, "hardly a gradient (1000 times below the median layer's) reaches",
+             "normalise before it, or give it a residual path; or its learning rate is for others"),
+        )  # fmt: skip
+        for which, what, remedy in rules:
+            found = np.flatnonzero(which)
+            if len(found):
+                since = int(self._weak_since[found].min())
+                when = f" since update {since}" if since else f" in {int(max(self._silent[found[0]], self._small[found[0]]))} updates"
+                yield Finding("warning", f"{what} {_names([self._names[i] for i in found])}{when}", remedy, since)
+
+
+def _since(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many rows lie behind the last one that ends a streak, for each layer; all of them where none does."""
+    behind: NDArray[np.int64] = np.where(ends.any(axis=0), ends[::-1].argmax(axis=0), len(ends))
+    return behind
+
+
+def _streak(before: NDArray[np.int64], ends: NDArray[np.bool_], every: int) -> NDArray[np.int64]:
+    """The length of the streak that goes on at the last row, for each layer; a row stands for `every` updates."""
+    behind = _since(ends)
+    return np.where(behind < len(ends), behind * every, before + behind * every)
+
+
+def _median(norms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of each row, NaN passed over, shape (rows, 1); without NaN in a third of the time."""
+    median = np.nanmedian if np.isnan(norms).any() else np.median
+    found: NDArray[np.float32] = median(norms, axis=1, keepdims=True)
+    return found
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,99 @@
+"""The total gradient norm: whether it runs away, and whether clipping does anything, or everything."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import Changed, Event, RunStarted, StepsDone
+from workbench.plots.clipping import WINDOW, was_cut
+from workbench.runs.health.finding import Finding, taken
+from workbench.runs.series import column
+
+
+class Explosion:
+    """The norm against its running median. One spike is none: clipping is for those."""
+
+    TIMES = 10.0
+    """Norms of neighbouring updates differ by a factor of two or three; ten for twenty of them is no noise."""
+    NOW, BEFORE, EVERY = 20, 200, 50
+    """Updates: the median of those now, against that of those before, looked at so often at least."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._norms: NDArray[np.float32] = np.empty(0, np.float32)
+        """The last ones, as many as a look takes."""
+        self._found: Finding | None = None
+
+    def hear(self, event: Event) -> None:
+        if not isinstance(event, StepsDone) or self._found is not None:
+            return
+        norm, span = column(event, "grad_norm"), self.NOW + self.BEFORE
+        known = taken(event) & np.isfinite(norm)
+        steps, norms = event.steps[known], np.concatenate([self._norms, norm[known]])
+        self._norms = norms[-span:]
+        ends = np.arange(len(norms), span - 1, -self.EVERY)[::-1]
+        if len(steps) and len(ends):
+            windows = np.lib.stride_tricks.sliding_window_view(norms, span)[ends - span]
+            self._look(steps, windows, len(norms) - ends)
+
+    def _look(self, steps: NDArray[np.int64], windows: NDArray[np.float32], behind: NDArray[np.int64]) -> None:
+        """Windows of norms (looks, span), each so many updates behind the last one."""
+        before, now = np.median(windows[:, : self.BEFORE], axis=1), np.median(windows[:, self.BEFORE :], axis=1)
+        rose = np.flatnonzero((before > 0) & (now >= self.TIMES * before))
+        if len(rose):
+            i = int(rose[0])
+            step = int(steps[max(0, len(steps) - 1 - int(behind[i]))])
+            text = f"the gradient norm rose to {now[i] / before[i]:.0f} times its median by update {step}, from {before[i]:.3g} to {now[i]:.3g}"
+            self._found = Finding("warning", text, "lower the learning rate, or clip", step)
+
+    def findings(self) -> Iterator[Finding]:
+        if self._found is not None:
+            yield self._found
+
+
+class Clipping:
+    """The share of updates that were clipped, where it is nearly all or none."""
+
+    ALWAYS = 0.95
+    """Of the last 200: then the clip value, and not the gradient, sets the length of each step."""
+    NEVER = 1000
+    """Updates without a clipped one; clipping that catches spikes alone still catches one in hundred or so."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._clip = start.settings.get("gradient_clip_val")
+        self._clear()
+
+    def _clear(self) -> None:
+        self._cut: deque[bool] = deque(maxlen=WINDOW)
+        self._norms: deque[float] = deque(maxlen=WINDOW)
+        self._seen, self._clipped, self._largest = 0, 0, 0.0
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, Changed) and "gradient_clip_val" in event.values:
+            self._clip = event.values["gradient_clip_val"]
+            self._clear()
+        elif isinstance(event, StepsDone) and self._clip:
+            norm = column(event, "grad_norm")
+            cut = was_cut(norm, column(event, "grad_norm_clipped"))
+            known = np.isfinite(cut)
+            if known.any():
+                self._cut.extend((cut[known] > 0).tolist())
+                self._norms.extend(norm[known].tolist())
+                self._seen += int(known.sum())
+                self._clipped += int((cut[known] > 0).sum())
+                self._largest = max(self._largest, float(norm[known].max()))
+
+    def findings(self) -> Iterator[Finding]:
+        if not self._clip:
+            return
+        share = sum(self._cut) / WINDOW
+        if len(self._cut) == WINDOW and share >= self.ALWAYS:
+            text = f"{share:.0%} of the last {WINDOW} updates were clipped: the clip value sets the length of each step"
+            remedy = f"one update in ten has a norm above {np.quantile(self._norms, 0.9):.2g}: a clip value there cuts those alone"
+            yield Finding("info", text, remedy)
+        elif self._seen >= self.NEVER and not self._clipped:
+            text = f"none of {self._seen} updates was clipped: the largest norm was {self._largest:.3g}, the clip value is {self._clip:.3g}"
+            yield Finding("info", text, "as a safety net that is fine")

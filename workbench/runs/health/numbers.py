@@ -1,0 +1,84 @@
+"""Numbers that are not finite: the one that ended the run, and updates that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from workbench.events import Event, Message, RunEnded, RunStarted, StepsDone
+from workbench.runs.health.finding import Finding, taken
+from workbench.runs.series import column
+
+_ERROR = "NonFiniteError: "
+
+
+class Broken:
+    """The first update whose loss or gradient was not finite, and the first layer that shows it."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._layers = start.layers
+        self._alive = np.zeros(len(start.layers), dtype=np.bool_)
+        """Layers that had a gradient: one that never has one is NaN too."""
+        self._found: Finding | None = None
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, StepsDone):
+            self._steps(event)
+        elif isinstance(event, RunEnded) and event.error and event.error.startswith(_ERROR):
+            # The run's own words know more: the batch, and where it began.
+            self._found = Finding("error", event.error.removeprefix(_ERROR).strip().rstrip("."), "", event.step)
+
+    def findings(self) -> Iterator[Finding]:
+        if self._found is not None:
+            yield self._found
+
+    def _steps(self, event: StepsDone) -> None:
+        bad = ~taken(event) & ~(column(event, "skipped") > 0)
+        norms = event.array("layer_norms") if event.columns.get("layer_norms") else np.empty((event.rows, 0))
+        norms = norms if norms.shape[1] == len(self._layers) else np.full((event.rows, len(self._layers)), np.nan)
+        if bad.any() and self._found is None:
+            row = int(bad.argmax())
+            self._alive |= np.isfinite(norms[:row]).any(axis=0)
+            wrong = np.flatnonzero(np.isinf(norms[row]) | (np.isnan(norms[row]) & self._alive))
+            what = "gradient" if np.isfinite(column(event, "loss")[row]) else "loss"
+            where = f", first in {self._layers[wrong[0]]}" if len(wrong) else ""
+            step = int(event.steps[row])
+            text = f"{what} not finite at update {step}{where}"
+            self._found = Finding("error", text, "lower the learning rate, clip, or look for bad inputs", step)
+        self._alive |= np.isfinite(norms).any(axis=0)
+
+
+class LeftOut:
+    """Updates that were not taken. 16-mixed leaves out a few by design while it looks for its scale."""
+
+    BY_DESIGN = 10
+    """Halvings of torch's GradScaler from 65536 until almost anything fits."""
+    SHARE = 0.01
+    """Of the updates: the scaler tries a larger scale every 2000, so that one in 2000 is usual."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._scaled = start.settings.get("precision") == "16-mixed"
+        self._first, self._count, self._updates = 0, 0, 0
+        self._said = ""
+        """What the run itself said of the first one."""
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, StepsDone):
+            skipped = column(event, "skipped") > 0
+            if skipped.any() and not self._count:
+                self._first = int(event.steps[skipped.argmax()])
+            self._count += int(skipped.sum())
+            self._updates += event.rows
+        elif isinstance(event, Message) and event.level == "warning" and not self._said and "The update was not taken" in event.text:
+            self._said = event.text.partition("The update was not taken")[0].strip().rstrip(".")
+
+    def findings(self) -> Iterator[Finding]:
+        if not self._count:
+            return
+        many = "1 update was left out, update" if self._count == 1 else f"{self._count} updates were left out, the first at"
+        if not self._scaled:
+            why = f": {self._said}" if self._said else ""
+            yield Finding("warning", f"{many} {self._first}{why}", "look at the batch, or lower the learning rate", self._first)
+        elif self._count > max(self.BY_DESIGN, self.SHARE * self._updates):
+            yield Finding("warning", f"{many} {self._first}: too large for 16 bits", "precision='bf16-mixed' has room for them", self._first)

@@ -1,0 +1,75 @@
+"""A record read piece by piece: whatever its length, a few thousand updates are in memory at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.events import Event, StepsDone, from_record
+from workbench.runs.read import RECORD
+
+ROWS = 5000
+"""Updates in one flush at most, where short ones are joined: drawing costs by the flush, and ten come a second."""
+
+
+def stream(folder: Path, only: Collection[str] | None = None) -> Iterator[Event]:
+    """The events of a run folder, in order, to the last whole line; flushes that follow one another are joined.
+
+    only: the columns of flushes that are wanted; the others are not decoded. Lines that cannot be read are left out.
+    """
+    return joined(_events(folder, only))
+
+
+def joined(events: Iterable[Event]) -> Iterator[Event]:
+    """The same events, with flushes of one epoch and the same columns joined up to ROWS updates."""
+    held: list[StepsDone] = []
+    rows = 0
+    for event in events:
+        if isinstance(event, StepsDone) and held and rows + event.rows <= ROWS and _follows(held[-1], event):
+            held.append(event)
+            rows += event.rows
+            continue
+        if held:
+            yield _one(held, rows)
+        held, rows = ([event], event.rows) if isinstance(event, StepsDone) else ([], 0)
+        if not held:
+            yield event
+    if held:
+        yield _one(held, rows)
+
+
+def _events(folder: Path, only: Collection[str] | None) -> Iterator[Event]:
+    try:
+        file = (folder / RECORD).open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+                if only is not None and "columns" in record:
+                    record["columns"] = {name: data for name, data in record["columns"].items() if name in only}
+                yield from_record(record)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue
+
+
+def _follows(last: StepsDone, event: StepsDone) -> bool:
+    return (
+        last.epoch == event.epoch and last.every == event.every and event.step == last.step + last.every * last.rows
+        and last.rows > 0 and last.columns.keys() == event.columns.keys() and last.prog_bar == event.prog_bar
+    )  # fmt: skip
+
+
+def _one(held: list[StepsDone], rows: int) -> StepsDone:
+    """One flush of several: rows lie behind one another in every column."""
+    if len(held) == 1:
+        return held[0]
+    last = held[-1]
+    columns = {name: b"".join(event.columns[name] for event in held) for name in last.columns}
+    memory = max((event.memory for event in held if event.memory is not None), default=None)
+    return replace(last, step=held[0].step, rows=rows, columns=columns, memory=memory)

@@ -1,0 +1,35 @@
+"""What the run says of itself in words (`runs/health`), as the canvas lists it."""
+
+from __future__ import annotations
+
+from workbench.events import Event, RunStarted, StepsDone
+from workbench.runs.health import Health
+from workbench.ui.wire import Outbox, cut
+
+MOST = 12
+TEXT = 700
+"""Bytes of a finding, and of its remedy."""
+EVERY = 1.0
+"""Seconds of the run between two looks while it goes on."""
+
+
+class Findings:
+    """Hears a fit's events, and looks at what they come to about once a second, and at its end."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._health = Health()
+        self._looked = 0.0
+
+    def hear(self, event: Event) -> None:
+        self._health.hear(event)
+        if isinstance(event, RunStarted):
+            self._looked = 0.0
+        elif isinstance(event, StepsDone):
+            if 0 <= event.seconds - self._looked < EVERY:
+                return
+            self._looked = event.seconds
+        self._outbox.put("health", [
+            {"level": found.level, "text": cut(found.text, TEXT), "remedy": cut(found.remedy, TEXT)}
+            for found in self._health.findings[:MOST]
+        ])  # fmt: skip

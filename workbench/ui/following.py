@@ -1,0 +1,169 @@
+"""A job of another process (`wb.attach`) in a notebook: what it does, and what may be asked of it."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import ipywidgets as widgets
+
+from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
+from workbench.ui import controls, offers, still, words
+from workbench.ui.calm import aside, reachable, shown
+from workbench.ui.live import LiveView
+from workbench.ui.notice import Notice
+from workbench.ui.pump import INTERVAL, Pump
+from workbench.ui.runbar import button
+
+_CHANGED = ("lr", "gradient_clip_val")
+"""What can be changed here while it runs; `job.change` takes the rest."""
+
+
+class Followed(Protocol):
+    """What is needed of the job that `wb.attach` gives."""
+
+    id: str
+    kind: str
+    events: list[Event]
+
+    @property
+    def status(self) -> Status: ...
+    @property
+    def settings(self) -> Any: ...
+    def done(self) -> bool: ...
+    def stop(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def validate(self) -> None: ...
+    def checkpoint(self) -> None: ...
+    def change(self, **values: Any) -> None: ...
+
+
+class Following(widgets.VBox):  # type: ignore[misc]
+    """The canvas of one job, and its buttons. Several displays of one job show the same view."""
+
+    @classmethod
+    def of(cls, job: Followed) -> Following:
+        """The one view of this job, made when it is first asked for."""
+        known = _OPEN.get(id(job))
+        if known is None:
+            known = _OPEN[id(job)] = cls(job)
+        return known
+
+    def __init__(self, job: Followed) -> None:
+        self._job = job
+        self._in_run: dict[str, Any] = {}
+        self.pause = button("❚❚ Pause", "Wait before the next update", self._pause)
+        self.stop = button("■ Stop", "End at the next update and keep what there is", lambda: self._ask("Stop", job.stop))
+        self.validate = button("Validate now", "Check the validation data before the next update", lambda: self._ask("Validate now", job.validate))
+        self.checkpoint = button("Save a checkpoint now", "Write one before the next update", lambda: self._ask("Save a checkpoint now", job.checkpoint))
+        self.boxes = {name: controls.make(name, getattr(job.settings, name)) for name in _CHANGED}
+        self.apply = button("Apply to the run", "From the next update on", self._apply).add_class("wb-apply")
+        self.notice, self.canvas = Notice(), LiveView()
+        self._of_a_fit = [self.pause, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values())]
+        bar = widgets.Box([self.pause, self.stop, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values()), self.apply])
+        super().__init__([_title(job), bar.add_class("wb-run"), self.notice, self.canvas])
+        self.add_class("wb-panel")
+        for box in self.boxes.values():
+            box.widget.layout.width = "190px"
+            box.widget.observe(lambda _: self._offer_change(), "value")
+        self.still = still.Still(f"workbench-{self.model_id}")
+        reachable(self)
+        self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
+        self.canvas.wake = self.pump.wake
+        self._follow()
+        aside(self._listen, self.notice.error, "following")
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        data, metadata = super()._repr_mimebundle_(**kwargs), {}
+        if isinstance(data, tuple):
+            data, metadata = data
+        data["text/plain"] = repr(self._job)
+        if still.in_notebook():
+            self.still.open()
+        return data, metadata
+
+    def _listen(self) -> None:
+        """Hand on what the job says, from its first event on, until it is over."""
+        seen = 0
+        while True:
+            over = self._job.done()
+            events: Sequence[Event] = self._job.events[seen:]
+            for event in events:
+                self.pump.put(event)
+            seen += len(events)
+            if over:
+                return
+            time.sleep(INTERVAL)
+
+    def _hear(self, event: Event) -> None:
+        self.canvas.draw(event)
+        match event:
+            case RunStarted():
+                self._in_run = {name: event.settings.get(name) for name in _CHANGED}
+                for name, box in self.boxes.items():
+                    box.write(self._in_run[name])
+            case Changed():
+                self._in_run.update({name: value for name, value in event.values.items() if name in _CHANGED})
+            case Message():
+                self.notice.say(event.text, event.level)
+            case RunEnded():
+                self._ended(event)
+            case StatusChanged():
+                pass  # the buttons follow below
+        self._follow(event.status if isinstance(event, StatusChanged | RunEnded) else None)
+
+    def _ended(self, event: RunEnded) -> None:
+        if event.error is not None:
+            last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
+            self.notice.say(f"{words.job(self._job.kind)} failed. {last[0]}", "error")
+        self.still.remember(list(self._job.events))
+        if self.still.opened:
+            aside(self.still.fill, lambda error: self.notice.error(error, "The picture of this job"), "still")
+
+    def _follow(self, status: Status | None = None) -> None:
+        """The buttons say what can be done now."""
+        status = self._job.status if status is None else status
+        live = status in ("running", "paused", "queued")
+        self.stop.disabled = not live
+        for one in self._of_a_fit:
+            one.disabled = not (live and self._job.kind == "fit")
+        self.pause.description = "▶ Resume" if status == "paused" else "❚❚ Pause"
+        self._paused = status == "paused"
+        self._offer_change()
+
+    def _offer_change(self) -> None:
+        wanted = self._wanted() if not self.pause.disabled else {}
+        shown(self.apply, bool(wanted))
+        if wanted:
+            self.apply.description = f"Apply to the run: {offers.in_words(wanted)}"
+
+    def _wanted(self) -> dict[str, Any]:
+        read = {name: self.boxes[name].read() for name in self._in_run}
+        return {name: value for name, value in read.items() if value != self._in_run[name]}
+
+    def _pause(self) -> None:
+        self._ask("Pause", self._job.resume if self._paused else self._job.pause)
+
+    def _apply(self) -> None:
+        wanted = self._wanted()
+        if wanted:
+            self._ask("Apply to the run", lambda: self._job.change(**wanted))
+
+    def _ask(self, doing: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - shown to the person who clicked
+            self.notice.error(error, doing)
+
+
+# A view holds its job, so an id stays one job's as long as its view is here.
+_OPEN: WeakValueDictionary[int, Following] = WeakValueDictionary()
+
+
+def _title(job: Followed) -> widgets.HTML:
+    said = f"<b>{html.escape(job.id)}</b> <span>· {html.escape(words.job(job.kind))}, done by another process</span>"
+    return widgets.HTML(said).add_class("wb-title")

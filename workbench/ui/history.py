@@ -1,0 +1,182 @@
+"""Recorded runs in the panel: the table of fits, those behind the loss, those compared, and one that is shown again.
+
+While a recorded run is shown, what goes on is not drawn; the way back draws it anew from what its job has said.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from workbench.events import (
+    BenchEvent,
+    Called,
+    Compared,
+    Deleted,
+    Event,
+    Message,
+    RunEnded,
+    RunStarted,
+    SettingsSet,
+    Shown,
+    StatusChanged,
+)  # fmt: skip
+from workbench.runs import read
+from workbench.runs.brief import Brief
+from workbench.runs.stream import joined, stream
+from workbench.ui.calm import aside
+from workbench.ui.live import LiveView
+from workbench.ui.past import BEHIND
+from workbench.ui.runs_table import RunsTable, listed
+from workbench.ui.wire import cut
+
+_OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted
+
+
+class Bench(Protocol):
+    """What is needed of `workbench.bench.Workbench`."""
+
+    @property
+    def root(self) -> Path: ...
+    @property
+    def summary(self) -> Any: ...
+
+
+class History:
+    """`hear` gets every event before it is drawn, on one thread; `seen` gives the jobs whose plots are to be seen."""
+
+    def __init__(
+        self, bench: Bench, canvas: LiveView, seen: Callable[[], Iterable[Any]], failed: Callable[[Exception, str], None]
+    ) -> None:
+        self._root, self._canvas, self._seen, self._failed = bench.root, canvas, seen, failed
+        self._model = (bench.summary.name, bench.summary.parameters)
+        self._table = RunsTable(bench.root, self._list, lambda error: failed(error, "Runs"))
+        self._looked_at = False
+        """A panel that nobody sees reads nothing."""
+        self._briefs: list[Brief] = []
+        self._fit = ""
+        """The fit that the loss is of."""
+        self._shown = ""
+        """The recorded run that is shown; empty: none."""
+        self._compared: tuple[str, ...] = ()
+        self._last: BenchEvent | None = None
+        self._begun: set[str] = set()
+        self._live_fit = ""
+        self._drawing = threading.Lock()
+
+    def look(self) -> None:
+        """Somebody looks: from now on the folder is read."""
+        self._looked_at = True
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the folder again; returns at once."""
+        if self._looked_at:
+            self._table.refresh()
+
+    def close(self) -> None:
+        """Read and draw no more."""
+        self._table.close()
+        with self._drawing:
+            self._shown = ""
+
+    def hear(self, event: BenchEvent) -> None:
+        """What an event means for the past."""
+        match event:
+            case Shown():
+                self._show(event.run)
+            case Compared():
+                self._compare(event.runs)
+            case Deleted():
+                self._deleted(event.run)
+            case RunStarted():
+                self._show("")
+                self._begun.add(event.run)
+                if event.kind == "fit":
+                    self._live_fit = event.run
+                    self._look_at(event.run)
+                    self.refresh()
+            case RunEnded():
+                self.refresh()
+            case _:
+                pass
+        waits = isinstance(event, StatusChanged) and event.status == "queued"  # the panel's own
+        if not isinstance(event, _OF_NO_RUN) and not waits:
+            self._last = event
+
+    def lets_through(self, event: BenchEvent) -> bool:
+        """Whether this is to be drawn now."""
+        return not self._shown or isinstance(event, _OF_NO_RUN)
+
+    # -- one that is shown again
+
+    def _show(self, run: str) -> None:
+        with self._drawing:
+            before, self._shown = self._shown, run
+        if run:
+            self._canvas.put("opened", {"run": cut(run, 80)})
+            self._look_at(run)
+            aside(lambda: self._draw(run), lambda error: self._failed(error, f"Show {run}"), "show")
+        elif before:
+            self._canvas.put("opened", None)
+            self._draw_live()
+            self._look_at(self._live_fit)
+
+    def _draw(self, run: str) -> None:
+        """The record from its beginning, piece by piece, as long as this run is the one to be shown."""
+        for event in stream(self._root / read.RUNS / run):
+            with self._drawing:
+                if self._shown != run:
+                    return
+                self._canvas.draw(event)
+            self._canvas.wake()
+
+    def _draw_live(self) -> None:
+        """What the jobs have said, as far as it was heard here; the rest is on its way."""
+        for job in self._seen():
+            if job.id in self._begun:
+                for event in joined(self._heard(list(job.events))):
+                    self._canvas.draw(event)
+
+    def _heard(self, events: list[Event]) -> list[Event]:
+        at = next((i for i in reversed(range(len(events))) if events[i] is self._last), None)
+        return events if at is None else events[: at + 1]
+
+    # -- the table, and what lies behind
+
+    def _list(self, briefs: list[Brief], count: int) -> None:
+        self._briefs = briefs
+        self._canvas.put("runs", listed(briefs, count))
+        self._put_behind()
+
+    def _look_at(self, fit: str) -> None:
+        self._fit = fit
+        self._put_behind()
+
+    def _put_behind(self) -> None:
+        """The last fits of this model that are over, but for the one that is looked at."""
+        fits = [one for one in self._briefs if one.id != self._fit and one.status in read.OVER and one.model == self._model]
+        self._canvas.put_behind([one for one in fits if len(one.curve)][:BEHIND])
+
+    # -- those compared
+
+    def _compare(self, runs: tuple[str, ...]) -> None:
+        self._compared = runs
+        known = {one.id: one for one in self._briefs if one.status in read.OVER}
+
+        def work() -> None:
+            briefs = [known[id] if id in known else Brief.read(self._root / read.RUNS / id) for id in runs]
+            if self._compared == runs:
+                self._canvas.put_compared(briefs)
+
+        aside(work, lambda error: self._failed(error, "Compare"), "compare")
+
+    def _deleted(self, run: str) -> None:
+        if run == self._shown:
+            self._show("")
+        if run in self._compared:
+            rest = tuple(id for id in self._compared if id != run)
+            self._compare(rest if len(rest) > 1 else ())
+        self.refresh()

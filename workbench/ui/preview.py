@@ -1,0 +1,45 @@
+"""The script of a run as it would be written, to be read and copied in the canvas before it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.ui.wire import cut
+
+PART = 30_000
+"""Bytes of a part, as JSON has them: one fits into a message."""
+MOST = 12
+"""Parts shown at most; a longer script is cut, and says so. What is written is whole."""
+
+
+class Preview:
+    """Hands the text on in parts, each small enough for one message. `put` takes a name and plain data."""
+
+    def __init__(self, put: Callable[[str, Any], None]) -> None:
+        self._put = put
+        self.run = ""
+        """The run whose script is shown; empty: none is."""
+
+    def show(self, run: str, text: str) -> None:
+        """Show the script of this run."""
+        self.run = run
+        parts = _parts(text)
+        for number, part in enumerate(parts):
+            self._put(f"script.{number}", part)
+        self._put("script", {"run": run, "parts": len(parts), "lines": text.count("\n") + 1})
+
+    def hide(self) -> None:
+        """Put it away."""
+        self.run = ""
+        self._put("script", None)
+
+
+def _parts(text: str) -> list[str]:
+    parts: list[str] = []
+    while text and len(parts) < MOST:
+        parts.append(cut(text, PART))
+        text = text[len(parts[-1]) :]
+    if text:
+        parts[-1] += "\n# … cut here; the written file is whole.\n"
+    return parts

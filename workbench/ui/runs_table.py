@@ -1,0 +1,169 @@
+"""The fits of a bench's folder as the canvas lists them: newest first, read aside, each record once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.runs import read
+from workbench.runs.brief import Brief
+from workbench.runs.compare import differences
+from workbench.runs.run import duration
+from workbench.ui import words
+from workbench.ui.wire import cut
+
+MOST = 50
+"""Fits that are listed; the folder may hold more, and the card says so."""
+SPARK = 32
+"""Points of a spark-line, each a height from 0 to 99."""
+COLUMNS = 6
+"""Settings that differ, told at most: the first in the order of the settings."""
+CELL = 60
+"""Bytes of a cell."""
+ROOM = 34_000
+"""Bytes of all rows; the oldest are left out beyond it."""
+
+
+class RunsTable:
+    """Reads the folder on a thread of its own when asked to. `read_it` gets the fits, newest first, as far as they are read."""
+
+    def __init__(self, root: Path, read_it: Callable[[list[Brief], int], None], failed: Callable[[Exception], None]) -> None:
+        self._root, self._read_it, self._failed = root, read_it, failed
+        self._known: dict[Path, tuple[tuple[int, int], Brief]] = {}
+        self._lock = threading.Lock()
+        self._reading, self._again, self._closed = False, False, False
+
+    def refresh(self) -> None:
+        """Read what is new; returns at once. Asked again meanwhile, it reads once more behind that."""
+        with self._lock:
+            self._again = True
+            if self._reading or self._closed:
+                return
+            self._reading = True
+        threading.Thread(target=self._work, name="workbench-runs", daemon=True).start()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closed = True
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._again or self._closed:
+                    self._reading = False
+                    return
+                self._again = False
+            try:
+                self._read()
+            except Exception as error:  # noqa: BLE001 - shown; the table stays as it was
+                self._failed(error)
+
+    def _read(self) -> None:
+        paths = fits(self._root)
+        self._known = {path: self._known[path] for path in paths[:MOST] if path in self._known}
+        briefs: list[Brief] = []
+        said = time.monotonic()
+        for path in paths[:MOST]:
+            if self._closed:
+                return
+            brief = self._brief(path)
+            if brief is not None:
+                briefs.append(brief)
+            if time.monotonic() > said + 0.5:  # long records: what is read is shown
+                self._read_it([*briefs], len(paths))
+                said = time.monotonic()
+        self._read_it(briefs, len(paths))
+
+    def _brief(self, path: Path) -> Brief | None:
+        """That of one folder; a record that has not grown since is not read again, unless it may have died meanwhile."""
+        try:
+            told = os.stat(path / read.RECORD)
+            stamp = (told.st_mtime_ns, told.st_size)
+            known = self._known.get(path)
+            if known is not None and known[0] == stamp and known[1].status in read.OVER:
+                return known[1]
+            brief = Brief.read(path)
+        except (OSError, ValueError):  # being made, or being deleted
+            return None
+        self._known[path] = (stamp, brief)
+        return brief
+
+
+def fits(root: Path) -> list[Path]:
+    """The folders of all fits, newest first; their records are not read."""
+    found = []
+    try:
+        entries = list(os.scandir(root / read.RUNS))
+    except OSError:
+        return []
+    for entry in entries:
+        if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
+            continue
+        try:
+            header = read.read_header(Path(entry.path))
+        except (OSError, ValueError):
+            continue
+        if header.get("kind") == "fit":
+            created = header.get("created")
+            found.append((created if isinstance(created, int | float) else 0.0, entry.name, Path(entry.path)))
+    return [path for _, _, path in sorted(found, reverse=True)]
+
+
+def listed(briefs: Sequence[Brief], count: int) -> dict[str, Any]:
+    """The table for the canvas, small enough for one message; `count`: how many fits there are in all."""
+    several = len({one.model for one in briefs}) > 1
+    differ = dict(list(differences([one.settings for one in briefs]).items())[:COLUMNS])
+    columns = [*(["model"] if several else []), *differ]
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for i, one in enumerate(briefs):
+        row = _row(one, [*([one.model[0]] if several else []), *(values[i] for values in differ.values())])
+        size += len(json.dumps(row))
+        if size > ROOM:
+            break
+        rows.append(row)
+    return {"columns": columns, "rows": rows, "more": count - len(rows)}
+
+
+def _row(one: Brief, cells: Sequence[str]) -> dict[str, Any]:
+    spark, dots = _drawn(one)
+    return {
+        "run": one.id,
+        "status": one.status,
+        "from": cut(one.origin, CELL),
+        "loss": words.number(one.loss),
+        "metric": cut(one.monitor, CELL),
+        "value": "" if one.value is None else words.number(one.value),
+        "cells": [cut(cell, CELL) for cell in cells],
+        "step": one.step,
+        "time": duration(one.seconds),
+        "created": one.created if math.isfinite(one.created) else 0,
+        "spark": spark,
+        "dots": dots,
+    }
+
+
+def _drawn(one: Brief) -> tuple[list[int], list[list[int]]]:
+    """The smoothed loss as heights from 0 to 99 at even distances, and the checks as [x, y] on the same scale."""
+    if not len(one.curve):
+        return [], []
+    steps, loss = one.curve[:, 0], one.curve[:, 3]
+    at = np.linspace(steps[0], steps[-1], min(SPARK, len(steps)))
+    line = np.interp(at, steps, loss)
+    checks = one.checks[:: max(1, -(-len(one.checks) // 12))] if "loss" in one.monitor else one.checks[:0]
+    seen = np.concatenate([line, checks[:, 3]])
+    low, high = float(seen.min()), float(seen.max())
+    span = (high - low) or 1.0
+    length = float(steps[-1] - steps[0]) or 1.0
+    heights = np.rint(99 * (line - low) / span).astype(int)
+    across = np.clip(np.rint(99 * (checks[:, 0] - steps[0]) / length), 0, 99).astype(int)
+    up = np.rint(99 * (checks[:, 3] - low) / span).astype(int)
+    return heights.tolist(), [list(point) for point in zip(across.tolist(), up.tolist(), strict=True)]
