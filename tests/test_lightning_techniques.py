@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.engine.problems import same_weights
 from tests.test_lightning import Losses, bench, rows, seeded, trainer
-from workbench.engine.predict import predict
 from workbench.engine.opening import opened
+from workbench.engine.predict import predict
 from workbench.settings import Settings
 from workbench.task.make import task_of
 

@@ -31,7 +31,8 @@ def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: P
     papermill.execute_notebook(str(before), str(after), cwd=str(tmp_path), kernel_name="python3", progress_bar=False)
     done = nbformat.read(after, as_version=4)
     stills = [o["data"]["text/html"] for c in done.cells for o in c.get("outputs", ()) if "wb-still" in o.get("data", {}).get("text/html", "")]
-    assert stills and all("data:image/png;base64," in still and "finished" in still for still in stills)
+    assert stills
+    assert all("data:image/png;base64," in still and "finished" in still for still in stills)
     text = (tmp_path / "train.py").read_text()
     assert "class DigitNet" in text
     assert "import workbench" not in text

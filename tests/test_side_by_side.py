@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import workbench as wb
+from tests import warm
 from workbench.events import Message, StepsDone
 from workbench.task.make import task_of
 from workbench.tuners.feed import cycled_windows
@@ -83,12 +82,10 @@ print("leaving", flush=True)
 """
 
 
-def script(tmp_path: Path, epochs: int, then: str) -> subprocess.Popen[str]:
+def script(tmp_path: Path, epochs: int, then: str) -> warm.Script:
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(SCRIPT.format(epochs=epochs, then=then)))
-    command = [sys.executable, str(path), str(tmp_path / "root")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = warm.python().start(str(path), str(tmp_path / "root"))
     assert process.stdout.readline().strip() == "leaving"
     return process
 

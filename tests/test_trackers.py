@@ -2,9 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +9,7 @@ import torch
 from accelerate.tracking import GeneralTracker
 
 import workbench as wb
+from tests import warm
 from workbench.events import Changed, Message
 
 from .engine.problems import bench, labelled, plain_net
@@ -259,10 +257,7 @@ print(json.dumps(run.id))
 
 def test_no_accelerator_is_made_and_the_users_own_goes_on(tmp_path):
     """Also: the end of the process waits for the last fit and for its tracker."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)],
-        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[1],
-    )  # fmt: skip
+    done = warm.python().run("-c", SCRIPT, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == "0002-fit"
     runs = tmp_path / "trackers" / "tensorboard"

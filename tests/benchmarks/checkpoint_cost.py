@@ -25,8 +25,8 @@ from workbench.engine import loop
 from workbench.engine.checkpoint import read_state
 from workbench.engine.checks import Checks
 from workbench.engine.keeper import Keeper
-from workbench.engine.resume import restore
 from workbench.engine.opening import opened
+from workbench.engine.resume import restore
 from workbench.engine.session import Session
 from workbench.runs.checkpoints import find
 from workbench.settings import Settings

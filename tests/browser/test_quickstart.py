@@ -119,7 +119,7 @@ def test_stop_while_a_cell_is_busy(lab: Lab, panel: Locator) -> None:
 def test_stop_and_continue(lab: Lab, panel: Locator) -> None:
     """A fit that was stopped goes on where it was; one that came to its end goes on to more epochs."""
     lab.execute("bench.set(max_epochs=5000, batch_size=64)")
-    go_on = panel.get_by_role("button", name="Continue")
+    go_on = panel.locator(".wb-run").get_by_role("button", name="Continue")
     expect(go_on).to_be_hidden()
     panel.get_by_role("button", name="Fit with these").click()
     lab.until("print(bench.job is not None and len(bench.job.events) > 12)", "True", timeout=30)

@@ -7,8 +7,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 
 import numpy as np
@@ -19,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, load_model
 from torch import nn
 
+from tests import warm
 from tests.engine.problems import noisy_net, plain_net
 from workbench.engine import checkpoint
 from workbench.engine.checkpoint import (
@@ -304,8 +303,8 @@ def test_the_names_of_weights_survive_another_process(tmp_path):
     code = (
         "import sys; from safetensors.torch import load_file; print(sorted(load_file(sys.argv[1])))"
     )
-    out = subprocess.run([sys.executable, "-c", code, str(tmp_path / "w.safetensors")], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == str(sorted(net.state_dict()))
+    out = warm.python().run("-c", code, str(tmp_path / "w.safetensors"))
+    assert out.stdout.strip() == str(sorted(net.state_dict())), out.stderr
 
 
 # -- plain values

@@ -110,16 +110,17 @@ def whole(make, epochs, draws=True, **settings):
 
 
 def goes_on(make, points=((0, 0), (0, 1), (0, 3), (1, 0), (1, 2)), draws=True, said=False, **settings):
-    expected = whole(make, 4, draws, **settings)
+    epochs = 1 if settings.get("num_workers") else 2  # further ones; processes take long to start
+    expected = whole(make, 2 + epochs, draws, **settings)
     assert not same(expected[0], []), "nothing was read"
     with feeds(make, **settings) as data:
         all_of_them = len(list(data.train()))
     points = [*(p for p in points if p[1] <= all_of_them), (1, all_of_them)]
     for epoch, taken in points:
-        found, doubts = resumed(make, epoch, taken, draws=draws, **settings)
+        found, doubts = resumed(make, epoch, taken, epochs, draws, **settings)
         assert bool(doubts) == said, (doubts, epoch, taken)
         assert same(found[0], expected[epoch][taken:]), (epoch, taken)
-        assert same(found[1:], expected[epoch + 1 : epoch + 3]), (epoch, taken)
+        assert same(found[1:], expected[epoch + 1 : epoch + 1 + epochs]), (epoch, taken)
 
 
 class Noisy(Dataset):
@@ -602,7 +603,7 @@ def test_within_a_batch_that_is_cut_in_pieces(make, workers, limit):
     """Three pieces a batch: the one that was begun is made again, and its first pieces are left out."""
     options = {"truncated_bptt_steps": 3, "batch_size": 8, "num_workers": workers, "limit_train_batches": limit}
     options["persistent_workers"] = False
-    points = ((0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (1, 1), (1, 4))
+    points = ((0, 1), (0, 3), (1, 4)) if workers else ((0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (1, 1), (1, 4))
     noisy = workers and "oisy" in type(make().dataset if isinstance(make(), DataLoader) else make()).__name__
     if noisy:  # its own generator lives in the workers
         _, doubts = resumed(make, 0, 2, **options)

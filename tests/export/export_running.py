@@ -6,18 +6,19 @@ import json
 import linecache
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import torch
 
 import workbench as wb
+from tests.warm import Warm
 
 PRELUDE = """\
 import torch
@@ -45,39 +46,6 @@ y = torch.randint(0, 3, (100,))
 model = Net()
 """
 
-# Forks for each script, so that torch is imported once (and what optimizers import when they first step). A script is run as `python script.py …` would run it.
-_SERVER = """\
-import json, os, runpy, sys, traceback
-import accelerate, numpy, safetensors.torch, torch, torch._dynamo, torch.utils.data
-for line in sys.stdin:
-    job = json.loads(line)
-    if "preload" in job:
-        __import__(job["preload"])
-        print("0", flush=True)
-        continue
-    child = os.fork()
-    if not child:
-        code = 0
-        try:
-            with open(job["said"], "wb") as said:
-                os.dup2(said.fileno(), 1)
-                os.dup2(said.fileno(), 2)
-            sys.argv = job["argv"]
-            sys.path[0] = os.path.dirname(sys.argv[0])
-            runpy.run_path(sys.argv[0], run_name="__main__")
-            assert "workbench" not in sys.modules
-        except SystemExit as end:
-            code = end.code or 0
-        except BaseException:
-            traceback.print_exc()
-            code = 1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
 def clean_environment() -> dict[str, str]:
     """The environment without what would lead to this repository, or to a launcher around the tests."""
     unwanted = ("PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE")
@@ -85,51 +53,42 @@ def clean_environment() -> dict[str, str]:
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def bare(*modules: str) -> Warm:
+    """Forks for scripts. What they and their optimizers import is there, and `modules`; the workbench cannot be imported."""
+    usual = ("accelerate", "numpy", "safetensors.torch", "torch", "torch._dynamo", "torch.utils.data")
+    return Warm([*usual, *modules], blocked=["workbench"], environment=clean_environment())
+
+
 class Runner:
     """Runs scripts in clean processes, away from this repository."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, processes: Warm, folder: Path, **environment: str) -> None:
         self.folder = folder
+        self._processes, self._environment = processes, environment
         self._count = 0
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", _SERVER],
-            cwd=folder,
-            env=clean_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._ask_it, self._answers = self._server.stdin, self._server.stdout
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._ask_it.close()
-        self._server.wait(30)
-        self._answers.close()
-
-    def preload(self, module: str) -> None:
-        """Import a module for all scripts to come."""
-        assert self._ask({"preload": module}) == 0
 
     def run(self, script: Path, *options: str) -> Outcome:
         """Run a script to its end."""
+        return self._run(script, options, [{}])
+
+    def run_two(self, script: Path, *options: str) -> Outcome:
+        """Run it on two processes, as `torchrun --nproc-per-node 2` starts them."""
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            port = str(found.getsockname()[1])
+        all_ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return self._run(script, options, [{**all_ranks, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"])
+
+    def _run(self, script: Path, options: Sequence[str], ranks: Sequence[dict[str, str]]) -> Outcome:
         self._count += 1
         there = self.folder / f"{self._count}"
         there.mkdir()
         argv = [str(script), *options, "--log_file", str(there / "log.jsonl"), "--output", str(there / "weights.pt")]
-        said = there / "said.txt"
-        code = self._ask({"argv": argv, "said": str(said)})
-        assert code == 0, f"{script} ended with {code}:\n{said.read_text()}\n{script.read_text()}"
-        return Outcome.read(there, said.read_text())
-
-    def _ask(self, job: dict[str, Any]) -> int:
-        self._ask_it.write(json.dumps(job) + "\n")
-        self._ask_it.flush()
-        return int(self._answers.readline())
+        usual = {**clean_environment(), **self._environment}
+        started = [self._processes.start(*argv, folder=self.folder, environment={**usual, **rank}, leave=True) for rank in ranks]
+        said = "".join(text for process in started for text in process.communicate(120))
+        codes = [process.wait() for process in started]
+        assert not any(codes), f"{script} ended with {codes}:\n{said}\n{script.read_text()}"
+        return Outcome.read(there, said)
 
 
 @dataclass
@@ -151,7 +110,7 @@ class Outcome:
 
 
 def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str) -> Outcome:
-    """Run a script by a command of its own (python, torchrun, accelerate launch), away from this repository."""
+    """Run a script by a command of its own (torchrun, accelerate launch), away from this repository."""
     folder.mkdir(parents=True)
     log, output = folder / "log.jsonl", folder / "weights.pt"
     whole = [*command, str(script), *options, "--log_file", str(log), "--output", str(output)]

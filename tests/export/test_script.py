@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from workbench.engine.session import Session
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy"
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("elsewhere")) as made:
-        yield made
 
 
 def repeat(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.export.export_hooked import (
     TOLD,
 )
 from tests.export.export_running import Runner, check, lint, make_bench
+from tests.warm import Warm
 from workbench.engine import loop
 from workbench.engine.session import Session
 from workbench.export.errors import ExportError
@@ -64,12 +64,9 @@ CASES: dict[str, tuple[str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def runner(without: Warm, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     folder = tmp_path_factory.mktemp("elsewhere")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SAID", str(folder / "said by the script"))
-        with Runner(folder) as made:
-            yield made
+    return Runner(without, folder, SAID=str(folder / "said by the script"))
 
 
 def told(folder: Path) -> list[str]:

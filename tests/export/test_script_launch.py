@@ -1,4 +1,4 @@
-"""Scripts from a real kernel, under `python`, `torchrun` and `accelerate launch`."""
+"""Scripts from a real kernel, under `torchrun` and `accelerate launch`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.export.export_running import PRELUDE, lint, make_bench, run_alone
+from tests.export.export_running import PRELUDE, Runner, lint, make_bench, run_alone
 
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--num_machines=1", "--mixed_precision=no"]
 ACCELERATE += ["--dynamo_backend=no"]
@@ -46,15 +46,15 @@ def test_launchers(tmp_path: Path) -> None:
     assert all("val_loss" in line for line in said)
 
 
-def test_one_process_alone(tmp_path: Path) -> None:
+def test_one_process_alone(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.LBFGS, max_steps=1")
     bench.fit().result()
     script = bench.export(tmp_path / "train.py")
     with pytest.raises(AssertionError, match="trains in one process: the optimizer evaluates the loss again"):
-        run_alone(TORCHRUN, script, tmp_path / "two")
+        runner.run_two(script)
 
 
-def test_a_notebook(tmp_path: Path) -> None:
+def test_a_notebook(runner: Runner, tmp_path: Path) -> None:
     nbclient = importlib.import_module("nbclient")
     nbformat = importlib.import_module("nbformat")
     head, _, net = PRELUDE.partition("torch.manual_seed(0)\n")
@@ -80,7 +80,7 @@ def test_a_notebook(tmp_path: Path) -> None:
 
     script = tmp_path / "out" / "train.py"
     assert "x = None" not in script.read_text()
-    outcome = run_alone([sys.executable], script, tmp_path / "elsewhere")
+    outcome = runner.run(script)
     assert outcome.losses.tolist() == losses
     for name, value in torch.load(tmp_path / "weights.pt", weights_only=True).items():
         assert torch.equal(value, outcome.weights[name]), name

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.export.export_running import Runner, check, lint, make_bench
+from tests.export.export_running import Runner, bare, check, lint, make_bench
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -176,9 +176,9 @@ class Whole(Samples):
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("elsewhere")) as made:
-        made.preload("lightning.pytorch.demos.boring_classes")
-        yield made
+    processes = bare("lightning.pytorch.demos.boring_classes")
+    yield Runner(processes, tmp_path_factory.mktemp("elsewhere"))
+    processes.close()
 
 
 CASES: dict[str, tuple[str, str]] = {
@@ -214,7 +214,7 @@ CASES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_lightning_module(case: str, runner: Runner, tmp_path: Path) -> None:
+def test_a_lightning_module(case: str, runner: Runner, bare, tmp_path: Path) -> None:
     arguments, before = CASES[case]
     bench = make_bench(tmp_path, arguments, before, PRELUDE)
     run: Any = bench.fit().result()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import workbench as wb
-from tests.export.export_running import check, lint, make_bench, run_alone
+from tests.export.export_running import Runner, check, lint, make_bench
 from workbench.events import RunStarted
 from workbench.export.errors import ExportError
 from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 # Nine batches of 8, the last of 2: in the last round rank 1 has none. One batch of the validation is short.
 COMMON = "batch_size=8, max_epochs=2, devices=2, accelerator='cpu'"
 PAIR = f"model, train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=F.cross_entropy, {COMMON}"
@@ -53,22 +51,22 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_on_two_processes(name: str, tmp_path: Path) -> None:
+def test_on_two_processes(name: str, runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, *CASES[name])
     run = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
     lint(script)
     assert "torchrun --nproc-per-node 2 train.py    (as the run was made: 2 processes)" in script.read_text()
-    outcome = run_alone(TORCHRUN, script, tmp_path / "two")
+    outcome = runner.run_two(script)
     assert "Made on" not in outcome.said
     check(bench, run, outcome)
     bench.close()
 
 
-def test_on_another_number_of_processes(tmp_path: Path) -> None:
+def test_on_another_number_of_processes(runner: Runner, tmp_path: Path) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, lr_schedule='linear'")
     bench.fit().result()
-    one = run_alone([sys.executable], bench.export(tmp_path / "train.py"), tmp_path / "one")
+    one = runner.run(bench.export(tmp_path / "train.py"))
     assert one.said.startswith("Made on 2 processes; with 1 each update takes 1/2 times as many samples.\n")
     assert len(one.losses) == 2 * 9
     assert np.isfinite(one.losses).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,6 @@ NOISY = (
 )
 DRAWN = "model, train=Noisy(), val=(x, y), loss=F.cross_entropy, batch_size=10"
 EPOCHS = "scheduler=lambda o, updates: wb.Schedule(torch.optim.lr_scheduler.StepLR(o, 1, 0.5), 'epoch')"
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("elsewhere")) as made:
-        yield made
 
 
 @pytest.fixture

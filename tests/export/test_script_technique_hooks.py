@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,12 +243,6 @@ CASES: dict[str, tuple[str, str]] = {
     "a part of the parameters, clipped": (f"Part(), {DATA}, max_epochs=2, gradient_clip_val=0.1", PART),
     "swa, a built-in loader": (f"Own(), {DATA}, max_epochs=4, weight_averaging='swa', swa_epoch_start=0.5, swa_lrs=0.01", ""),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("elsewhere")) as made:
-        yield made
 
 
 @pytest.mark.parametrize("case", CASES)

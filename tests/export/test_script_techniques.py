@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -231,12 +230,6 @@ CASES: dict[str, tuple[str, str]] = {
         "'interval': 'step', 'frequency': 2}", BROKEN,
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("elsewhere")) as made:
-        yield made
 
 
 @pytest.mark.parametrize("case", CASES)

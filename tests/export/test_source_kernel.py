@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.warm import Warm
+
 nbclient = importlib.import_module("nbclient")
 nbformat = importlib.import_module("nbformat")
 
@@ -48,7 +50,7 @@ def run_notebook(*cells: str) -> tuple[list[Any], str]:
     return json.loads(last)[1], "\n".join(texts)
 
 
-def test_a_notebook(tmp_path: Path) -> None:
+def test_a_notebook(without: Warm, tmp_path: Path) -> None:
     told, printed = run_notebook(
         IMPORTS,
         CONSTANT,
@@ -82,12 +84,12 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert notes[0].startswith("`x = torch.randn(32, 4)` (In [7], line 1) drew random numbers after the seed was set")
     script = tmp_path / "again.py"
     script.write_text(f"{imports}\n{code}\nprint(model(x).shape)\n")
-    again = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
-    assert again == "torch.Size([32, 2])\n"
+    again = without.run(str(script))
+    assert again.stdout == "torch.Size([32, 2])\n", again.stderr
     assert "ZeroDivisionError" in printed
 
 
-def test_the_same_values_in_a_fresh_process(tmp_path: Path) -> None:
+def test_the_same_values_in_a_fresh_process(without: Warm, tmp_path: Path) -> None:
     told, printed = run_notebook(
         IMPORTS,
         CONSTANT,
@@ -108,8 +110,8 @@ def test_the_same_values_in_a_fresh_process(tmp_path: Path) -> None:
     assert code.count("x = x * 2") == 3
     script = tmp_path / "again.py"
     script.write_text(f"{imports}\n{code}\n{STATE}\nprint('SUM', h(model), float(x.sum()), float(model(x).sum()))\n")
-    again = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
-    assert again.strip() == next(line for line in printed.splitlines() if line.startswith("SUM"))
+    again = without.run(str(script))
+    assert again.stdout.strip() == next(line for line in printed.splitlines() if line.startswith("SUM"))
 
 
 def test_places_of_the_call_and_refusals() -> None:

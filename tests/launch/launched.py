@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-PYTHON = str(Path(__file__).parents[2])
+from tests import warm
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> None:
@@ -23,23 +23,18 @@ def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> None:
         time.sleep(0.02)
 
 
-def environment(**more: str) -> dict[str, str]:
-    known = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [PYTHON, known])), **more}
-
-
 @contextlib.contextmanager
-def kernel(code: str, *arguments: str, before: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+def kernel(code: str, *arguments: str) -> Iterator[warm.Script]:
     """Another process, as a kernel is: a session of its own, which is killed as a whole at the end."""
-    command = [*before, sys.executable, "-c", code, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(), start_new_session=True)
+    process = warm.python().start("-c", code, *arguments)
     try:
         yield process
     finally:
         kill_all_of(process)
+        print(process.said(), file=sys.stderr)
 
 
-def kill_all_of(process: subprocess.Popen[str]) -> None:
+def kill_all_of(process: subprocess.Popen[str] | warm.Script) -> None:
     """As Jupyter kills a kernel: its whole process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

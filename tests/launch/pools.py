@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -63,9 +64,23 @@ def ranks() -> list[psutil.Process]:
 
 
 def shared() -> tuple[set[str], int]:
-    """What lies in shared memory: names, and this process's segments."""
+    """What lies in shared memory: names that no stranger's process uses, and this process's segments."""
     links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
-    return set(os.listdir("/dev/shm")), sum("memfd" in link for link in links)
+    return named(), sum("memfd" in link for link in links)
+
+
+def named() -> set[str]:
+    """The names in shared memory, but for those that a process has mapped which is not of these tests."""
+    names = set(os.listdir("/dev/shm"))
+    if not names:
+        return names
+    ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    used = set()
+    for pid in set(psutil.pids()) - ours:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            used |= {Path(line.split(maxsplit=5)[5]).name.removesuffix(" (deleted)") for line in lines if "/dev/shm/" in line}
+    return names.intersection(os.listdir("/dev/shm")) - used
 
 
 def wait_until(true: Callable[[], Any], seconds: float = 20.0) -> None:

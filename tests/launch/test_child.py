@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.launch.pools import named
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import child, forked
 from workbench.launch.child import ChildDied, Outcome, ServerError, Stopped, run_in_child
@@ -367,9 +368,9 @@ def test_no_file_descriptors_are_lost() -> None:
 def spawning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(child, "FORK", False)
     monkeypatch.setattr(segment, "MEMFD", False)
-    before = set(os.listdir("/dev/shm"))
+    before = named()
     yield
-    assert set(os.listdir("/dev/shm")) <= before
+    assert named() <= before
 
 
 def test_where_there_is_no_fork(spawning: None) -> None:

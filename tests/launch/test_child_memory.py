@@ -10,7 +10,13 @@ import psutil
 import pytest
 import torch
 
-from workbench.instruments.memory import available_memory, is_out_of_memory, peak_bytes, reset_peak, total_memory
+from workbench.instruments.memory import (
+    available_memory,
+    is_out_of_memory,
+    peak_bytes,
+    reset_peak,
+    total_memory,
+)
 
 
 @pytest.mark.parametrize(

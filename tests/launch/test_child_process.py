@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import warm
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
 
 
-def start(folder: Path, code: str) -> subprocess.Popen[str]:
+def start(folder: Path, code: str) -> warm.Script:
     (folder / "script.py").write_text(code)
-    return subprocess.Popen(
-        [sys.executable, "script.py"], cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    return warm.python().start("script.py", folder=folder)
 
 
 def test_classes_of_main_and_of_a_local_module(tmp_path: Path) -> None:
@@ -59,8 +58,8 @@ assert type(out) is Config and type(out.net) is nets.Net and out.seen == 6, out
 print("good")
 """,
     )
-    out, _ = script.communicate(timeout=60)
-    assert out.splitlines() == [str(tmp_path), str(tmp_path), "good"]
+    out, said = script.communicate(timeout=60)
+    assert out.splitlines() == [str(tmp_path), str(tmp_path), "good"], said
 
 
 SLEEPER = """
@@ -89,8 +88,7 @@ run_in_child(sleep, threads=1, on_message=hear)
 """
 
 
-def pids_and_folder(script: subprocess.Popen[str]) -> tuple[list[int], str]:
-    assert script.stdout is not None
+def pids_and_folder(script: warm.Script) -> tuple[list[int], str]:
     told = json.loads(script.stdout.readline())
     return told["pids"], told["temporary"]
 
@@ -134,7 +132,6 @@ print(server.process.pid, server.temporary, flush=True)
 time.sleep(60)
 """,
     )
-    assert script.stdout is not None
     pid, temporary = script.stdout.readline().split()
     os.killpg(script.pid, signal.SIGKILL)  # as Jupyter ends a kernel
     script.wait()

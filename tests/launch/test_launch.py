@@ -114,7 +114,6 @@ STAYS = SLOW + "print('runs', flush=True); time.sleep(600)"
 
 def test_a_run_outlives_its_kernel_and_is_followed_and_commanded_from_another(root: Path) -> None:
     with kernel(STAYS, str(root), "2") as asked:
-        assert asked.stdout is not None
         assert asked.stdout.readline() == "runs\n"
     folder = root / "runs" / "0001-fit"
     assert asked.returncode == -9
@@ -147,7 +146,6 @@ def test_a_run_outlives_its_kernel_and_is_followed_and_commanded_from_another(ro
 
 def test_a_closed_bench_lets_go_and_a_killed_rank_0_is_told(root: Path) -> None:
     with kernel(CLOSES, str(root), "1") as asked:
-        assert asked.stdout is not None
         assert asked.stdout.readline() == "closed\n"
         assert asked.wait(60) == 0  # nothing keeps it
     folder = root / "runs" / "0001-fit"

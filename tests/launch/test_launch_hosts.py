@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import warm
 from tests.engine.problems import bench, labelled, plain_net
-from tests.launch.launched import ended, environment, kernel, kill_all_of, wait_for
+from tests.launch.launched import ended, kill_all_of, wait_for
 from workbench.events import Message
 from workbench.runs.run import Run
 
@@ -66,6 +68,16 @@ def hosts() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
+@contextlib.contextmanager
+def inside(host: str, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """A process on this host, gone at the end with all that it started."""
+    process = subprocess.Popen(["ip", "netns", "exec", host, *command], env=warm.environment(), start_new_session=True, text=True)
+    try:
+        yield process
+    finally:
+        kill_all_of(process)
+
+
 def received(host: str, link: str) -> int:
     (found,) = json.loads(ip("-n", host, "-s", "-j", "link", "show", link))
     return int(found["stats64"]["rx"]["bytes"])
@@ -75,16 +87,11 @@ def test_two_hosts_train_as_one_process(hosts: tuple[str, str], tmp_path: Path) 
     one, two = hosts
     root = tmp_path / "wb"
     script = root / "runs" / "0001-fit" / "launch.sh"
-    with ended(root), kernel(CODE, str(root), str(tmp_path), before=("ip", "netns", "exec", one)) as asked:
+    with ended(root), inside(one, sys.executable, "-c", CODE, str(root), str(tmp_path)) as asked:
         wait_for(lambda: script.exists() or asked.poll() is not None)
-        second = subprocess.Popen(
-            ["ip", "netns", "exec", two, "sh", str(script), "1"], env=environment(), start_new_session=True, text=True
-        )
-        try:
+        with inside(two, "sh", str(script), "1") as second:
             assert asked.wait(200) == 0
             assert second.wait(30) == 0
-        finally:
-            kill_all_of(second)
     run = Run.open(root / "runs" / "0001-fit")
     told = [event.text for event in run.events if isinstance(event, Message)]
     assert any("launch.sh" in text for text in told)

@@ -11,8 +11,8 @@ import workbench as wb
 from tests.engine.learners import Learner
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
 from workbench.commands import Change, Mailbox, Pause, Stop
-from workbench.engine.orders import obey
 from workbench.engine.opening import opened
+from workbench.engine.orders import obey
 from workbench.events import (
     Changed,
     CurveEnded,

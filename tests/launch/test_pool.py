@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests import warm
 from tests.launch.pools import Net, bench, data, losses, net, ranks, shared, wait_until
 from workbench.events import Changed, Validated
 from workbench.launch import child, pool
@@ -314,7 +314,7 @@ for _ in range(2):
     print(bench.fit().result().status)
 bench.fit()
 """)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = warm.python().run("script.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("finished") == 2
     assert "Traceback" not in done.stderr

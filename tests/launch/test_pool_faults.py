@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from tests import warm
 from tests.conftest import count
-from tests.launch.pools import bench, losses, net, ranks, shared, wait_until
+from tests.launch.pools import bench, losses, named, net, ranks, shared, wait_until
 from tests.launch.test_child_process import all_gone
 from workbench.commands import Mailbox
 from workbench.events import RunStarted
@@ -310,9 +311,8 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     import json
 
     code = KERNEL.format(home=str(Path(__file__).parents[2]), root=str(tmp_path))
-    before = shared()[0]
-    kernel = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-    assert kernel.stdout is not None
+    before = named()
+    kernel = warm.python().start("-c", code, folder=tmp_path)
     there, temporary = [], ""
     while len(there) < 5:  # the server, two ranks and their workers
         there, temporary = json.loads(kernel.stdout.readline())
@@ -320,4 +320,4 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     kernel.wait()
     assert all_gone(there, 5.0)
     assert not os.path.exists(temporary)
-    assert shared()[0] == before
+    assert named() <= before

@@ -13,6 +13,8 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
+from tests.launch.pools import named
+
 CELLS = """
 import json, os
 import torch, torch.nn.functional as F
@@ -68,7 +70,7 @@ def told(devices, batch_size, **more):
 
 
 class Kernel:
-    """An IPython kernel with CELLS run, which runs more of them."""
+    """An IPython kernel that runs cells."""
 
     def __init__(self, folder: Path) -> None:
         self.manager = KernelManager(kernel_name="python3")
@@ -77,7 +79,7 @@ class Kernel:
         self.client.start_channels()
 
     def begin(self) -> None:
-        """Also after a restart."""
+        """Run CELLS, also where they have been run before, and after a restart."""
         self.client.wait_for_ready(timeout=60)
         self.run(CELLS)
 
@@ -101,14 +103,20 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
-@pytest.fixture
-def kernel(tmp_path: Path) -> Iterator[Kernel]:
-    found = Kernel(tmp_path)
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    """For all tests here, one after another: it takes seconds to start."""
+    found = Kernel(tmp_path_factory.mktemp("kernel"))
     try:
-        found.begin()
         yield found
     finally:
         found.close()
+
+
+@pytest.fixture
+def kernel(one: Kernel) -> Kernel:
+    one.begin()
+    return one
 
 
 def assert_close(found: dict[str, list[float]], expected: dict[str, list[float]]) -> None:
@@ -154,7 +162,7 @@ def test_all_kinds_of_jobs_go_to_the_ranks_and_what_they_print_comes_back(kernel
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_a_kernel_that_ends_in_a_fit_leaves_no_process_and_no_segment(kernel: Kernel, how: str) -> None:
-    shared = set(os.listdir("/dev/shm"))
+    before = named()
     kernel.run("job = bench.fit(start='fresh', devices=2, batch_size=8, num_workers=1, max_epochs=100_000)")
     kernel.run("import time\nwhile len(job.events) < 8:\n    time.sleep(0.05)")
     pid = kernel.value("os.getpid()")
@@ -166,7 +174,7 @@ def test_a_kernel_that_ends_in_a_fit_leaves_no_process_and_no_segment(kernel: Ke
         os.kill(pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(theirs, timeout=10)
     assert alive == []
-    assert set(os.listdir("/dev/shm")) <= shared
+    assert named() <= before
     if how == "restart":
         kernel.begin()
         assert len(kernel.value("told(2, 8)")["loss"]) == 21

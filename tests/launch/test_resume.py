@@ -2,8 +2,6 @@
 
 import functools
 import json
-import subprocess
-import sys
 import textwrap
 import time
 
@@ -15,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import workbench as wb
+from tests import warm
 from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
 from workbench.engine import checkpoint
 from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
@@ -305,8 +304,7 @@ def test_in_another_process(tmp_path):
         """
     )
     for start in ("stop", "0001-fit"):
-        out = subprocess.run([sys.executable, "-c", script, str(tmp_path / "root"), start], capture_output=True, text=True,
-                             timeout=300, check=False)  # fmt: skip
+        out = warm.python().run("-c", script, str(tmp_path / "root"), start)
         assert out.returncode == 0, out.stderr
     expected, twin = whole(tmp_path / "whole", **RICH)
     run = Run.open(tmp_path / "root" / "runs" / "0002-fit")

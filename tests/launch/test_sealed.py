@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.launch.launched import environment
+from tests import warm
 from workbench.launch import sealed
 
 
@@ -49,8 +48,9 @@ def test_processes_map_the_same_data(path: Path) -> None:
     )
     if sys.platform != "linux":
         pytest.skip("the system does not tell what is mapped")
-    told = subprocess.run([sys.executable, "-c", code, str(path)], env=environment(), capture_output=True, text=True, check=True).stdout
-    count, mode, total = told.split()
+    told = warm.python().run("-c", code, str(path))
+    assert told.returncode == 0, told.stderr
+    count, mode, total = told.stdout.split()
     assert (count, mode, int(total)) == ("1", "rw-p", int(torch.arange(1 << 22, dtype=torch.uint8).sum()))
 
 

@@ -4,7 +4,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -15,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests import warm
 from tests.engine.problems import (
     adam,
     bench,
@@ -355,7 +355,7 @@ def test_what_cannot_be_commanded_says_so(tmp_path):
     arrived, go = gate.hold(1)
     job = b.fit()
     arrived.wait(20)
-    with pytest.raises(SettingsError, match="batch_size cannot change while a run goes on; these can: lr, gradient"):
+    with pytest.raises(SettingsError, match="batch_size cannot change while a run goes on; these can: lr, accumulate_grad_batches, gradient"):
         job.change(batch_size=4)
     with pytest.raises(SettingsError, match=r"lr=-1.*greater than 0"):
         job.change(lr=-1)
@@ -580,10 +580,9 @@ def test_the_users_own_accelerator_is_left_alone(tmp_path):
     assert "well" in out.stdout
 
 
-def python(source, *args, **options):
+def python(source, *args):
     script = "import torch; torch.set_num_threads(1)\n" + textwrap.dedent(source)
-    out = subprocess.run([sys.executable, "-c", script, *map(str, args)], capture_output=True, text=True,
-                         timeout=120, check=False, **options)  # fmt: skip
+    out = warm.python().run("-c", script, *map(str, args))
     assert out.returncode == 0, out.stderr
     return out
 
@@ -670,7 +669,7 @@ def test_a_killed_process_leaves_a_readable_record(tmp_path):
         bench(plain_net(), labelled(), sys.argv[1], max_epochs=10**6, listeners=[told]).fit()
         """
     )
-    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    child = warm.python().start("-c", script, str(tmp_path))
     line = child.stdout.readline()
     child.send_signal(signal.SIGKILL)
     child.wait()

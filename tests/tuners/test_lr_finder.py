@@ -3,7 +3,6 @@
 import copy
 import functools
 import random
-import subprocess
 import sys
 import textwrap
 import time
@@ -15,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import WeightedRandomSampler
 
+from tests import warm
 from tests.engine.problems import (
     Augmented,
     adam,
@@ -270,9 +270,7 @@ def test_no_trace_after_an_interrupt(tmp_path):
         print("as alone")
         """
     )
-    out = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
-    )
+    out = warm.python().run("-c", script, str(tmp_path))
     assert out.returncode == 0, out.stderr
     lines = out.stdout.splitlines()
     assert [line for line in lines if line.endswith(("stopped True", "as alone")) or line == "stopped True"]

@@ -70,13 +70,13 @@ def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest
     assert Following.of(job) is view
     mirror = browser(view, monkeypatch)
     until(lambda: mirror.state.get("progress", {}).get("status") == "running")
-    assert not view.pause.disabled and not view.stop.disabled
+    assert [one.disabled for one in (view.pause, view.stop)] == [False, False]
     job.events.extend(later)
     job.finish()
     until(lambda: mirror.state["progress"]["status"] == "finished")
     assert mirror.state["progress"]["done"] == 40
     until(lambda: view.stop.disabled)
-    assert view.pause.disabled and view.validate.disabled
+    assert [one.disabled for one in (view.pause, view.validate)] == [True, True]
 
 
 def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:

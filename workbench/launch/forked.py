@@ -23,7 +23,7 @@ import workbench
 from workbench.launch import fds
 from workbench.launch.children import Child
 from workbench.launch.children import Deliver as Deliver
-from workbench.launch.server import FIXED, Kind
+from workbench.launch.server import FIXED, IF_LOADED, Kind
 from workbench.share.segment import Handle
 
 POLL = 0.02
@@ -57,10 +57,11 @@ class ForkServer:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
         self._lock = threading.Lock()
         fd, own = str(theirs.fileno()), str(os.getpid())
+        more = [name for name in IF_LOADED if name in sys.modules]
         with theirs:
             self.process = subprocess.Popen(
                 # -P: a random.py in the notebook's folder is not the standard library's.
-                [sys.executable, "-P", "-m", "workbench.launch.server", fd, own, self.temporary],
+                [sys.executable, "-P", "-m", "workbench.launch.server", fd, own, self.temporary, *more],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

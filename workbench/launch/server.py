@@ -1,4 +1,4 @@
-"""The fork server: `python -m workbench.launch.server CONTROL PARENT TEMPORARY`.
+"""The fork server: `python -m workbench.launch.server CONTROL PARENT TEMPORARY [MODULE …]`.
 
 A clean process that has torch and accelerate imported, never ran an operation, never touches a device and has
 one thread: what it forks is a fresh interpreter that is ready at once. It is the children's parent, so it
@@ -26,7 +26,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NoReturn
 
 from workbench.launch import fds
@@ -34,8 +34,11 @@ from workbench.launch import fds
 PRELOAD = (
     "torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "accelerate", "cloudpickle",
     "workbench.launch.worker", "workbench.launch.rank", "workbench.tuners.batch_size", "workbench.tuners.trying",
+    "workbench.task.make",
 )  # fmt: skip
 """torch._dynamo: the first optimizer of a process imports it, for seconds."""
+IF_LOADED = ("lightning.pytorch", "pytorch_lightning")
+"""Imported too where the kernel has them: every child that is given a LightningModule would, for a second or more."""
 
 Kind = Literal["call", "rank"]
 """What a child is for: one letter and its answer (worker.py), or one job after another (rank.py)."""
@@ -241,19 +244,24 @@ def _while_parent_lives(parent: int, temporary: str, load: Callable[[], None]) -
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def _load() -> None:
+def _load(more: Sequence[str]) -> None:
     for name in PRELOAD:
         importlib.import_module(name)
+    for name in more:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:  # the kernel may look in other places; a child will look there too
+            print(f"{name} is not imported ahead: {error}", file=sys.stderr, flush=True)
     gc.collect()
     gc.freeze()  # a collection in a child does not write into pages that it shares with the server
 
 
-def main(control: int, parent: int, temporary: str) -> NoReturn:
+def main(control: int, parent: int, temporary: str, more: Sequence[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _adopt_orphans()
-    _while_parent_lives(parent, temporary, _load)
+    _while_parent_lives(parent, temporary, lambda: _load(more))
     Server(socket.socket(fileno=control), parent, temporary).serve()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -48,8 +48,8 @@ class Told:
     best: Best | None = None
 
     def whole(self) -> list[Chart]:
-        """The loss, and the gradient norms where they were recorded."""
-        return [*self.loss(), *self.grad_norm()]
+        """The loss, and gradient norms and update ratios where they were recorded."""
+        return [*self.loss(), *self.grad_norm(), *self.update_ratio()]
 
     def loss(self) -> list[Chart]:
         val = self.validation

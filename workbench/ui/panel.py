@@ -227,8 +227,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def open_export(self, run: str) -> None:
         """Show the script of this run, and what writes it."""
-        self._exported = run
         self.run.export.value = False  # another run's may be there
+        self._exported = run
         self.run.export.value = True
 
     def _preview(self, wanted: bool) -> None:
@@ -239,18 +239,22 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         run = self._exported
 
         def work() -> None:
-            self.preview.show(run or "the last fit", self._bench.script(run))
+            text = self._bench.script(run)
+            if self.run.export.value and self._exported == run:  # nobody has gone on to something else
+                self.notice.drop(_EXPORT)
+                self.preview.show(run or "the last fit", text)
 
-        aside(work, lambda error: self.notice.error(error, "Export"), "preview")
+        aside(work, lambda error: self.notice.error(error, "Export", _EXPORT), "preview")
 
     def _export(self, path: str) -> None:
         run = self._exported
 
         def work() -> None:
             self._bench.export(path, run)
-            self.notice.say(f"Written: {path}")
+            self.notice.drop(_EXPORT)
+            self.notice.say(f"Written: {path}", about=_EXPORT)
 
-        aside(work, lambda error: self.notice.error(error, "Export"), "export")
+        aside(work, lambda error: self.notice.error(error, "Export", _EXPORT), "export")
 
     def _ask(self, doing: str, call: Callable[[], object]) -> None:
         try:
@@ -373,6 +377,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _offer_change(self) -> None:
         self.run.offer_change(offers.in_words(offers.differences(self._bench.settings, self._in_run)))
+
+
+_EXPORT = "export"
+"""What notices of the script are filed under."""
 
 
 def _about(name: str) -> str:

@@ -1,0 +1,22 @@
+"""What tests of scripts share: a process that has torch imported and no workbench, which forks for each script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.export.export_running import Runner, bare
+from tests.warm import Warm
+
+
+@pytest.fixture(scope="session")
+def without() -> Iterator[Warm]:
+    made = bare()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def runner(without: Warm, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    return Runner(without, tmp_path_factory.mktemp("elsewhere"))

@@ -1,0 +1,136 @@
+"""Python processes for tests, each forked from one that has imported torch already: that takes 3 seconds of a start.
+
+Where what is tested is the start itself, or what a start imports, a test starts Python.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+HOME = Path(__file__).parents[1]
+
+
+class Script:
+    """A process that runs a script, as `subprocess.Popen` would show it: stdout is a pipe, stderr is kept in a file."""
+
+    def __init__(self, argv: Sequence[str], told: socket.socket, stdout: IO[str], stderr: int) -> None:
+        self.argv, self.stdout = argv, stdout
+        self.returncode: int | None = None
+        self._stderr = stderr
+        weakref.finalize(self, os.close, stderr)
+        with told:
+            lines = told.makefile("r")
+        self.pid = int(lines.readline())
+        self._over = threading.Thread(target=self._hear, args=(lines,), daemon=True)
+        self._over.start()
+
+    def _hear(self, lines: IO[str]) -> None:
+        with lines:
+            line = lines.readline()
+        self.returncode = int(line) if line else -signal.SIGKILL  # the server itself has gone
+
+    def said(self) -> str:
+        """What it has written to stderr."""
+        return os.pread(self._stderr, 1 << 24, 0).decode()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._over.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(list(self.argv), timeout or 0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that it printed, when it has ended. One that takes longer is killed."""
+        late = threading.Timer(timeout or threading.TIMEOUT_MAX, self.kill)
+        late.daemon = True
+        late.start()
+        try:
+            with self.stdout:
+                out = self.stdout.read()
+            self.wait(timeout)
+        finally:
+            late.cancel()
+        return out, self.said()
+
+
+class Warm:
+    """A process that has imported `modules` and forks for scripts; none of them can import what is `blocked`."""
+
+    def __init__(self, modules: Sequence[str], blocked: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.environment = dict(os.environ if environment is None else environment)
+        given = json.dumps({"modules": list(modules), "blocked": list(blocked)})
+        with theirs:
+            # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
+            self._process = subprocess.Popen(
+                [sys.executable, str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), given],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
+            )  # fmt: skip
+
+    def start(
+        self, *argv: str, folder: Path | None = None, environment: dict[str, str] | None = None, leave: bool = False
+    ) -> Script:
+        """`python argv…` in this folder. leave: without the interpreter's own end."""
+        told, status = socket.socketpair()
+        reading, writing = os.pipe()
+        stderr, name = tempfile.mkstemp()
+        os.unlink(name)
+        job = {
+            "argv": argv,
+            "folder": os.getcwd() if folder is None else str(folder),
+            "environment": self.environment if environment is None else environment,
+            "leave": leave,
+        }
+        with status:
+            socket.send_fds(self._control, [json.dumps(job).encode()], [status.fileno(), writing, stderr])
+        os.close(writing)
+        return Script(argv, told, os.fdopen(reading), stderr)
+
+    def run(self, *argv: str, timeout: float = 120.0, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """`python argv…` to its end."""
+        script = self.start(*argv, folder=folder)
+        out, err = script.communicate(timeout)
+        return subprocess.CompletedProcess(list(argv), script.wait(), out, err)
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait(30)
+
+
+def environment() -> dict[str, str]:
+    """This process's, with this repository on the path."""
+    known = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(HOME), known]))}
+
+
+@functools.cache
+def python() -> Warm:
+    """The one that has the workbench imported, for all tests."""
+    made = Warm(["torch._dynamo", "accelerate", "safetensors.torch", "workbench.bench", "workbench.launch.detached"], environment=environment())
+    atexit.register(made.close)
+    return made

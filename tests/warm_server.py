@@ -1,0 +1,123 @@
+"""The process behind tests/warm.py: it imports what it is told, and forks once for each script.
+
+A script is run as `python -c CODE …` or `python FILE …` would run it: in a `__main__` of its own, with its own folder,
+environment and first entry of sys.path, in a session of its own, to the interpreter's own end.
+"""
+
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+import types
+
+LONGEST = 1 << 20
+
+
+def serve(control):
+    """Forks for each job that comes, and says how each ended; returns a job in its own process, and never here."""
+    woken, wake = socket.socketpair()
+    for end in (woken, wake):
+        end.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running = {}
+    with selectors.DefaultSelector() as select:
+        for each in (control, woken):
+            select.register(each, selectors.EVENT_READ)
+        while True:
+            for key, _ in select.select():
+                if key.fileobj is woken:
+                    woken.recv(4096)
+                    reap(running)
+                    continue
+                message, fds, _, _ = socket.recv_fds(control, LONGEST, 3)
+                if not message:  # the tests are over
+                    os._exit(0)
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for end in (control, woken, wake, *(told for told in running.values())):
+                        end.close()
+                    return json.loads(message), fds
+                status, out, err = fds
+                os.close(out)
+                os.close(err)
+                running[pid] = socket.socket(fileno=status)
+                running[pid].send(f"{pid}\n".encode())
+
+
+def reap(running):
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with running.pop(pid) as told:
+            told.send(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def become(job, fds):
+    """This process is one that has just been started for this job; its code, compiled."""
+    status, out, err = fds
+    os.close(status)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background, without it
+    os.setsid()
+    for fd, number in ((out, 1), (err, 2)):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    os.chdir(job["folder"])
+    first, *rest = job["argv"]
+    if first == "-c":
+        code, *rest = rest
+        sys.argv, sys.path[0] = ["-c", *rest], ""
+        return compile(code, "<string>", "exec", dont_inherit=True)
+    sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.abspath(first))
+    with open(first, encoding="utf-8") as file:
+        return compile(file.read(), first, "exec", dont_inherit=True)
+
+
+def new_main(job):
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=__builtins__, __spec__=None)
+    if job["argv"][0] != "-c":
+        main.__file__ = job["argv"][0]
+    sys.modules["__main__"] = main
+    return main.__dict__
+
+
+def run_and_leave(code, names):
+    """Without the interpreter's own end, which takes a quarter of a second where torch is loaded."""
+    left = 0
+    try:
+        exec(code, names)
+    except SystemExit as end:
+        left = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        left = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(left)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[2])
+    for module in given["modules"]:
+        importlib.import_module(module)
+    sys.modules.update(dict.fromkeys(given["blocked"]))
+    gc.collect()
+    gc.freeze()  # what is imported is not looked through again in every process
+    job, fds = serve(socket.socket(fileno=int(sys.argv[1])))
+    code, names = become(job, fds), new_main(job)
+    if job["leave"]:
+        run_and_leave(code, names)
+    exec(code, names)
