@@ -88,7 +88,8 @@ class Warm:
         with theirs:
             # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
             self._process = subprocess.Popen(
-                [sys.executable, str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), given],
+                # -P: tests/lightning is not lightning.
+                [sys.executable, "-P", str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), given],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
 

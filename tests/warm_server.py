@@ -76,9 +76,11 @@ def become(job, fds):
     first, *rest = job["argv"]
     if first == "-c":
         code, *rest = rest
-        sys.argv, sys.path[0] = ["-c", *rest], ""
+        sys.argv = ["-c", *rest]
+        sys.path.insert(0, "")
         return compile(code, "<string>", "exec", dont_inherit=True)
-    sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.abspath(first))
+    sys.argv = [first, *rest]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(first)))
     with open(first, encoding="utf-8") as file:
         return compile(file.read(), first, "exec", dont_inherit=True)
 

@@ -132,7 +132,10 @@ def test_a_guarded_step_is_left_out_on_the_device(bad):
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.tensor([1.0, float("nan") if bad else 1.0, 1.0])
-    session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None), buffers=[])
+    session = SimpleNamespace(
+        on_cpu=False, precision=SimpleNamespace(scaler=None), buffers=[],
+        total_norm=lambda opt, gradients, p: torch.linalg.vector_norm(gradients[0], p),
+    )  # fmt: skip
     opt = SimpleNamespace(optimizer=optimizer, gradients=lambda: [weight.grad])
     assert trouble.can_guard(opt)
     with trouble.guarded(session, opt, torch.tensor(0.5), None):
@@ -286,3 +289,25 @@ def test_statistics_of_a_batch_that_is_left_out_are_put_back(tmp_path):
             optimizer.step()
     for name, value in twin.state_dict().items():
         assert torch.equal(model.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("loss", "norms", "told"),
+    [
+        ([1, 1], [1, NAN, 1, 1, 1, NAN, NAN, INF], "a gradient is not finite at update 1, first in 'third': lower"),
+        ([1, NAN], [1, NAN, 1, 1, 1, NAN, NAN, NAN], "loss not finite (nan) at update 1, first in 'third': lower"),
+        # A loss that went bad in the last layer makes every gradient bad: the first of them says nothing.
+        ([1, NAN], [1, NAN, 1, 1, NAN, NAN, NAN, NAN], "loss not finite (nan) at update 1: lower"),
+    ],
+)
+def test_a_flush_from_a_device_names_the_first_layer(loss, norms, told):
+    columns = {"loss": loss, "grad_norm": [1, NAN], "layer_norms": norms}
+    event = StepsDone(0, 1, 2, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
+    session = SimpleNamespace(
+        on_cpu=False, norm_order=2.0, precision=SimpleNamespace(scaler=None), several=False, left_out=0,
+        names=("first", "second", "third", "fourth"), device=torch.device("mps"), task=SimpleNamespace(manual=False),
+        optimizers=[SimpleNamespace(index=0, optimizer=object())], settings=wb.Settings(),
+    )  # fmt: skip
+    with pytest.raises(NonFiniteError) as caught:
+        record._check_landed(session, event)
+    assert str(caught.value).startswith(told)

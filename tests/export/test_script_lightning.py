@@ -214,7 +214,7 @@ CASES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_lightning_module(case: str, runner: Runner, bare, tmp_path: Path) -> None:
+def test_a_lightning_module(case: str, runner: Runner, tmp_path: Path) -> None:
     arguments, before = CASES[case]
     bench = make_bench(tmp_path, arguments, before, PRELUDE)
     run: Any = bench.fit().result()

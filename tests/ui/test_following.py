@@ -91,6 +91,12 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     assert view.apply.description == "Apply to the run: lr 0.05"
     view.apply.click()
     assert job.changes == {"lr": 0.05}
+    view.canvas._heard(None, {"type": "ask", "what": "measure_ratios", "on": True}, None)
+    assert job.changes == {"lr": 0.05, "track_update_ratio": True}
+    view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
+    assert view.apply.description == "Apply to the run: lr 0.05, clip 0.7"
+    view.canvas._heard(None, {"type": "ask", "what": "delete", "run": "0012-fit"}, None)
+    assert view.notice.lines[0][1].endswith("cannot be asked of a job of another process.")
     view.stop.click()
     assert job.stopped
     job.finish()

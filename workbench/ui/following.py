@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -67,11 +67,15 @@ class Following(widgets.VBox):  # type: ignore[misc]
         bar = widgets.Box([self.pause, self.stop, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values()), self.apply])
         super().__init__([_title(job), bar.add_class("wb-run"), self.notice, self.canvas])
         self.add_class("wb-panel")
-        for box in self.boxes.values():
-            box.widget.layout.width = "190px"
+        for name, box in self.boxes.items():
+            box.widget.description = offers.LIVE[name]
+            box.widget.layout.width, box.widget.style.description_width = "130px", "auto"
             box.widget.observe(lambda _: self._offer_change(), "value")
         self.still = still.Still(f"workbench-{self.model_id}")
         reachable(self)
+        self.canvas.put("followed", True)
+        self.canvas.asked = lambda message: self._ask("The canvas", lambda: self._asked(message))
+        self.canvas.observe(lambda change: self.boxes["gradient_clip_val"].write(change["new"] or None), "clip")
         self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
         self.canvas.wake = self.pump.wake
         self._follow()
@@ -152,6 +156,16 @@ class Following(widgets.VBox):  # type: ignore[misc]
         wanted = self._wanted()
         if wanted:
             self._ask("Apply to the run", lambda: self._job.change(**wanted))
+
+    def _asked(self, message: Mapping[str, Any]) -> None:
+        """What is asked for inside the canvas; a clip value waits in its box for Apply."""
+        match message:
+            case {"what": "use_clip", "value": float(clip) | int(clip)}:
+                self.boxes["gradient_clip_val"].write(clip)
+            case {"what": "measure_ratios", "on": bool(on)}:
+                self._job.change(track_update_ratio=on)
+            case _:
+                raise ValueError(f"{dict(message)!r} cannot be asked of a job of another process.")
 
     def _ask(self, doing: str, call: Callable[[], object]) -> None:
         try:

@@ -51,6 +51,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const drawers: Drawer[] = [
     { topics: ["progress", "said", "memory"], draw: () => progress.draw() },
     { topics: ["script"], draw: () => script.draw() },
+    { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
     { topics: ["curve", "earlier", "swept", "earlier_curves"], draw: () => finder.draw() },
     { topics: ["fit", "val", "changes", "past", "rates"], draw: () => loss.draw() },
     { topics: ["runs"], draw: () => runs.draw() },

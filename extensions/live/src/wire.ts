@@ -103,6 +103,7 @@ export interface Finding {
 }
 
 export interface State {
+  followed?: boolean; // one job of another process: cards of what it is not are left out
   runs?: { columns: string[]; rows: RunRow[]; more: number };
   past?: { run: string; words: string }[];
   compared?: { runs: string[]; rows: string[][]; metric: string } | null;

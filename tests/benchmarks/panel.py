@@ -1,0 +1,178 @@
+"""What the live panel costs, in a real browser: `python -m tests.benchmarks.panel [part …]`.
+
+Parts: `slowdown` (training with the panel open against the same without), `drawing` (ten updates a second of 10 lines x 2000
+points and a heat map of 50 x 500), `long` (a run of a million updates, opened), `latency` (from the loss to the screen) and
+`peers` (other displays of a training loop). The kernel has a core of its own, and torch one thread; browser and server have
+the other cores. "Slower" is by the clock, medians of interleaved rounds, with their quartiles; "work" is by the processor
+time of the kernel's process, which other programs on the machine hardly move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from typing import Any
+
+from tests.benchmarks.panels.stage import Watch, ask, stage
+
+PARTS = ("slowdown", "drawing", "long", "latency", "peers")
+_PAINTS = """() => {
+  window.__paints = {};
+  const clear = CanvasRenderingContext2D.prototype.clearRect;
+  CanvasRenderingContext2D.prototype.clearRect = function (...args) {
+    const card = this.canvas.closest && this.canvas.closest('.wb-card');
+    const name = card && card.className.split(' ').find((one) => /^wb-(loss|norm|heat)$/.test(one));
+    if (name) window.__paints[name] = (window.__paints[name] || 0) + 1;
+    return clear.apply(this, args);
+  };
+}"""
+# The time is taken in a task behind the frame that painted the words.
+_SEEN = """() => {
+  const words = document.querySelector('.wb-panel .wb-words');
+  window.__seen = [];
+  new MutationObserver(() => {
+    const behind = new MessageChannel();
+    const done = parseInt(words.textContent, 10);
+    behind.port1.onmessage = () => window.__seen.push([done, Date.now() / 1000]);
+    behind.port2.postMessage(0);
+  }).observe(words, { childList: true, characterData: true, subtree: true });
+}"""
+
+
+def table_row(name: str, found: dict[str, Any], browser: float) -> None:
+    if "missing" in found:
+        print(f"{name:<42} {found['missing']}")
+        return
+    spread = f"({found['from']:+.1f} to {found['to']:+.1f})"
+    print(f"{name:<42} {found['slower']:+7.1f}% {spread:>18} {found['more']:+7.1f}% {browser:8.0f}% "
+          f"{found['messages']:8.1f} {found['bytes'] / 1000:9.1f} {found['largest'] / 1000:9.1f}")  # fmt: skip
+
+
+def heading() -> None:
+    print(f"{'':<42} {'slower':>8} {'quartiles':>18} {'work':>8} {'browser':>9} {'msg/s':>8} {'kB/s':>9} {'largest':>9}")
+
+
+def slowdown(rounds: int, steps: int) -> None:
+    cells = ["from tests.benchmarks.panels import fits\nimport tempfile\nroot = tempfile.mkdtemp()\n"
+             "shown, unseen = fits.bench(root), fits.bench(root)", "shown"]  # fmt: skip
+    with stage(cells) as lab:
+        watch = Watch()
+        found = ask(lab, f"fits.slowdown(shown, unseen, {rounds}, {steps})")
+        table_row("the panel", found, watch.share(found["spans"]))
+        watch.close()
+        lab.screenshot("benchmark-slowdown")
+
+
+def drawing(seconds: float) -> None:
+    cells = ["from tests.benchmarks.panels import load\nfrom tests.ui.fakes import FakeBench\nbench = FakeBench()\n"
+             "panel = load.largest_panel(bench)", "panel"]  # fmt: skip
+    with stage(cells) as lab:
+        lab.page.locator(".wb-heat canvas").wait_for()
+        lab.execute("panel.pump.drain(); inside.settled()")
+        lab.page.evaluate(_PAINTS)
+        watch = Watch()
+        idle = ask(lab, "(lambda t, u: (__import__('time').sleep(5), [t, __import__('time').time(), __import__('time').process_time() - u])[1])"
+                        "(__import__('time').time(), __import__('time').process_time())")  # fmt: skip
+        lab.page.evaluate("() => { window.__paints = {}; }")
+        began, ended, used = ask(lab, f"load.go(bench, {seconds})")
+        paints = lab.page.evaluate("() => window.__paints")
+        found = ask(lab, f"inside.traffic([({began}, {ended})])")
+        lab.page.wait_for_timeout(600)
+        took = ended - began
+        print(f"kernel {100 * used / took:.1f}% of a core (idle {100 * idle[2] / (idle[1] - idle[0]):.1f}%), "
+              f"page {watch.share([(began, ended)]):.0f}% (idle {watch.share([idle[:2]]):.0f}%)")  # fmt: skip
+        print("paints a second: " + ", ".join(f"{name[3:]} {count / took:.1f}" for name, count in sorted(paints.items())))
+        print(f"{found['messages']:.1f} messages a second, {found['bytes'] / 1000:.0f} kB/s, the largest {found['largest'] / 1000:.1f} kB")
+        watch.close()
+        lab.screenshot("benchmark-drawing")
+
+
+def long_runs() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        cells = [f"from pathlib import Path\nfrom tests.benchmarks.panels import fits, load\nbench = fits.bench({root!r})", "bench"]
+        with stage(cells) as lab:
+            model = "(bench.summary.name, bench.summary.parameters)"
+            for updates in (100_000, 1_000_000):
+                lab.execute(f"load.write_run(Path({root!r}), {updates}, {model})", 300)
+            lab.page.wait_for_timeout(500)
+            for updates in (100_000, 1_000_000, 100_000, 1_000_000):
+                lab.execute("inside.settled()")
+                before = ask(lab, "__import__('psutil').Process().memory_info().rss")
+                lab.page.evaluate("() => { window.__due = undefined; }")
+                lab.page.evaluate(
+                    "(end) => { const look = () => { const words = document.querySelector('.wb-panel .wb-words').textContent;"
+                    " const done = document.querySelector('.wb-progress').dataset.status === 'finished';"
+                    " const there = parseInt(words, 10) === end && done && document.querySelector('.wb-loss canvas');"
+                    " if (there) window.__due = Date.now() / 1000; else requestAnimationFrame(look); }; look(); }", updates,
+                )  # fmt: skip
+                began = ask(lab, f"(__import__('time').time(), bench.show('{updates}-fit'))[0]")
+                lab.page.wait_for_function("() => window.__due", timeout=60_000)
+                took = lab.page.evaluate("() => window.__due") - began
+                lab.execute("inside.settled(); import gc; gc.collect()")
+                after = ask(lab, "__import__('psutil').Process().memory_info().rss")
+                heap = lab.page.evaluate("() => { if (window.gc) gc(); return performance.memory.usedJSHeapSize; }")
+                print(f"{updates:>9} updates: drawn after {took:.2f} s, kernel {(after - before) / 1e6:+.0f} MB, page {heap / 1e6:.0f} MB")
+                lab.execute("bench.show()")
+            lab.screenshot("benchmark-long")
+
+
+def latency(steps: int) -> None:
+    cells = ["from tests.benchmarks.panels import fits\nimport tempfile\nroot = tempfile.mkdtemp()\n"
+             "bench = fits.bench(root, fits.slow_loss)", "bench"]  # fmt: skip
+    with stage(cells) as lab:
+        lab.page.locator(".wb-panel .wb-words").wait_for()
+        lab.page.evaluate(_SEEN)
+        noted = ask(lab, f"fits.followed(bench, {steps})")
+        lab.page.wait_for_timeout(1000)
+        seen = lab.page.evaluate("() => window.__seen")
+    first = [min((when for done, when in seen if done >= i), default=float("inf")) for i in range(1, steps + 1)]
+    waits = sorted(1000 * (shown - known) for shown, known in zip(first, noted, strict=True))[:-1]  # the last waits for the end of the run
+    p95 = waits[int(0.95 * len(waits))]
+    print(f"from the loss to the screen: median {statistics.median(waits):.0f} ms, p95 {p95:.0f} ms, of {len(waits)} updates at 10 a second")
+
+
+def peers(rounds: int, steps: int, packages: str | None) -> None:
+    calls = [f"peers.plotly(1, {rounds}, {steps})", f"peers.plotly(10, {rounds}, {steps})",
+             f"peers.fastprogress({rounds}, {steps})", f"peers.lightning({rounds}, {steps})"]  # fmt: skip
+    path = f"sys.path.append({packages!r})\n" if packages else ""
+    with stage([f"{path}from tests.benchmarks.panels import peers", *["pass"] * len(calls)]) as lab:
+        for i, call in enumerate(calls):
+            watch = Watch()
+            lab.page.evaluate("([i, code]) => __lab.panel().content.widgets[i].model.sharedModel.setSource(code)", [i + 2, call])
+            lab.run_cell(i + 2, 500)
+            name, found = json.loads(json.dumps(ask(lab, "list(peers.results.items())[-1]")))
+            table_row(name, found, watch.share(found["spans"]) if "spans" in found else 0.0)
+            watch.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=PARTS, metavar="part")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--packages", help="a folder with fastprogress, which fastai draws with (pip install --target)")
+    given = parser.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        parser.error(f"{', '.join(unknown)}: the parts are {', '.join(PARTS)}")
+    if {"slowdown", "peers"} & set(given.parts):
+        heading()
+    for part in PARTS:
+        if part not in given.parts:
+            continue
+        match part:
+            case "slowdown":
+                slowdown(given.rounds, given.steps)
+            case "drawing":
+                drawing(20.0)
+            case "long":
+                long_runs()
+            case "latency":
+                latency(100)
+            case "peers":
+                peers(max(2, given.rounds // 2), given.steps // 2, given.packages)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""In the kernel: the same CNN trained with the panel open and without one, and one whose every update is noted."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+import workbench as wb
+from tests.benchmarks.panels.inside import Timed, against, timed
+from tests.benchmarks.step_overhead import an_update, cnn, data
+
+
+def bench(root: str, loss: Any = F.cross_entropy, **settings: Any) -> Any:
+    """Of the CNN on digits that `step_overhead` has too."""
+    return wb.Workbench(cnn(), train=data(), loss=loss, root=root, batch_size=64, accelerator="cpu", **settings)
+
+
+def fit(of: Any, steps: int) -> Timed:
+    """One fit, to its end; the time of an update is that of the steady state."""
+    ended: list[Any] = []
+
+    def work() -> None:
+        job = of.fit(max_steps=steps)
+        job.ended.wait()
+        ended.append(job)
+
+    _, used, span = timed(work, steps)
+    return an_update(ended[0], steps), used, span
+
+
+def slowdown(shown: Any, unseen: Any, rounds: int, steps: int) -> dict[str, Any]:
+    """The bench whose panel is open against one that has none."""
+    fit(unseen, 300), fit(shown, 300)
+    return against(lambda: fit(shown, steps), lambda: fit(unseen, steps), rounds)
+
+
+noted: list[float] = []
+"""When each loss was known."""
+
+
+def slow_loss(outputs: Tensor, target: Tensor) -> Tensor:
+    """Ten updates a second, and somewhat less, so that they come at any time between two messages."""
+    time.sleep(0.093)
+    loss = F.cross_entropy(outputs, target)
+    noted.append(time.time())
+    return loss
+
+
+def followed(of: Any, steps: int) -> list[float]:
+    """When each update's loss was known, in a fit of so many."""
+    of.fit(max_steps=steps).result()
+    return noted[-steps:]
