@@ -56,6 +56,24 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
         bench.compare(two, "0003-find_lr")
 
 
+def test_runs_of_another_folder_are_compared_and_no_more(tmp_path: Path) -> None:
+    """Their ids may be those of other runs here; and what a bench deletes is its own."""
+    here, there = a_bench(tmp_path / "here"), a_bench(tmp_path / "there")
+    one, other = here.fit().result(), there.fit(lr=0.5).result()
+    dry = here.fit(fast_dev_run=True).result()
+    (tmp_path / "here" / "runs" / "0009-fit").symlink_to(tmp_path / "there" / "runs" / "0001-fit")
+    heard: list[Any] = []
+    here.subscribe(heard.append)
+    assert here.compare(one, other).settings == {"lr": ("0.001", "0.5")}
+    assert here.compare(one, dry).runs[1].id == dry.id
+    for run in (other, "0009-fit"):
+        for call in (here.show, here.delete):
+            with pytest.raises(ValueError, match=r"lies in .*there.runs, not among the runs of .*here: ask a bench"):
+                call(run)
+    assert heard == []
+    assert [run.id for run in there.runs] == ["0001-fit"]
+
+
 def test_a_run_that_goes_on_or_that_a_fit_waits_for_stays(tmp_path: Path) -> None:
     bench = a_bench(tmp_path)
     one = bench.fit().result()

@@ -22,7 +22,7 @@ from workbench.events import Called, Compared, Deleted, SettingsSet, Shown, Stat
 from workbench.export.capture import CallSite
 from workbench.launch import jobs, pool, where
 from workbench.launch.evaluations import metrics_of, spec_to_predict
-from workbench.launch.folders import brief_of, place_for, recorded, run_folder, run_to_export, weights_of
+from workbench.launch.folders import brief_of, is_own, own, place_for, run_folder, run_to_export, weights_of
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.origin import Asked, Origin, Wanted
 from workbench.launch.protocol import AnyJob, Job
@@ -308,27 +308,32 @@ class Workbench:
         return script(Path(path), run_to_export(run, self.root, self.jobs), self._site, self._task)
 
     def compare(self, *runs: Run | str) -> Comparison:
-        """Two to five fits side by side: `bench.compare("0011-fit", "0012-fit").plot()`. The panel shows them, too."""
+        """Two to five fits side by side: `bench.compare("0011-fit", "0012-fit").plot()`.
+
+        The panel shows them, too, where all of them are recorded among this bench's runs.
+        """
         given = list(runs[0]) if len(runs) == 1 and isinstance(runs[0], list | tuple) else list(runs)
         check_count(len(given))
         found = compare([brief_of(run, self.root) for run in given])
-        ids = tuple(run.id for run in found.runs)
-        self._listeners.tell(Called(line("compare", {}, *ids)))
-        self._listeners.tell(Compared(ids))
+        if all(is_own(run.path, self.root) for run in found.runs):
+            ids = tuple(run.id for run in found.runs)
+            self._listeners.tell(Called(line("compare", {}, *ids)))
+            self._listeners.tell(Compared(ids))
         return found
 
     def show(self, run: Run | str | None = None) -> None:
-        """Draw a recorded fit in the panel, as if it had just run; None: what goes on now."""
-        id = "" if run is None else recorded(run, self.root).name
+        """Draw a recorded run of this bench's folder in the panel, as if it had just run; None: what goes on now."""
+        id = "" if run is None else own(run, self.root).name
         self._listeners.tell(Called(line("show", {}, *([id] if id else []))))
         self._listeners.tell(Shown(id))
 
     def delete(self, run: Run | str) -> None:
         """Delete a run for good: its record, its checkpoints, its weights.
 
-        RuntimeError where it goes on, or where a fit that waits starts from it.
+        RuntimeError where it goes on, or where a fit that waits starts from it; ValueError where it is not among the
+        runs of this bench's folder.
         """
-        folder = recorded(run, self.root)
+        folder = own(run, self.root)
         with self._lock:
             needed = {id: job.id for job, ids in self._needs.items() if not job.done() for id in ids}
         delete(folder, needed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -56,6 +57,7 @@ def lab(browser: Browser, server: Server, request: pytest.FixtureRequest) -> Ite
             print(f"page: {line}")
     context.close()
     server.stop_kernels()
+    shutil.rmtree(server.notebooks / ".workbench", ignore_errors=True)  # the next test has no past runs
 
 
 @pytest.hookimpl(wrapper=True)

@@ -54,6 +54,12 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     # Those before it lie behind the loss, by name.
     expect(panel.locator(".wb-loss .wb-caption")).to_contain_text("behind: 0002-fit (loss")
     expect(panel.locator(".wb-health")).to_contain_text("Nothing to report.")
+    # A view of what is over has all of it, up to its right edge; the plots share their cursor.
+    over = panel.locator(".wb-norm .u-over").bounding_box()
+    assert over is not None
+    lab.page.mouse.move(over["x"] + over["width"] - 2, over["y"] + over["height"] / 2)
+    expect(panel.locator(".wb-loss .wb-head .wb-key")).to_contain_text("at update 35")
+    lab.page.mouse.move(0, 0)
 
     # Two over one another, by keyboard; the line of code is shown.
     rows.nth(0).locator("input").focus()
@@ -117,11 +123,12 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
 
 def looks(lab: Lab, panel: Locator) -> None:
     """Pictures to look at: light and dark, wide and narrow."""
-    for theme in ("light", "dark"):
-        lab.theme(theme)
-        for width in (1300, 600):
+    for theme, widths in (("light", (1300, 600)), ("dark", (600, 1300))):
+        if theme == "dark":
+            lab.theme("dark")
+        for width in widths:
             lab.viewport(width, 2600)
-            lab.page.wait_for_timeout(700)
+            lab.page.wait_for_timeout(400)
             lab.screenshot(f"runs-{theme}-{width}", panel)
     lab.theme("light")
     lab.viewport(1300, 2100)

@@ -40,16 +40,18 @@ def shuffled():
 
 
 class Counting(nn.Module):
-    """Its buffer counts forwards, of evaluations too, and the output depends on it."""
+    """Its buffers count forwards, of evaluations too, in place and by new tensors, and the output depends on them."""
 
     def __init__(self):
         super().__init__()
         self.net = noisy_net()
         self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("renewed", torch.zeros(1).expand(3))  # into which torch does not copy
 
     def forward(self, x):
         self.count += 1
-        return self.net(x) * (1 + 0.01 * self.count)
+        self.renewed = self.renewed + 1
+        return self.net(x) * (1 + 0.01 * self.count + 0.01 * self.renewed[0])
 
 
 class Logging(nn.Module):

@@ -313,7 +313,7 @@ def end_of(run, streams):
     state["checks"]["cadence"].pop("seconds")
     if streams:  # the loader draws a seed for workers when it begins, also where there are none that take it
         state["data"]["train"].pop("generator")
-    return {name: value for name, value in state.items() if name not in ("seconds", "settings", "held")}
+    return {name: value for name, value in state.items() if name not in ("seconds", "waited", "settings", "held")}
 
 
 def same_records(run, other):

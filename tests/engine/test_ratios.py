@@ -70,6 +70,16 @@ def test_they_are_how_far_the_whole_step_went(always, moves):
     assert not np.isnan(found[1:]).any()
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16, torch.complex64])
+def test_weights_of_any_kind_have_them(kind):
+    """torch takes norms of 64 bits and of complex numbers in no narrower type."""
+    before = [torch.tensor([3.0, 4.0], dtype=kind), torch.zeros(2, dtype=kind), torch.ones(1)]
+    after = [before[0] + 1, before[1] + 1, torch.ones(1)]
+    found = update_ratios(copies(before), after)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, [2**0.5 / 5, np.nan, 0.0], rtol=1e-5)
+
+
 def test_the_run_is_the_same_with_them(always):
     with_them, without = (
         Fit(supervised(noisy_net()), settings_of(track_update_ratio=wanted)) for wanted in (True, False)

@@ -6,7 +6,6 @@ import json
 import linecache
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from torch.distributed import TCPStore
 
 import workbench as wb
 from tests.warm import Warm
@@ -72,10 +72,12 @@ class Runner:
         return self._run(script, options, [{}])
 
     def run_two(self, script: Path, *options: str) -> Outcome:
-        """Run it on two processes, as `torchrun --nproc-per-node 2` starts them."""
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            port = str(found.getsockname()[1])
-        all_ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        """Run it on two processes, as `torchrun --nproc-per-node 2` starts them: the store where they meet outlives them."""
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        all_ranks = {
+            "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
         return self._run(script, options, [{**all_ranks, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"])
 
     def _run(self, script: Path, options: Sequence[str], ranks: Sequence[dict[str, str]]) -> Outcome:

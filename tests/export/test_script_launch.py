@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from accelerate.utils import DistributedType
 
 from tests.export.export_running import PRELUDE, Runner, lint, make_bench, run_alone
 
@@ -52,6 +54,21 @@ def test_one_process_alone(runner: Runner, tmp_path: Path) -> None:
     script = bench.export(tmp_path / "train.py")
     with pytest.raises(AssertionError, match="trains in one process: the optimizer evaluates the loss again"):
         runner.run_two(script)
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
+def test_weights_in_shards_end_it_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = make_bench(tmp_path, "model, train=(x, y), loss=F.cross_entropy, max_steps=1")
+    bench.fit().result()
+    script = importlib.util.spec_from_file_location("exported_to_be_sharded", bench.export(tmp_path / "train.py"))
+    assert script is not None
+    assert script.loader is not None
+    there = importlib.util.module_from_spec(script)
+    monkeypatch.setitem(sys.modules, there.__name__, there)  # where dataclasses look for it
+    script.loader.exec_module(there)
+    there.Accelerator = lambda **_: SimpleNamespace(distributed_type=DistributedType(kind))  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit, match="MULTI_GPU, not FSDP or DeepSpeed"):
+        there.main(None)
 
 
 def test_a_notebook(runner: Runner, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,6 @@ class Hooked(nn.Module):
 MORE = "\n    def on_train_batch_end(self, outputs, batch, index):\n        print(outputs)\n"
 ASKS = "\n    def on_train_batch_start(self, batch, index):\n        print(self.trainer.accumulate_grad_batches)\n"
 SKIPS = HOOKED.replace("        return F.cross", "        if index == 5:\n            return None\n        return F.cross")
-
-
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with Runner(tmp_path_factory.mktemp("scripts")) as made:
-        yield made
 
 
 def changed(bench: wb.Workbench, sizes: Mapping[int, int], monkeypatch: pytest.MonkeyPatch) -> Run:

@@ -116,6 +116,20 @@ def test_runs_that_hardly_began(tmp_path: Path) -> None:
     assert resumed.origin == "0001-fit"
 
 
+def test_the_clock_of_a_resumed_run_goes_on() -> None:
+    """The seconds of a flush count those of the run before it."""
+    whole = events(200, every=10**9)
+    resumed = [*whole[:11], Resumed(100, "0001-fit", "00000100"), *whole[11:]]
+    brief = Brief.of(Run.from_events(resumed))
+    np.testing.assert_allclose(brief.curve[:, 2], 0.1 * brief.curve[:, 0])
+    # Without a record of what came before, nobody knows when its first flush began.
+    alone = Brief.of(Run.from_events([whole[0], Resumed(100, "0001-fit", "00000100"), *whole[11:]]))
+    seconds = alone.curve[:, 2]
+    assert np.isnan(seconds[0])
+    known = np.isfinite(seconds)
+    np.testing.assert_allclose(seconds[known], 0.1 * alone.curve[known, 0])
+
+
 def test_health_of_a_joined_record_is_that_of_the_record() -> None:
     start, *rest = events(2000, every=10**9)
     assert isinstance(start, RunStarted)

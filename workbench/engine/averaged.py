@@ -15,11 +15,11 @@ from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.engine.shards import Borrowed
 from workbench.engine.snapshot import Modes
+from workbench.engine.weights import kept_buffers
 from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
     batch_norms,
     has_batch_norm,
-    kept_buffers,
     refreshing_batch_norm,
     swa_due,
     swa_first_epoch,

@@ -15,9 +15,9 @@ from workbench.engine.orders import obey
 from workbench.engine.record import flush, tell
 from workbench.engine.session import Session
 from workbench.engine.validate import floats, validate
+from workbench.engine.weights import kept_buffers
 from workbench.events import Emit, Validated
 from workbench.task.protocol import Schedule, TaskError
-from workbench.techniques.averaging import kept_buffers
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
 

@@ -169,21 +169,31 @@ def parts_of(task: Task) -> list[nn.Module]:
 @contextlib.contextmanager
 def kept_state(task: Task) -> Iterator[None]:
     """Behind it, buffers, attributes and generators of the task's modules are as before; weights are left as they are."""
-    parts = parts_of(task)
-    buffers = [(part, dict(part._buffers)) for part in parts]
-    values = [(buffer, buffer.detach().clone()) for part in parts for buffer in part._buffers.values() if buffer is not None]
-    held = [back for part in parts for back in (*_held(part), *_attributes(part))]
+    held = [back for part in parts_of(task) for back in (*_held(part), *_attributes(part))]
+    with kept_buffers(task.modules):
+        try:
+            yield
+        finally:
+            for back in held:
+                back()
+
+
+@contextlib.contextmanager
+def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Whatever happens inside, the buffers are those of before behind it: statistics, and what else a forward moves."""
+    parts = list(dict.fromkeys(part for module in modules for part in module.modules()))
+    slots = [(part, dict(part._buffers)) for part in parts]
+    buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
     try:
         yield
     finally:
-        for part, own in buffers:
+        for part, own in slots:
             part._buffers.clear()
             part._buffers.update(own)
         with torch.no_grad():
             for buffer, value in values:
                 overwrite(buffer, value)
-        for back in held:
-            back()
 
 
 def overwrite(there: Tensor, value: Tensor) -> None:

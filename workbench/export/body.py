@@ -36,7 +36,11 @@ def _model(r: Recipe) -> list[str]:
     # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
     cpu = "True" if r.settings.accelerator == "cpu" else "not torch.accelerator.is_available()"
     lines = [threads(r)] if r.sets_threads else []
-    lines.append(f'accelerator = Accelerator(cpu={cpu}, mixed_precision="no")')
+    lines += [
+        f'accelerator = Accelerator(cpu={cpu}, mixed_precision="no")',
+        'if accelerator.distributed_type in ("FSDP", "DEEPSPEED"):',
+        '    raise SystemExit("This script trains data-parallel: launch it with a config of type MULTI_GPU, not FSDP or DeepSpeed.")',
+    ]
     if r.alone:
         lines += [
             "if accelerator.num_processes > 1:",

@@ -32,4 +32,7 @@ def update_ratios(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
 
 
 def _norms(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.stack(torch._foreach_norm(list(tensors), 2.0, dtype=torch.float32))
+    # Of 16 bits the sums are kept in 32; torch takes no narrower type than a tensor's own, and none for complex numbers.
+    narrow = all(tensor.is_floating_point() and tensor.dtype.itemsize <= 4 for tensor in tensors)
+    norms = torch._foreach_norm(list(tensors), 2.0, dtype=torch.float32 if narrow else None)
+    return torch.stack([norm.float() for norm in norms])

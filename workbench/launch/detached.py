@@ -79,9 +79,7 @@ def main(run: Path) -> int:
 
 def _leave(code: int) -> NoReturn:
     """End as Python does, but that modules are not taken apart: that takes a second, for which whoever asked waits."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # sends idle threads of executors home, and waits for all
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -92,6 +92,20 @@ def recorded(run: Run | str, root: Path) -> Path:
     return run.folder
 
 
+def own(run: Run | str, root: Path) -> Path:
+    """The folder of a run among those of this root, where its id means it; ValueError where it lies elsewhere."""
+    folder = recorded(run, root)
+    if not is_own(folder, root):
+        where = f"lies in {folder.resolve().parent}, not among the runs of {root}"
+        raise ValueError(f"run {folder.name} {where}: ask a bench whose root is there.")
+    return folder
+
+
+def is_own(folder: Path | None, root: Path) -> bool:
+    """Whether this is a folder of this root's runs, and no link to one."""
+    return folder is not None and not folder.is_symlink() and folder.resolve().parent == runs_folder(root).resolve()
+
+
 def brief_of(run: Run | str, root: Path) -> Brief:
     """A fit in little, to be compared."""
     if isinstance(run, Run) and run.folder is None:

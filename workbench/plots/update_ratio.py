@@ -22,11 +22,13 @@ def update_ratio(step: Array, layers: Mapping[str, Array], changes: Changes = ()
     """The heat map of `layers` (name: ratios (rows,), NaN between two measurements); none where nothing was measured."""
     if not layers or not len(step):
         return []
-    table = np.stack([np.asarray(v, np.float64) for v in layers.values()])
-    measured = np.flatnonzero(~np.isnan(table).all(axis=0))
+    there = np.zeros(len(step), dtype=np.bool_)
+    for values in layers.values():
+        there |= ~np.isnan(values)
+    measured = np.flatnonzero(there)  # one in thousands, of a long run
     if not len(measured):
         return []
-    held = _held(table)[:, measured]
+    held = _held(np.stack([np.asarray(values[measured], np.float64) for values in layers.values()]))
     width = -(-len(measured) // _COLUMNS)
     starts = np.arange(0, len(measured), width)
     heat = Heat(step[measured[starts]], tuple(layers), np.fmax.reduceat(held, starts, axis=1), "update ratio", USUAL)

@@ -63,7 +63,8 @@ class Brief:
     def read(cls, folder: Path) -> Brief:
         """That of a run folder, whatever its length: the record is read piece by piece, its losses alone."""
         told = read.summary(folder)
-        task = told.header.get("task", {})
+        task = told.header.get("task")
+        task = task if isinstance(task, dict) else {}  # a header of somebody else's making
         model = (str(task.get("model", "")), task.get("parameters"))
         state = read.State(told.status, told.step, told.seconds, told.error)
         return _fold(stream(folder, ("loss",)), told.id, state, told.created, model, folder)
@@ -145,7 +146,8 @@ def _fold(
                 done = np.array([event.step], np.float64)
                 checks.add(np.array([[event.step, _epochs(start, done, event.epoch)[0], seconds, value]], np.float64))
         elif isinstance(event, Resumed):
-            origin, seconds = event.run, 0.0
+            origin = event.run
+            seconds = seconds or math.nan  # the clock goes on; where what came before is not recorded, from an unknown time
         changes += isinstance(event, Changed)
         if isinstance(event, Validated | Logged | RunEnded):
             metrics.update(event.metrics)

@@ -12,6 +12,8 @@ from workbench.runs.read import RECORD
 
 ROWS = 5000
 """Updates in one flush at most, where short ones are joined: drawing costs by the flush, and ten come a second."""
+BYTES = 1 << 24
+"""And of so many bytes: with thousands of layers a few hundred updates fill them."""
 
 
 def stream(folder: Path, only: Collection[str] | None = None) -> Iterator[Event]:
@@ -23,18 +25,17 @@ def stream(folder: Path, only: Collection[str] | None = None) -> Iterator[Event]
 
 
 def joined(events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, with flushes of one epoch and the same columns joined up to ROWS updates."""
+    """The same events, with flushes of one epoch and the same columns joined up to ROWS updates or BYTES."""
     held: list[StepsDone] = []
-    rows = 0
+    rows = size = 0
     for event in events:
-        if isinstance(event, StepsDone) and held and rows + event.rows <= ROWS and _follows(held[-1], event):
-            held.append(event)
-            rows += event.rows
-            continue
-        if held:
+        if held and not (isinstance(event, StepsDone) and _follows(held[-1], event) and _fits(rows, size, event)):
             yield _one(held, rows)
-        held, rows = ([event], event.rows) if isinstance(event, StepsDone) else ([], 0)
-        if not held:
+            held, rows, size = [], 0, 0
+        if isinstance(event, StepsDone):
+            held.append(event)
+            rows, size = rows + event.rows, size + _size(event)
+        else:
             yield event
     if held:
         yield _one(held, rows)
@@ -56,6 +57,14 @@ def _events(folder: Path, only: Collection[str] | None) -> Iterator[Event]:
                 yield from_record(record)
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
+
+
+def _size(event: StepsDone) -> int:
+    return sum(map(len, event.columns.values()))
+
+
+def _fits(rows: int, size: int, event: StepsDone) -> bool:
+    return rows + event.rows <= ROWS and size + _size(event) <= BYTES
 
 
 def _follows(last: StepsDone, event: StepsDone) -> bool:

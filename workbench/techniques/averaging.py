@@ -170,19 +170,6 @@ def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
             part.training = mode
 
 
-@contextlib.contextmanager
-def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Whatever happens inside, the buffers are those of before behind it: statistics, and what else a forward moves."""
-    buffers = list(dict.fromkeys(buffer for module in modules for buffer in module.buffers()))
-    before = [buffer.clone() for buffer in buffers]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in zip(buffers, before, strict=True):
-                buffer.copy_(value)
-
-
 def batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
     """The batch-norm layers in these modules, each once."""
     parts = dict.fromkeys(part for module in modules for part in module.modules())

@@ -49,7 +49,8 @@ class Asked:
             case {"what": "continue", "run": str(run)}:
                 self._bench.fit(start=run)
             case {"what": "delete", "run": str(run)}:
-                self._bench.delete(run)
+                # Checkpoints may be large: other clicks need not wait until they are gone.
+                aside(lambda: self._bench.delete(run), lambda error: self._failed(error, "Delete"), "delete")
             case {"what": "compare", "runs": list(runs)}:
                 aside(lambda: self._bench.compare(*map(str, runs)), lambda error: self._failed(error, "Compare"), "compare")
             case {"what": "refresh"}:

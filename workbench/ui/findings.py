@@ -21,6 +21,11 @@ class Findings:
         self._health = Health()
         self._looked = 0.0
 
+    def clear(self) -> None:
+        """No fit."""
+        self._health, self._looked = Health(), 0.0
+        self._outbox.put("health", None)
+
     def hear(self, event: Event) -> None:
         self._health.hear(event)
         if isinstance(event, RunStarted):

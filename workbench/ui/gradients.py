@@ -64,6 +64,14 @@ class Gradients:
         self._outbox.put("clips", self._clips.copy())
         self._untold = True
 
+    def clear(self) -> None:
+        """No fit."""
+        self._running = False
+        self._clear({}, ())
+        self.layers.clear()
+        self._outbox.put("clips", self._clips.copy())
+        self._untold = True
+
     def ended(self) -> None:
         self._running = False
         self._untold = True

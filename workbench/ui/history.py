@@ -6,7 +6,8 @@ While a recorded run is shown, what goes on is not drawn; the way back draws it 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,7 +65,9 @@ class History:
         self._last: BenchEvent | None = None
         self._begun: set[str] = set()
         self._live_fit = ""
-        self._drawing = threading.Lock()
+        self._drawing, self._placing = threading.Lock(), threading.Lock()
+        self._turn = 0
+        """Counts what is shown: a record that is still being read when another thing is shown stops there."""
 
     def look(self) -> None:
         """Somebody looks: from now on the folder is read."""
@@ -80,7 +83,7 @@ class History:
         """Read and draw no more."""
         self._table.close()
         with self._drawing:
-            self._shown = ""
+            self._shown, self._turn = "", self._turn + 1
 
     def hear(self, event: BenchEvent) -> None:
         """What an event means for the past."""
@@ -113,32 +116,39 @@ class History:
     # -- one that is shown again
 
     def _show(self, run: str) -> None:
+        if any(job.id == run and not job.done() for job in self._seen()):
+            run = ""  # its record would stand still
         with self._drawing:
             before, self._shown = self._shown, run
+            turn = self._turn = self._turn + 1
         if run:
             self._canvas.put("opened", {"run": cut(run, 80)})
             self._look_at(run)
-            aside(lambda: self._draw(run), lambda error: self._failed(error, f"Show {run}"), "show")
+            aside(lambda: self._draw(run, turn), lambda error: self._failed(error, f"Show {run}"), "show")
         elif before:
             self._canvas.put("opened", None)
             self._draw_live()
             self._look_at(self._live_fit)
 
-    def _draw(self, run: str) -> None:
-        """The record from its beginning, piece by piece, as long as this run is the one to be shown."""
-        for event in stream(self._root / read.RUNS / run):
+    def _draw(self, run: str, turn: int) -> None:
+        """The record from its beginning, piece by piece, as long as nothing else is to be shown."""
+        events = _to_its_end(self._root / read.RUNS / run)
+        first = [*islice(events, 1)]
+        with self._drawing:
+            if self._turn != turn:
+                return
+            self._canvas.anew(first)
+        for event in events:
             with self._drawing:
-                if self._shown != run:
+                if self._turn != turn:
                     return
                 self._canvas.draw(event)
             self._canvas.wake()
 
     def _draw_live(self) -> None:
         """What the jobs have said, as far as it was heard here; the rest is on its way."""
-        for job in self._seen():
-            if job.id in self._begun:
-                for event in joined(self._heard(list(job.events))):
-                    self._canvas.draw(event)
+        jobs = [job for job in self._seen() if job.id in self._begun]
+        self._canvas.anew(event for job in jobs for event in joined(self._heard(list(job.events))))
 
     def _heard(self, events: list[Event]) -> list[Event]:
         at = next((i for i in reversed(range(len(events))) if events[i] is self._last), None)
@@ -147,13 +157,15 @@ class History:
     # -- the table, and what lies behind
 
     def _list(self, briefs: list[Brief], count: int) -> None:
-        self._briefs = briefs
         self._canvas.put("runs", listed(briefs, count))
-        self._put_behind()
+        with self._placing:
+            self._briefs = briefs
+            self._put_behind()
 
     def _look_at(self, fit: str) -> None:
-        self._fit = fit
-        self._put_behind()
+        with self._placing:
+            self._fit = fit
+            self._put_behind()
 
     def _put_behind(self) -> None:
         """The last fits of this model that are over, but for the one that is looked at."""
@@ -180,3 +192,14 @@ class History:
             rest = tuple(id for id in self._compared if id != run)
             self._compare(rest if len(rest) > 1 else ())
         self.refresh()
+
+
+def _to_its_end(folder: Path) -> Iterator[Event]:
+    """What is recorded, and behind it the end that a process which was killed could not write."""
+    ended = False
+    for event in stream(folder):
+        ended = ended or isinstance(event, RunEnded)
+        yield event
+    told = read.summary(folder)
+    if told.over and not ended:
+        yield RunEnded(told.status, told.step, told.seconds, told.error)

@@ -56,11 +56,21 @@ class Layers:
         """A run begins. Of the same model, what was open and picked stays so."""
         if layers != self._given:
             self._begin(layers)
+        self._reset()
+        self._look()
+
+    def clear(self) -> None:
+        """No run. What was open and picked is kept for the next one."""
+        self._reset()
+        self._rows = []
+        self.heat.look(self._norms, [])
+        self.picked.look(self._norms, [])
+
+    def _reset(self) -> None:
         self._norms.reset([("max", max(1, len(self._names)))])
         self._ratios.reset([("max", 1)])  # room is made when they are measured
-        self._last: Floats = np.full(len(layers), np.nan, np.float32)
+        self._last: Floats = np.full(len(self._given), np.nan, np.float32)
         self._held: Floats = self._last.copy()
-        self._look()
 
     # -- what comes ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ again: the same way to draw, whenever one looks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,14 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         """Take in one event; nothing is sent before `flush`."""
         with self._lock:
             self._picture.draw(event)
+
+    def anew(self, events: Iterable[BenchEvent] = ()) -> None:
+        """As if nothing but these events had come yet; what lies behind the loss, and what is compared, stays."""
+        with self._lock:
+            self._picture.clear()
+            for event in events:
+                self._picture.draw(event)
+        self.wake()
 
     def put(self, name: str, value: Any) -> None:
         """A small value of plain data that no event brought, and off it goes."""

@@ -106,6 +106,17 @@ class Picture:
             case Message() | Shown() | Compared() | Deleted():
                 pass  # the panel's own: its notices, and the past
 
+    def clear(self) -> None:
+        """As if nothing had run yet, for another run's events."""
+        self._run = None
+        self._training.clear()
+        self._gradients.clear()
+        self._rates.start()
+        self.sweep.clear()
+        self._sizes.clear()
+        self._progress.clear()
+        self._findings.clear()
+
     def settle(self) -> None:
         """Before a message: what is told once for all events that came."""
         self._gradients.tell()

@@ -20,6 +20,7 @@ class Preview:
         self._put = put
         self.run = ""
         """The run whose script is shown; empty: none is."""
+        self._parts = 0
 
     def show(self, run: str, text: str) -> None:
         """Show the script of this run."""
@@ -27,12 +28,16 @@ class Preview:
         parts = _parts(text)
         for number, part in enumerate(parts):
             self._put(f"script.{number}", part)
+        self._parts = max(self._parts, len(parts))
         self._put("script", {"run": run, "parts": len(parts), "lines": text.count("\n") + 1})
 
     def hide(self) -> None:
-        """Put it away."""
+        """Put it away, text and all: a view that opens later is not sent what nobody looks at."""
         self.run = ""
         self._put("script", None)
+        for number in range(self._parts):
+            self._put(f"script.{number}", "")
+        self._parts = 0
 
 
 def _parts(text: str) -> list[str]:

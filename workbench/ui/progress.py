@@ -54,6 +54,12 @@ class Progress:
         self._say(f"{words.job(event.kind)} on {event.device}.")
         self._put()
 
+    def clear(self) -> None:
+        """No job."""
+        self._clear()
+        self._outbox.put("memory", None)
+        self._outbox.put("progress", None)
+
     def steps(self, event: StepsDone, values: list[list[str]]) -> None:
         if event.rows:
             self._done = int(event.steps[-1]) + 1

@@ -29,6 +29,8 @@ class Rates:
 
     def steps(self, event: StepsDone) -> None:
         """One flush."""
+        if not event.rows:
+            return
         if not self._names:
             several = [name for name in event.columns if name.startswith("lr.") and name[3:].isdigit()]
             self._names = sorted(several, key=lambda name: int(name[3:]))[:MOST] or ["lr"]

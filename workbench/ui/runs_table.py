@@ -71,14 +71,15 @@ class RunsTable:
         self._known = {path: self._known[path] for path in paths[:MOST] if path in self._known}
         briefs: list[Brief] = []
         said = time.monotonic()
-        for path in paths[:MOST]:
+        for at, path in enumerate(paths[:MOST], 1):
             if self._closed:
                 return
             brief = self._brief(path)
             if brief is not None:
                 briefs.append(brief)
-            if time.monotonic() > said + 0.5:  # long records: what is read is shown
-                self._read_it([*briefs], len(paths))
+            if time.monotonic() > said + 0.5:  # long records: what is read is shown, beside what was known before
+                known = [self._known[path][1] for path in paths[at:MOST] if path in self._known]
+                self._read_it([*briefs, *known], len(paths))
                 said = time.monotonic()
         self._read_it(briefs, len(paths))
 

@@ -31,11 +31,16 @@ class Sizes:
 
     def start(self, event: RunStarted) -> None:
         """A search begins: a job's, or one in the middle of the fit that `event` started."""
-        self._trials, self._ranks, self.over, self._asked = {}, 1, False, event.request
-        self._try(None)
-        self._outbox.put("trials", [])
-        self._outbox.put("search", None)
+        self.clear()
+        self.over, self._asked = False, event.request
         self._outbox.put("room", _room(event.request, None, event.memory))
+
+    def clear(self) -> None:
+        """No search."""
+        self._trials, self._ranks, self.over, self._asked = {}, 1, True, {}
+        self._try(None)
+        for name, nothing in (("trials", []), ("search", None), ("room", None)):
+            self._outbox.put(name, nothing)
 
     @property
     def done(self) -> int:

@@ -68,6 +68,13 @@ class Sweep:
         self.done, self.lr, self.loss = 0, None, None
         self.look_at(optimizer)
 
+    def clear(self) -> None:
+        """No sweeps."""
+        self._kept.clear()
+        self._sweeps.clear()
+        self._going, self.done, self.lr, self.loss = None, 0, None, None
+        self.look_at(self._shown)
+
     def point(self, event: CurvePoint) -> None:
         row = [event.lr, event.loss, event.smoothed]
         if self._going is not None:

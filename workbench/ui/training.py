@@ -44,10 +44,14 @@ class Training:
         """What the model wants shown, by its names."""
 
     def start(self, event: RunStarted) -> None:
+        self.clear()
+        self._gradients.start(event)
+
+    def clear(self) -> None:
+        """No fit, or one that has yet to say something."""
         self._clear()
         self._fit.reset()
         self._val.reset()
-        self._gradients.start(event)
         self._outbox.put("changes", [])
         self._outbox.put("val", {"name": "val", "averaged": ""})
 

@@ -18,6 +18,7 @@ export interface Scale {
   bad: number;
 }
 
+const MOST_DECADES = 8;
 const HATCH = 5; // pixels from one stripe to the next
 
 export class Cells {
@@ -133,4 +134,23 @@ export class Cells {
 
 function same(a: Scale, b: Scale | null): boolean {
   return b !== null && a.map === b.map && a.low === b.low && a.high === b.high && a.bad === b.bad;
+}
+
+/** Where the colours of norms between `low` and `high` begin and end: eight decades at most, as a gradient of zero must not flatten the rest. */
+export function ends([low, high]: [number, number]): [number, number] {
+  if (high === 0) return [1e-3, 1];
+  const top = roundedUp(high);
+  const bottom = Math.max(roundedDown(low), top / 10 ** MOST_DECADES);
+  return [bottom < top ? bottom : top / 10, top]; // one value alone would have no place between them
+}
+
+/** To 1, 2 or 5 of a decade: a range that moves with every update would have every cell coloured again. */
+function roundedUp(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return ([1, 2, 5, 10].find((digit) => digit * power >= value * 0.999) ?? 10) * power;
+}
+
+function roundedDown(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return ([5, 2, 1].find((digit) => digit * power <= value * 1.001) ?? 1) * power;
 }

@@ -2,17 +2,16 @@
 
 import uPlot from "uplot";
 import { Card } from "./card";
-import { el } from "./dom";
+import { el, toggle } from "./dom";
 import { clock, number, steps, tick } from "./format";
 import { baseOptions, followWidth, logSplits, rangeOf, type PaletteOf } from "./plot";
 import { DASHES } from "./picks";
 import type { Store } from "./store";
-import type { Palette } from "./theme";
+import { pickColour } from "./theme";
 
 // Columns of "compared", in the order of workbench/ui/past.py; X is where the three axes begin.
 const WHICH = 0, KIND = 1, X = 2, VALUE = 5;
 const AXES = ["update", "epoch", "time"] as const;
-const COLOURS: (keyof Palette)[] = ["pick0", "pick1", "pick2", "pick3", "pick4"];
 
 type Line = { x: number[]; y: number[] };
 
@@ -42,10 +41,8 @@ export class Compare {
       return made;
     });
     choice.append(...buttons);
-    const log = el("button", "wb-tool", "log", { type: "button", "aria-pressed": "false", title: "Logarithmic loss axis" });
-    log.addEventListener("click", () => {
-      this.log = !this.log;
-      log.setAttribute("aria-pressed", String(this.log));
+    const log = toggle("log", "Logarithmic loss axis", false, (on) => {
+      this.log = on;
       this.remake();
     });
     const away = el("button", "wb-tool", "put away", { type: "button", title: "Compare none" });
@@ -142,7 +139,7 @@ export class Compare {
   }
 
   private colour(i: number): string {
-    return this.colours()[COLOURS[i % COLOURS.length] as keyof Palette];
+    return pickColour(this.colours(), i);
   }
 
   private range(): [number, number] {

@@ -19,3 +19,14 @@ export function el<K extends keyof HTMLElementTagNameMap>(
 export function say(target: HTMLElement, text: string): void {
   if (target.textContent !== text) target.textContent = text;
 }
+
+/** A button that is pressed or not; `set` hears which. */
+export function toggle(text: string, title: string, on: boolean, set: (on: boolean) => void): HTMLButtonElement {
+  const button = el("button", "wb-tool", text, { type: "button", "aria-pressed": String(on), title });
+  button.addEventListener("click", () => {
+    const now = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(now));
+    set(now);
+  });
+  return button;
+}

@@ -1,14 +1,17 @@
 // What the run says of itself, in words and nothing else: calm while all is well.
 
 import { Card } from "./card";
-import { el } from "./dom";
+import { el, say } from "./dom";
 import type { Store } from "./store";
+import type { Finding } from "./wire";
 
 const WORDS = { error: "✕ wrong", warning: "! look", info: "i note" } as const;
 
 export class Health {
   readonly card = new Card("Health", "During a fit this says what goes wrong or slows it down, and what to do.", "health");
-  private readonly list = el("ul", "wb-findings", "", { "aria-live": "polite" });
+  private readonly list = el("ul", "wb-findings", "", { "aria-live": "polite", "aria-relevant": "additions" });
+  private readonly well = el("li", "wb-well", "Nothing to report.");
+  private readonly lines: Line[] = [];
 
   constructor(private readonly store: Store) {
     this.card.body.append(this.list);
@@ -16,16 +19,37 @@ export class Health {
 
   draw(): void {
     const { health } = this.store.state;
-    this.card.empty = health === undefined;
-    const lines = (health ?? []).map(({ level, text, remedy }) => {
-      const line = el("li", `wb-finding wb-finding-${level}`);
-      const words = el("span", "wb-finding-text", sentence(text));
-      if (remedy) words.append(" ", el("span", "wb-remedy", sentence(remedy)));
-      line.append(el("b", "", WORDS[level]), words);
-      return line;
+    this.card.empty = health == null;
+    const told = health ?? [];
+    if (health?.length === 0) this.list.append(this.well);
+    else this.well.remove();
+    while (this.lines.length > told.length) this.lines.pop()?.root.remove();
+    told.forEach((finding, i) => {
+      const line = (this.lines[i] ??= new Line());
+      line.show(finding);
+      if (!line.root.isConnected) this.list.append(line.root); // whole, as it is announced
     });
-    if (health?.length === 0) lines.push(el("li", "wb-well", "Nothing to report."));
-    this.list.replaceChildren(...lines);
+  }
+}
+
+/** A finding. Its line stays while its numbers change: a screen reader announces new lines only. */
+class Line {
+  readonly root = el("li");
+  private readonly kind = el("b");
+  private readonly text = el("span");
+  private readonly remedy = el("span", "wb-remedy");
+
+  constructor() {
+    const words = el("span", "wb-finding-text");
+    words.append(this.text, " ", this.remedy);
+    this.root.append(this.kind, words);
+  }
+
+  show({ level, text, remedy }: Finding): void {
+    this.root.className = `wb-finding wb-finding-${level}`;
+    say(this.kind, WORDS[level]);
+    say(this.text, sentence(text));
+    say(this.remedy, remedy ? sentence(remedy) : "");
   }
 }
 

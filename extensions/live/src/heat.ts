@@ -2,7 +2,7 @@
 // is no value. Of many layers the rows are modules, which can be opened.
 
 import { Card } from "./card";
-import { Cells, type Frame, type Scale } from "./cells";
+import { Cells, ends, type Frame, type Scale } from "./cells";
 import { around, isDark, pixelOf, viridis } from "./colormap";
 import { el, say } from "./dom";
 import { number, steps as stepsWords } from "./format";
@@ -15,7 +15,6 @@ import type { Row } from "./wire";
 
 const TOP = 18, BOTTOM = 34, RIGHT = 14; // as the line plots beside it
 const ROW = 8; // pixels of a row at least
-const MOST_DECADES = 8;
 const USUAL = 1e-3, AROUND = 100; // an update ratio, and how far from it the colours end
 
 interface Cursor {
@@ -31,7 +30,11 @@ export class Heat {
   private readonly broken = el("span", "wb-broken");
   private readonly bar: HeatBar;
   private readonly cells = new Cells();
-  private readonly observer = new ResizeObserver(() => this.draw());
+  private readonly observer = new ResizeObserver(() => {
+    this.width = this.card.body.clientWidth;
+    this.draw();
+  });
+  private width = 0; // as last observed: asking in the middle of a frame would have the page laid out there and then
   private readonly margins = new Margins();
   private cursor: Cursor | null = null;
 
@@ -60,7 +63,7 @@ export class Heat {
     this.canvas.hidden = !some;
     this.words.hidden = some;
     this.readout.hidden = !some;
-    const width = this.card.body.clientWidth;
+    const { width } = this;
     if (this.rows.length === 0 || width === 0) return;
     if (some) this.cells.read(rows);
     const scale = this.scale();
@@ -86,15 +89,11 @@ export class Heat {
     return this.store.state.map?.shown === "ratio";
   }
 
-  /** Norms: from the smallest to the largest, eight decades at most: a gradient of zero must not flatten the rest. */
   private scale(): Scale {
     const { bad, paper } = this.colours();
     const red = pixelOf(bad);
     if (this.ratios) return { map: isDark(paper) ? around.dark : around.light, low: USUAL / AROUND, high: USUAL * AROUND, bad: red };
-    let [low, high] = this.cells.range();
-    if (high === 0) [low, high] = [1e-3, 1];
-    high = roundedUp(high);
-    low = Math.max(roundedDown(low), high / 10 ** MOST_DECADES);
+    const [low, high] = ends(this.cells.range());
     return { map: viridis, low, high, bad: red };
   }
 
@@ -227,7 +226,7 @@ export class Heat {
     const rows = this.store.heat.rows;
     const ctx = this.canvas.getContext("2d");
     if (!ctx || rows.count === 0) return;
-    const frame = this.frame(ctx, this.card.body.clientWidth);
+    const frame = this.frame(ctx, this.width);
     const row = Math.floor(((event.offsetX - frame.left) / frame.width) * rows.count);
     const layer = Math.floor(((event.offsetY - frame.top) / frame.height) * rows.columns);
     const inside = layer >= 0 && layer < rows.columns && row < rows.count;
@@ -274,8 +273,10 @@ export class Heat {
     };
     const move = moves[event.key];
     const open = this.store.state.map?.path.length ?? 0;
-    if (move) this.moveTo(this.within(at.row + move[0], at.layer + move[1]));
-    else if (event.key === "Enter" || event.key === " ") this.choose(at.layer, event.key === " ");
+    const chosen = event.key === "Enter" || event.key === " ";
+    if (!this.cursor && (move || chosen)) this.moveTo(this.within(at.row, at.layer)); // the first key shows where one is
+    else if (move) this.moveTo(this.within(at.row + move[0], at.layer + move[1]));
+    else if (chosen) this.choose(at.layer, event.key === " ");
     else if (event.key === "Escape" && open) this.store.request("close_group", { depth: open - 1 });
     else if (event.key === "Escape" && this.cursor) this.moveTo(null);
     else return;
@@ -286,15 +287,4 @@ export class Heat {
 
 function many([, first, end]: Row): boolean {
   return end - first > 1;
-}
-
-/** To 1, 2 or 5 of a decade: a range that moves with every update would have every cell coloured again. */
-function roundedUp(value: number): number {
-  const power = 10 ** Math.floor(Math.log10(value));
-  return ([1, 2, 5, 10].find((digit) => digit * power >= value * 0.999) ?? 10) * power;
-}
-
-function roundedDown(value: number): number {
-  const power = 10 ** Math.floor(Math.log10(value));
-  return ([5, 2, 1].find((digit) => digit * power <= value * 1.001) ?? 1) * power;
 }

@@ -2,7 +2,7 @@
 
 import uPlot from "uplot";
 import { Card } from "./card";
-import { el } from "./dom";
+import { toggle } from "./dom";
 import { number, rate, steps as stepsWords, tick } from "./format";
 import { baseOptions, CANVAS_FONT, followWidth, logSplits, quantile, rangeOf, type PaletteOf } from "./plot";
 import { PastRuns } from "./pastruns";
@@ -53,7 +53,7 @@ export class Loss {
     if (rows.count === 0) return;
     this.key(this.store.state.val?.name ?? "val", this.store.state.val?.averaged ?? "");
     this.past.read();
-    const data = [rows.steps(), ...[LOSS_HIGH, LOSS_LOW, SMOOTH].map((c) => rows.line(c))] as uPlot.AlignedData;
+    const data = [rows.steps(), ...[LOSS_HIGH, LOSS_LOW, SMOOTH].map((c) => rows.line(c, this.log))] as uPlot.AlignedData;
     if (this.plot) this.plot.setData(data);
     else this.make(data);
     this.strip.draw();
@@ -182,16 +182,6 @@ export class Loss {
     for (let i = 0; i < val.count && val.at(i, 0) <= step; i += 1) found = val.at(i, column);
     return found;
   }
-}
-
-function toggle(text: string, title: string, on: boolean, set: (on: boolean) => void): HTMLButtonElement {
-  const button = el("button", "wb-tool", text, { type: "button", "aria-pressed": String(on), title });
-  button.addEventListener("click", () => {
-    const now = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(now));
-    set(now);
-  });
-  return button;
 }
 
 /** Dotted lines where something was changed while the run went on, with what it was. */

@@ -13,8 +13,12 @@ export interface Label {
   picked: boolean;
 }
 
+type Measuring = CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D;
+
 export class Margins {
   private readonly widths = new Map<string, number>();
+  private readonly named = new OffscreenCanvas(1, 1); // the names as they were drawn last: text is slow to draw
+  private drawn = "";
 
   /** How wide the names are, up to a third of the card. */
   left(ctx: CanvasRenderingContext2D, names: string[], width: number): number {
@@ -25,6 +29,23 @@ export class Margins {
 
   /** Every name there is room for; those of picked rows first. */
   names(ctx: CanvasRenderingContext2D, frame: Frame, labels: Label[]): void {
+    const scale = devicePixelRatio;
+    const height = frame.top + frame.height + LINE;
+    const now = JSON.stringify([labels, frame, scale]);
+    if (now !== this.drawn) {
+      this.named.width = Math.ceil(frame.left * scale);
+      this.named.height = Math.ceil(height * scale);
+      const aside = this.named.getContext("2d");
+      if (!aside) return;
+      aside.setTransform(scale, 0, 0, scale, 0, 0);
+      aside.font = CANVAS_FONT;
+      this.write(aside, frame, labels);
+      this.drawn = now;
+    }
+    ctx.drawImage(this.named, 0, 0, this.named.width / scale, this.named.height / scale);
+  }
+
+  private write(ctx: OffscreenCanvasRenderingContext2D, frame: Frame, labels: Label[]): void {
     const each = frame.height / labels.length;
     const every = Math.ceil(LINE / each);
     ctx.textAlign = "right";
@@ -52,14 +73,18 @@ export class Margins {
   }
 
   /** The end tells layers apart better than the start. */
-  private elided(ctx: CanvasRenderingContext2D, name: string, room: number): string {
+  private elided(ctx: Measuring, name: string, room: number): string {
     if (this.width(ctx, name) <= room) return name;
-    let kept = name;
-    while (kept.length > 1 && this.width(ctx, `…${kept}`) > room) kept = kept.slice(1);
-    return `…${kept}`;
+    let [fits, wide] = [1, name.length]; // so many letters of the end
+    while (wide - fits > 1) {
+      const middle = (fits + wide) >> 1;
+      if (this.width(ctx, `…${name.slice(-middle)}`) <= room) fits = middle;
+      else wide = middle;
+    }
+    return `…${name.slice(-fits)}`;
   }
 
-  private width(ctx: CanvasRenderingContext2D, text: string): number {
+  private width(ctx: Measuring, text: string): number {
     let width = this.widths.get(text);
     if (width === undefined) {
       if (this.widths.size > 2000) this.widths.clear();

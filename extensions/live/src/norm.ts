@@ -57,7 +57,9 @@ export class Norm {
 
   move(): void {
     this.advise();
-    this.plot?.redraw(true); // the scale makes room for the chosen line
+    // The scale makes room for the chosen line. Not `redraw(true)`: it takes the horizontal scale as it is, and a plot made
+    // within this frame has none yet.
+    this.plot?.setData(this.plot.data);
   }
 
   redraw(): void {

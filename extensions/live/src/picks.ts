@@ -70,9 +70,11 @@ export class Picks {
 
   /** The focus stays near where it was. */
   private fill(picks: Pick[]): void {
-    const held = this.root.contains(document.activeElement);
+    const held = [...this.root.children].findIndex((item) => item.contains(document.activeElement));
     this.root.replaceChildren(...picks.map((pick) => this.item(pick)));
-    if (held) (this.root.querySelector("button") ?? this.root.closest("section")?.querySelector<HTMLElement>("[tabindex]"))?.focus();
+    if (held < 0) return;
+    const near = this.root.children[Math.min(held, picks.length - 1)];
+    (near?.querySelector("button") ?? this.root.closest("section")?.querySelector<HTMLElement>("[tabindex]"))?.focus();
   }
 
   private item({ name, first, end, stroke }: Pick): HTMLElement {

@@ -63,7 +63,7 @@ export function followWidth(host: HTMLElement, plot: () => uPlot | null): () => 
   const fit = () => {
     const width = host.clientWidth;
     const current = plot();
-    if (current && width > 0 && width !== current.width) current.setSize({ width, height: HEIGHT });
+    if (current && width > 0 && width !== current.width) current.setSize({ width, height: current.height });
   };
   const observer = new ResizeObserver(fit);
   observer.observe(host);
@@ -85,7 +85,7 @@ export function rangeOf(values: Iterable<number>, air = 0.06): [number, number] 
 }
 
 export function quantile(values: number[], q: number): number {
-  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
+  const sorted = Float64Array.from(values.filter(Number.isFinite)).sort();
   if (!sorted.length) return NaN;
   return sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))] as number;
 }

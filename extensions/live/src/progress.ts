@@ -37,7 +37,7 @@ export class ProgressLine {
     const { progress, said } = this.store.state;
     if (said) say(this.spoken, said);
     this.drawMemory();
-    if (!progress) return;
+    if (!progress) return this.rest();
     const { status, total, done } = progress;
     this.root.dataset["status"] = status;
     say(this.dot, DOTS[status] ?? "○");
@@ -52,8 +52,22 @@ export class ProgressLine {
     const over = status === "finished";
     const share = over ? 1 : total ? Math.min(1, done / total) : 0;
     this.fill.style.width = `${100 * share}%`;
-    this.bar.setAttribute("aria-valuenow", String(Math.round(100 * share)));
-    this.bar.classList.toggle("wb-unknown", status === "running" && !total);
+    const unknown = status === "running" && !total;
+    if (unknown) this.bar.removeAttribute("aria-valuenow");
+    else this.bar.setAttribute("aria-valuenow", String(Math.round(100 * share)));
+    this.bar.classList.toggle("wb-unknown", unknown);
+  }
+
+  /** No job: as it was made. */
+  private rest(): void {
+    delete this.root.dataset["status"];
+    say(this.dot, "○");
+    say(this.doing, "Ready");
+    say(this.words, "Nothing has run yet.");
+    this.values.replaceChildren();
+    this.fill.style.width = "0";
+    this.bar.removeAttribute("aria-valuenow");
+    this.bar.classList.remove("wb-unknown");
   }
 
   private drawMemory(): void {

@@ -3,13 +3,12 @@
 import uPlot from "uplot";
 import { el, say } from "./dom";
 import { rate, tick } from "./format";
-import { baseOptions, rangeOf, type PaletteOf } from "./plot";
+import { baseOptions, followWidth, rangeOf, type PaletteOf } from "./plot";
 import { DASHES } from "./picks";
 import type { Store } from "./store";
-import type { Palette } from "./theme";
+import { pickColour } from "./theme";
 
 const HEIGHT = 92;
-const COLOURS: (keyof Palette)[] = ["pick0", "pick1", "pick2", "pick3", "pick4"];
 
 export class RateStrip {
   readonly root = el("div", "wb-strip");
@@ -18,7 +17,7 @@ export class RateStrip {
   private plot: uPlot | null = null;
   private names = "";
   private values: HTMLElement[] = [];
-  private readonly observer = new ResizeObserver(() => this.fit());
+  private readonly close: () => void;
 
   constructor(
     private readonly store: Store,
@@ -27,7 +26,7 @@ export class RateStrip {
   ) {
     this.root.append(this.key, this.host);
     this.root.hidden = true;
-    this.observer.observe(this.host);
+    this.close = followWidth(this.host, () => this.plot);
   }
 
   show(on: boolean): void {
@@ -50,7 +49,7 @@ export class RateStrip {
   }
 
   destroy(): void {
-    this.observer.disconnect();
+    this.close();
     this.plot?.destroy();
   }
 
@@ -60,7 +59,7 @@ export class RateStrip {
     this.values = names.map(() => el("b"));
     this.key.replaceChildren(...names.map((name, i) => {
       const item = el("span", "wb-key-item");
-      item.append(el("i", `wb-swatch wb-swatch-pick${i}`), document.createTextNode(name), this.values[i] as HTMLElement);
+      item.append(el("i", `wb-swatch wb-swatch-pick${i % DASHES.length}`), document.createTextNode(name), this.values[i] as HTMLElement);
       return item;
     }));
     const base = baseOptions(this.colours, { x: "", y: "lr" });
@@ -76,7 +75,7 @@ export class RateStrip {
       },
       axes: [{ ...x, show: false }, { ...y, values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) }],
       series: [{}, ...names.map((_, i) => ({
-        stroke: () => this.colours()[COLOURS[i % COLOURS.length] as keyof Palette], width: 1.5,
+        stroke: () => pickColour(this.colours(), i), width: 1.5,
         dash: DASHES[i % DASHES.length] as number[], points: { show: false },
       }))],
       hooks: { setCursor: [() => this.read()] },
@@ -87,10 +86,5 @@ export class RateStrip {
     const rows = this.store.rates.rows;
     const i = this.plot?.cursor.idx ?? rows.count - 1;
     this.values.forEach((target, k) => say(target, rate(rows.at(i, k))));
-  }
-
-  private fit(): void {
-    const width = this.host.clientWidth;
-    if (this.plot && width > 0 && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
   }
 }

@@ -79,7 +79,7 @@ export class Row {
       say(yes, "…");
       this.store.request("delete", { run: this.run });
       setTimeout(() => this.asking && this.root.isConnected && this.keep(), 1500); // refused: the notice says why
-    });
+    }, { once: true });
     no.addEventListener("click", () => this.keep());
     this.actions.replaceChildren(el("span", "wb-run-ask", "Delete for good, checkpoints too?", { role: "alert" }), yes, no);
     no.focus();

@@ -6,6 +6,7 @@ import { Row } from "./runrow";
 import type { Store } from "./store";
 
 const MOST = 5; // as many as can be compared
+const ANSWER_MS = 5000; // a comparison that takes longer was refused: the notice says why
 
 export class Runs {
   readonly card = new Card("Runs", "Every fit is listed here when it begins, with what can be done with it.", "runs");
@@ -17,7 +18,7 @@ export class Runs {
   private readonly scroll = el("div", "wb-runs-scroll", "", { tabindex: "0", role: "region", "aria-label": "Runs, a table that can be scrolled" });
   private readonly again = el("button", "wb-tool", "refresh", { type: "button", title: "Look into the folder again: other processes may have added runs" });
   private columns = "";
-  private asked: string | null = null; // the comparison that is on its way
+  private asked: { runs: string; at: number } | null = null; // the comparison that is on its way
 
   constructor(private readonly store: Store) {
     const head = el("thead");
@@ -57,7 +58,8 @@ export class Runs {
   /** The comparison has changed, here or in code. */
   compared(): void {
     const runs = this.store.state.compared?.runs ?? [];
-    if (this.asked !== null && this.asked !== key(runs)) return; // the answer to an older question
+    const waits = this.asked !== null && Date.now() - this.asked.at < ANSWER_MS;
+    if (waits && this.asked?.runs !== key(runs)) return; // the answer to an older question
     this.asked = null;
     if (runs.length === 0 && this.chosen.size < 2) return;
     this.chosen.clear();
@@ -68,7 +70,11 @@ export class Runs {
   /** Which run the cards show. */
   opened(): void {
     const run = this.store.state.opened?.run;
-    for (const [id, row] of this.rows) row.root.toggleAttribute("data-opened", id === run);
+    for (const [id, row] of this.rows) {
+      row.root.toggleAttribute("data-opened", id === run);
+      if (id === run) row.root.setAttribute("aria-current", "true");
+      else row.root.removeAttribute("aria-current");
+    }
   }
 
   private choose(run: string, on: boolean): void {
@@ -77,7 +83,7 @@ export class Runs {
     const runs = [...this.rows.keys()].filter((id) => this.chosen.has(id));
     if (runs.length > 1 || this.store.state.compared) {
       const wanted = runs.length > 1 ? runs : [];
-      this.asked = key(wanted);
+      this.asked = { runs: key(wanted), at: Date.now() };
       this.store.request("compare", { runs: wanted });
     }
     this.mark();

@@ -38,7 +38,12 @@ export function followPage(root: HTMLElement): void {
 
 /** Call `changed` when the page's theme changes. A theme's style sheet may load after the attribute is set. */
 export function watchTheme(changed: () => void): () => void {
-  const soon = () => [0, 150, 600, 1500].forEach((ms) => setTimeout(changed, ms));
+  let timers: number[] = [];
+  const forget = () => timers.forEach(clearTimeout);
+  const soon = () => {
+    forget();
+    timers = [0, 150, 600, 1500].map((ms) => window.setTimeout(changed, ms));
+  };
   const observer = new MutationObserver(soon);
   const attributes = ["class", "data-jp-theme-light", "data-jp-theme-name", "data-theme", "data-vscode-theme-kind"];
   for (const target of [document.documentElement, document.body]) {
@@ -49,6 +54,7 @@ export function watchTheme(changed: () => void): () => void {
   return () => {
     observer.disconnect();
     media.removeEventListener("change", soon);
+    forget();
   };
 }
 

@@ -9,17 +9,13 @@ import { Heat } from "./heat";
 import { Loss } from "./loss";
 import { nameHandles } from "./names";
 import { Norm } from "./norm";
+import { type Drawer, drawn, Painter } from "./painter";
 import { ProgressLine } from "./progress";
 import { Opened, Runs } from "./runs";
 import { Sizes } from "./sizes";
 import { Script } from "./script";
-import type { Store, Topic } from "./store";
+import type { Store } from "./store";
 import { followPage, readPalette, watchTheme, type Palette } from "./theme";
-
-interface Drawer {
-  topics: Topic[];
-  draw: () => void;
-}
 
 let views = 0;
 
@@ -52,21 +48,21 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["progress", "said", "memory"], draw: () => progress.draw() },
     { topics: ["script"], draw: () => script.draw() },
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
-    { topics: ["curve", "earlier", "swept", "earlier_curves"], draw: () => finder.draw() },
-    { topics: ["fit", "val", "changes", "past", "rates"], draw: () => loss.draw() },
+    { topics: ["curve", "earlier", "swept", "earlier_curves"], draw: () => finder.draw(), plot: true },
+    { topics: ["fit", "val", "changes", "past", "rates"], draw: () => loss.draw(), plot: true },
     { topics: ["runs"], draw: () => runs.draw() },
-    { topics: ["compared"], draw: () => (compare.draw(), runs.compared()) },
+    { topics: ["compared"], draw: () => (compare.draw(), runs.compared()), plot: true },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
     { topics: ["health"], draw: () => health.draw() },
-    { topics: ["heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw() },
-    { topics: ["fit", "clips", "norm", "changes", "picked", "picks"], draw: () => norm.draw() },
+    { topics: ["heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true },
+    { topics: ["fit", "clips", "norm", "changes", "picked", "picks"], draw: () => norm.draw(), plot: true },
     { topics: ["trials", "search", "trying", "room", "chosen"], draw: () => sizes.draw() },
     { topics: ["code"], draw: () => code.draw() },
     { topics: ["marker"], draw: () => finder.move() },
     { topics: ["clip"], draw: () => norm.move() },
   ];
-  const schedule = painter(drawers);
-  const stop = store.listen(schedule);
+  const painter = new Painter(root, drawers);
+  const stop = store.listen((topics) => painter.hear(topics));
   const stopTheme = watchTheme(() => {
     followPage(root);
     palette = readPalette(root);
@@ -74,33 +70,18 @@ export function show(store: Store, host: HTMLElement): () => void {
     heat.draw();
   });
   let unname = () => {};
-  requestAnimationFrame(() => {
+  const first = requestAnimationFrame(() => {
     followPage(root); // only now is the view in the page
     unname = nameHandles(root);
     palette = readPalette(root);
-    drawers.forEach((drawer) => drawer.draw());
+    drawers.forEach(drawn);
   });
   return () => {
+    cancelAnimationFrame(first);
     stop();
+    painter.stop();
     stopTheme();
     unname();
     [finder, loss, norm, heat, compare].forEach((part) => part.destroy());
-  };
-}
-
-/** Collects what has news and draws it with the next frame; a hidden page has no frames. */
-function painter(drawers: Drawer[]): (topics: ReadonlySet<Topic>) => void {
-  const news = new Set<Topic>();
-  return (topics) => {
-    const asked = news.size > 0;
-    topics.forEach((topic) => news.add(topic));
-    if (asked || news.size === 0) return;
-    requestAnimationFrame(() => {
-      const now = new Set(news);
-      news.clear();
-      for (const drawer of drawers) {
-        if (drawer.topics.some((topic) => now.has(topic))) drawer.draw();
-      }
-    });
   };
 }

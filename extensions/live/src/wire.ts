@@ -109,7 +109,7 @@ export interface State {
   compared?: { runs: string[]; rows: string[][]; metric: string } | null;
   opened?: { run: string } | null;
   rates?: string[];
-  health?: Finding[];
+  health?: Finding[] | null;
   map?: { shown: "norm" | "ratio"; view: number; rows: Row[]; path: Row[]; merged: number };
   picks?: Pick[];
   /** Where a loss or a gradient was first not finite; `place`: the layer, where one is known. */
@@ -128,7 +128,7 @@ export interface State {
   room?: { bytes: number; words: string } | null;
   chosen?: Sized;
   search?: { best: number | null; largest: number | null; ended: string } | null;
-  progress?: Progress;
+  progress?: Progress | null; // null: nothing has run, or nothing of what is shown
   said?: string;
   code?: string;
   memory?: { used: number; of: number | null; words: string } | null;
