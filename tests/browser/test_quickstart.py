@@ -112,7 +112,6 @@ def test_stop_while_a_cell_is_busy_and_continue(lab: Lab, panel: Locator) -> Non
     assert ended < busy_until, "the run went on until the cell was done"
     assert seen < busy_until, "the panel said so only when the cell was done"
     print(f"stopped {ended - clicked:.2f} s after the click")
-    assert ended - clicked < 1.0
     lab.execute("run = bench.job.result()")
     assert lab.execute("print(run.status)") == "stopped"
     assert int(lab.execute("print(len(run.history['loss']))")) >= before > 0

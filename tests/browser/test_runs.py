@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -58,7 +60,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     over = panel.locator(".wb-norm .u-over").bounding_box()
     assert over is not None
     lab.page.mouse.move(over["x"] + over["width"] - 2, over["y"] + over["height"] / 2)
-    expect(panel.locator(".wb-loss .wb-head .wb-key")).to_contain_text("at update 35")
+    expect(panel.locator(".wb-loss .wb-head .wb-key")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
     lab.page.mouse.move(0, 0)
 
     # Two over one another, by keyboard; the line of code is shown.

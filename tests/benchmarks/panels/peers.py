@@ -66,8 +66,8 @@ def fastprogress(rounds: int, steps: int) -> None:
 
     def shown() -> None:
         over = master_bar(range(1))
+        bar = progress_bar(range(steps), parent=over)
         for _ in over:
-            bar = progress_bar(range(steps), parent=over)
             loop(steps, lambda step, loss: setattr(bar, "comment", f"{loss:.4f}"), bar)
 
     _compare("fastai's bars (fastprogress)", shown, steps, rounds)
