@@ -128,7 +128,7 @@ def hung(folder: Path, mine: Failure, others: Sequence[Process], seconds: float)
             with contextlib.suppress(OSError):
                 os.kill(process.pid, _STACKS)  # also of one that is not in Python; it goes to the output
                 os.kill(process.pid, signal.SIGTERM)
-    until = time.monotonic() + _GRACE
+    until = time.monotonic() + 2 * _GRACE  # on a busy machine writing that down takes a while
     while len(there := found(folder)) < len(others) and time.monotonic() < until:
         time.sleep(0.05)
     where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *there]]
