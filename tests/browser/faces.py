@@ -18,13 +18,18 @@ class Face:
     options: tuple[str, ...]
     path: str
     """Of a notebook; {workspace} and {name} are filled in."""
+    faults: tuple[str, ...] = ()
+    """Errors that its own scripts raise in an empty notebook, too."""
 
 
 LAB = Face(
     "JupyterLab 4", "jupyterlab", ("--LabApp.expose_app_in_browser=True", "--LabApp.news_url=None"),
     "lab/workspaces/{workspace}/tree/{name}",
 )  # fmt: skip
-NOTEBOOK = Face("Notebook 7", "notebook", ("--JupyterNotebookApp.expose_app_in_browser=True",), "notebooks/{name}")
+NOTEBOOK = Face(
+    "Notebook 7", "notebook", ("--JupyterNotebookApp.expose_app_in_browser=True",), "notebooks/{name}",
+    ("Cannot read properties of undefined (reading 'schema')",),
+)  # fmt: skip
 
 OLDER_KERNEL = "7.3.0"
 """An ipykernel that serves a widget's messages on a subshell by itself, as 7.4 does not."""

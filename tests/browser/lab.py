@@ -208,7 +208,7 @@ class Lab:
         self.complaints: list[str] = []
         """Errors of the page's own JavaScript: uncaught ones and console.error."""
         page.set_default_timeout(TIMEOUT * 1000)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("pageerror", lambda error: self._complain(str(error)))
         page.on("console", self._heard)
 
     # -- notebooks ----------------------------------------------------------------------------------------------
@@ -390,7 +390,11 @@ class Lab:
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.complaints.append(message.text)
+            self._complain(message.text)
+
+    def _complain(self, text: str) -> None:
+        if text not in self.server.face.faults:
+            self.complaints.append(text)
 
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

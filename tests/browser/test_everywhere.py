@@ -76,7 +76,7 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
     assert lab.violations(".wb-panel") == []
 
     by_keyboard(lab, panel)
-    expect(panel.locator(".wb-spoken")).to_contain_text("Training: finished")
+    expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("Training: finished")
     assert lab.violations(".wb-panel") == []
     lab.page.mouse.move(0, 0)
     time.sleep(0.5)
@@ -113,7 +113,7 @@ def by_keyboard(lab: Lab, panel: Locator) -> None:
     assert all(tab_to(lab, "Find") for _ in range(2))  # the batch size's, then the rate's
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.job and bench.job.status)", "finished", timeout=60)
-    expect(panel.locator(".wb-spoken")).to_contain_text("finished")
+    expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("finished")
     assert tab_to(lab, "Use ")
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.settings.lr)", lambda lr: float(lr) != 1e-3)
@@ -169,7 +169,7 @@ def drawn(panel: Locator) -> str:
     expect(panel.locator(".wb-heat canvas")).to_have_attribute("aria-label", re.compile("Gradient norms of"))
     expect(panel).to_contain_text("landmarks")
     heat = panel.locator(".wb-heat canvas").get_attribute("aria-label") or ""
-    return " ".join([heat, panel.locator(".wb-loss .wb-key").inner_text(), panel.locator(".wb-finder .wb-caption").inner_text()])
+    return " ".join([heat, panel.locator(".wb-loss > .wb-head .wb-key").inner_text(), panel.locator(".wb-finder .wb-caption").inner_text()])
 
 
 def shown_again(lab: Lab) -> Locator:

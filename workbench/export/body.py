@@ -251,6 +251,5 @@ def _end(r: Recipe) -> list[str]:
         "if output and accelerator.is_main_process:",
         "    torch.save(network.state_dict(), output)",
         *r.undone,
-        *([] if r.alone else ["accelerator.wait_for_everyone()"]),
-        "accelerator.end_training()",
+        "accelerator.end_training()" if r.alone else "accelerator.wait_for_everyone()",
     ]

@@ -89,7 +89,7 @@ def _ours(r: Recipe) -> str:
         block_precision.precision(r), "" if r.manual else block_loss.forward(r), block_schedule.schedule(r),
         block_rate.set_lr(r), block_turns.owned(r), block_turns.toggled(r), block_manual.manual(r), block_hooks.moved(r), block_hooks.outputs_of(r), block_hooks.clip_gradients(r), block_hooks.stepper(r), block_log.log(r),
         block_averaging.averaging(r), block_validation.kept(r), block_validation.validate(r), block_stopping.stopping(r),
-        block_checks.mean_of(r), body.main(r), _parse(),
+        block_checks.mean_of(r), body.main(r), _parse(r),
     ]  # fmt: skip
     functions = [part for part in functions if part]
     written = functions[0]
@@ -316,8 +316,8 @@ def _part(name: str, value: float, of: str, number: str) -> tuple[str, str, str,
     return (name, type(value).__name__, repr(value), of if isinstance(value, float) else number)
 
 
-def _parse() -> str:
-    return dedent("""\
+def _parse(r: Recipe) -> str:
+    whole = dedent("""\
         def parse():
             parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
             for field in dataclasses.fields(Config):
@@ -332,3 +332,9 @@ def _parse() -> str:
 
         if __name__ == "__main__":
             main(*parse())""")
+    # A DistributedDataParallel that is the last to hold the group waits, when it goes, for a thread that waits for it.
+    ended = [
+        "    if torch.distributed.is_initialized():  # not in main, whose wrapped model is to go first",
+        "        torch.distributed.destroy_process_group()",
+    ]
+    return whole if r.alone else "\n".join([whole, *ended])
