@@ -32,7 +32,7 @@ BENCH, BUSY_CELL = 1, 2
 def panel(lab: Lab) -> Locator:
     """The panel of the quickstart's bench, in a notebook that ends with a busy cell."""
     sources = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
-    lab.viewport(1300, 1500)
+    lab.viewport(1300, 1950)
     lab.open_notebook([sources[0], sources[1], BUSY], name="quickstart-panel.ipynb")
     lab.run_cell(0)
     lab.run_cell(BENCH)

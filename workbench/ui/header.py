@@ -72,7 +72,7 @@ class Header(widgets.Box):  # type: ignore[misc]
         # and would take back what was chosen meanwhile.
         self.slider = widgets.FloatLogSlider(
             value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
-            layout=widgets.Layout(flex="1 1 120px", width="auto", min_width="90px"), tooltip=controls.tooltip("lr"),
+            layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"), tooltip=controls.tooltip("lr"),
         )  # fmt: skip
         self.use_batch_size, self.use_lr = Found(finding.use), Found(finding.use)
         self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class("wb-keep")
