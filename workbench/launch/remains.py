@@ -123,19 +123,24 @@ def root(folder: Path, mine: Failure | None = None) -> Failure | None:
 
 def hung(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
     """Rank 0 has waited in vain: those of this machine are ended, and say where they were; the failure to be told."""
-    for process in others:
-        if process.host == socket.gethostname():
-            with contextlib.suppress(OSError):
-                os.kill(process.pid, _STACKS)  # also of one that is not in Python; it goes to the output
-                os.kill(process.pid, signal.SIGTERM)
+    here = [process.pid for process in others if process.host == socket.gethostname()]
+    _send(here, _STACKS)  # also of one that is not in Python; it goes to the output
     until = time.monotonic() + 2 * _GRACE  # on a busy machine writing that down takes a while
     while len(there := found(folder)) < len(others) and time.monotonic() < until:
-        time.sleep(0.05)
+        # Again and again: a signal that another one of its threads takes does not wake the main one, which sleeps on.
+        time.sleep(0.3)
+        _send(here, signal.SIGTERM)
     where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *there]]
     silent = sorted({*range(1, mine.world)} - {failure.rank for failure in there})
     where += [f"rank {rank} has not answered; output.log may have its stacks." for rank in silent]
     error = RankTimeout(f"the ranks did not come on together for {seconds:g} s (rank_timeout)\n" + "\n".join(where))
     return Failure(0, mine.world, error, "\n".join(where), mine.when)
+
+
+def _send(processes: Sequence[int], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(OSError):
+            os.kill(process, number)
 
 
 def _sendable(error: BaseException) -> BaseException:
