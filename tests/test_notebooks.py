@@ -39,6 +39,24 @@ def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: P
     assert (tmp_path / "train.start.safetensors").exists()
 
 
+SHORT = [
+    "import torch, workbench as wb\nfrom workbench.ui.still import Still\n"
+    "data = torch.randn(64, 3), torch.randn(64, 1)\n"
+    "bench = wb.Workbench(torch.nn.Linear(3, 1), train=data, loss=torch.nn.functional.mse_loss)\nbench",
+    "import time\npng = Still._png\nStill._png = lambda self, run: (time.sleep(2), png(self, run))[1]",
+    "bench.fit(max_epochs=2).result();",
+]
+"""Its last cell is over as soon as the fit is."""
+
+
+def test_a_picture_that_takes_its_time_is_there_behind_the_last_cell(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in SHORT])
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    html = "".join(output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", ()))
+    assert "wb-still" in html
+    assert "data:image/png;base64," in html
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_is_committed_without_outputs(path: Path) -> None:
     for cell in nbformat.read(path, as_version=4).cells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from tests.ui.fakes import FakeBench
 from tests.ui.test_live import Screen, started
-from workbench.events import Called, Changed, Floats, RunEnded, SettingsSet, StepsDone, pack
+from workbench.events import Called, Changed, Floats, RunEnded, SettingsSet, StatusChanged, StepsDone, pack
 from workbench.settings import Settings
 from workbench.ui import layers as of_layers
 from workbench.ui.modules import in_order, rows
@@ -28,7 +29,7 @@ def norms_of(step: int, table: Floats | np.ndarray[Any, Any], **columns: Any) ->
     count = len(table)
     total = np.sqrt((np.asarray(table, np.float64) ** 2).sum(axis=1))
     plain = {"loss": np.ones(count), "lr": np.ones(count), "grad_norm": total, "grad_norm_clipped": total, "layer_norms": table}
-    return StepsDone(step, 1, count, 0, 1.0, {name: pack(np.asarray(v)) for name, v in {**plain, **columns}.items()})
+    return StepsDone(step, 1, count, 0, float(step + count), {name: pack(np.asarray(v)) for name, v in {**plain, **columns}.items()})
 
 
 def ask(screen: Screen, what: str, **args: Any) -> None:
@@ -180,6 +181,24 @@ def test_what_measures_ratios_is_said() -> None:
     assert state(screen)["changes"] == [], "it changes nothing that is drawn"
     screen.draw(RunEnded("finished", 2, 1.0), SettingsSet(Settings.make(track_update_ratio=True).model_dump()))
     assert state(screen)["ratios"] == {"on": True, "words": "The next fit measures update ratios."}
+
+
+def test_the_caption_can_be_read_and_says_all_at_rest() -> None:
+    screen, ones = Screen(), np.ones((1, 1))
+
+    def caption(step: int, seconds: float, *more: Any) -> str:
+        screen.draw(dataclasses.replace(norms_of(step, (step + 1) * ones), seconds=seconds), *more)
+        return str(state(screen)["norm"]["caption"])
+
+    screen.draw(started(("a",)))
+    first = caption(0, 10.0)
+    assert first.startswith("no clipping · p50 1")
+    assert caption(1, 10.3) == first
+    assert (second := caption(2, 10.6)) != first
+    assert (third := caption(3, 10.7, StatusChanged("paused"))) != second
+    screen.draw(StatusChanged("running"))
+    assert caption(4, 10.8) == third
+    assert caption(5, 10.9, RunEnded("finished", 6, 11.0)) != third
 
 
 def test_a_clip_value_is_suggested_from_the_norms_seen() -> None:

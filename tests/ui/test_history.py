@@ -178,9 +178,12 @@ def test_what_goes_on_meanwhile_is_there_on_the_way_back(tmp_path: Path) -> None
     face = Face(tmp_path, speed=0.02, epochs=2, updates=200)
     job = face.bench.fit()
     face.settled(lambda: (face.state("progress") or {}).get("done", 0) > 20)
+    job.pause()  # so that it is not over before the other run is shown, however slow that is
+    until(lambda: job.status == "paused")
     face.bench.tell(Shown("0001-fit"))
     face.settled(lambda: face.state("progress")["done"] == 200 and face.state("progress")["status"] == "finished")
     done = len(job.events)
+    job.resume()
     until(lambda: len(job.events) > done + 5)
     assert face.state("progress")["done"] == 200
     assert not face.panel.run.stop.disabled  # the controls are the running job's

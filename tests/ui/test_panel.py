@@ -553,6 +553,7 @@ def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel,
     assert panel._in_run["lr"] == 1e-3
     assert not visible(panel.run.apply), "the run has what the controls say"
     late = Panel(bench)
+    assert late.pump.drain()
     for one in (panel, late):
         state = one.canvas._picture.outbox._values
         assert state["changes"] == [[50, "lr→0.2"], [100, "resumed, max_epochs→10, lr→1e-3"]]

@@ -6,9 +6,12 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from workbench.events import Event, StepsDone, from_record
+from workbench.events import BenchEvent, Event, StepsDone, from_record
 from workbench.runs.read import RECORD
+
+E = TypeVar("E", bound=BenchEvent)
 
 ROWS = 5000
 """Updates in one flush at most, where short ones are joined: drawing costs by the flush, and ten come a second."""
@@ -24,7 +27,7 @@ def stream(folder: Path, only: Collection[str] | None = None) -> Iterator[Event]
     return joined(_events(folder, only))
 
 
-def joined(events: Iterable[Event]) -> Iterator[Event]:
+def joined(events: Iterable[E]) -> Iterator[E | StepsDone]:
     """The same events, with flushes of one epoch and the same columns joined up to ROWS updates or BYTES."""
     held: list[StepsDone] = []
     rows = size = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -72,6 +73,8 @@ class Following(widgets.VBox):  # type: ignore[misc]
             box.widget.layout.width, box.widget.style.description_width = "130px", "auto"
             box.widget.observe(lambda _: self._offer_change(), "value")
         self.still = still.Still(f"workbench-{self.model_id}")
+        self._cells = still.CellEnds(self._cell_ends)
+        self._handed_on = threading.Event()
         reachable(self)
         self.canvas.put("followed", True)
         self.canvas.asked = lambda message: self._ask("The canvas", lambda: self._asked(message))
@@ -88,6 +91,7 @@ class Following(widgets.VBox):  # type: ignore[misc]
         data["text/plain"] = repr(self._job)
         if still.in_notebook():
             self.still.open()
+            self._cells.watch()
         return data, metadata
 
     def _listen(self) -> None:
@@ -100,8 +104,15 @@ class Following(widgets.VBox):  # type: ignore[misc]
                 self.pump.put(event)
             seen += len(events)
             if over:
+                self._handed_on.set()
                 return
             time.sleep(INTERVAL)
+
+    def _cell_ends(self) -> None:
+        """The pictures of a job that has ended in this cell are in its notebook before it is over."""
+        if self._job.done() and self._handed_on.wait(still.PATIENCE) and self.pump.drain(still.PATIENCE):
+            self.still.settled()
+            self._cells.close()
 
     def _hear(self, event: Event) -> None:
         self.canvas.draw(event)
@@ -126,7 +137,7 @@ class Following(widgets.VBox):  # type: ignore[misc]
             self.notice.say(f"{words.job(self._job.kind)} failed. {last[0]}", "error")
         self.still.remember(list(self._job.events))
         if self.still.opened:
-            aside(self.still.fill, lambda error: self.notice.error(error, "The picture of this job"), "still")
+            self.still.fill(lambda error: self.notice.error(error, "The picture of this job"))
 
     def _follow(self, status: Status | None = None) -> None:
         """The buttons say what can be done now."""

@@ -16,6 +16,8 @@ from workbench.ui.wire import Outbox, cut
 
 CLIPS = 100
 """Clip values that held one after another; the oldest go."""
+EVERY = 0.5
+"""Seconds of the run between two captions: numbers that change more often cannot be read."""
 _NEAR = 0.1
 """A suggestion that moves by less is left as it is: a button that changes under the hand cannot be pressed."""
 
@@ -36,6 +38,8 @@ class Gradients:
     def __init__(self, outbox: Outbox, layers: Layers) -> None:
         self._outbox, self.layers = outbox, layers
         self._running = False
+        self._resting = False
+        """Paused: no more updates come for now, so that the caption is to say all of them."""
         self._untold = False
         self._view = -1
         """Of the heat map, the view whose rows were told."""
@@ -55,10 +59,11 @@ class Gradients:
         self._order = float(order) if isinstance(order, int | float) and order > 0 else None
         self._measuring = bool(settings.get("track_update_ratio", False))
         self._suggested: float | None = None
+        self._seconds, self._captioned = 0.0, -EVERY
         self._broken: dict[str, Any] | None = None
 
     def start(self, event: RunStarted) -> None:
-        self._running = True
+        self._running, self._resting = True, False
         self._clear(event.settings, event.layers)
         self.layers.start(event.layers)
         self._outbox.put("clips", self._clips.copy())
@@ -74,6 +79,11 @@ class Gradients:
 
     def ended(self) -> None:
         self._running = False
+        self._untold = True
+
+    def rests(self, paused: bool) -> None:
+        """Whether updates come."""
+        self._resting = paused
         self._untold = True
 
     def settings(self, settings: dict[str, Any]) -> None:
@@ -101,6 +111,7 @@ class Gradients:
         else:
             self.layers.no_ratios()
         self._remember(event, finite, clipped > 0)
+        self._seconds = event.seconds
         self._untold = True
         smooth = np.where(bad, np.nan, _trend(self._smooth, finite))
         return Norms(finite, smooth, bad, np.where(np.isfinite(finite), clipped > 0, np.nan))
@@ -136,9 +147,11 @@ class Gradients:
         if not self._untold:
             return
         self._untold = False
+        if not self._running or self._resting or not 0 <= self._seconds - self._captioned < EVERY:
+            self._captioned = self._seconds
+            self._outbox.put("norm", {"caption": self._caption(), "by_norm": self._by_norm, "suggested": self._suggest()})
         total = self._recent.get("grad_norm", np.empty(0))
         last = float(total[-1]) if len(total) else np.nan
-        self._outbox.put("norm", {"caption": self._caption(), "by_norm": self._by_norm, "suggested": self._suggest()})
         if self._view != self.layers.heat.view:
             self._view = self.layers.heat.view
             self._outbox.put("map", self.layers.map())

@@ -15,8 +15,9 @@ from typing import Any
 import anywidget
 import traitlets
 
-from workbench.events import BenchEvent
+from workbench.events import BenchEvent, StepsDone
 from workbench.runs.brief import Brief
+from workbench.runs.stream import joined
 from workbench.ui.picture import Picture
 
 _STATIC = Path(__file__).parent / "static"
@@ -50,6 +51,8 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         super().__init__(**kwargs)
         self._lock = threading.Lock()
         self._picture = Picture()
+        self._held: list[StepsDone] = []
+        """Updates that are drawn together before the next message: folding costs by the event, and training waits for it."""
         self.wake: Callable[[], None] = self._flush_all
         """Called when there is something to send that no event brought; a pump puts its own here."""
         self.asked: Callable[[Mapping[str, Any]], None] = lambda what: None
@@ -61,13 +64,18 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     def draw(self, event: BenchEvent) -> None:
         """Take in one event; nothing is sent before `flush`."""
         with self._lock:
-            self._picture.draw(event)
+            if isinstance(event, StepsDone):
+                self._held.append(event)
+            else:
+                self._fold()
+                self._picture.draw(event)
 
     def anew(self, events: Iterable[BenchEvent] = ()) -> None:
         """As if nothing but these events had come yet; what lies behind the loss, and what is compared, stays."""
         with self._lock:
+            self._held.clear()
             self._picture.clear()
-            for event in events:
+            for event in joined(events):
                 self._picture.draw(event)
         self.wake()
 
@@ -98,12 +106,19 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     def flush(self) -> bool:
         """Send one message of what is new; whether there is more."""
         with self._lock:
+            self._fold()
             self._picture.settle()
             packet = self._picture.outbox.take()
             more = self._picture.outbox.waiting
         if packet is not None:
             self.send(packet.content, list(packet.buffers))
         return more
+
+    def _fold(self) -> None:
+        """Draw what was held, flushes that follow one another as one."""
+        held, self._held = self._held, []
+        for event in joined(held):
+            self._picture.draw(event)
 
     def _flush_all(self) -> None:
         while self.flush():

@@ -109,6 +109,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
         self.still = still.Still(f"workbench-{self.model_id}")
+        self._cells = still.CellEnds(self._cell_ends)
+        self._over: set[str] = set()
+        """Jobs that were over when the last cell ended."""
         shown(self.form, False)
         self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
         self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
@@ -135,6 +138,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         if _OPEN.get(id(self._bench)) is self:
             del _OPEN[id(self._bench)]
         self._stay()
+        self._cells.close()
         self._unsubscribe()
         self.history.close()
         self.pump.drain()
@@ -151,6 +155,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         data["text/plain"] = f"Tuning Workbench · {_facts(self._bench.summary)}\n{self.still.text()}".strip()
         if still.in_notebook():
             self.still.open()
+            self._cells.watch()
         elif (png := self.still.png()) is not None:
             data["image/png"] = png
         return data, metadata
@@ -344,9 +349,16 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         if job is not None:
             self.still.remember(list(job.events))
             if self.still.opened:
-                aside(self.still.fill, lambda error: self.notice.error(error, "The picture of this job"), "still")
+                self.still.fill(lambda error: self.notice.error(error, "The picture of this job"))
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without having started
         self._show_queued()
+
+    def _cell_ends(self) -> None:
+        """The pictures of the jobs that have ended in this cell are in its notebook before it is over."""
+        over = {job.id for job in self._bench.jobs if job.done()}
+        if over - self._over and self.pump.drain(still.PATIENCE):
+            self.still.settled()
+        self._over = over
 
     def _follow(self, status: Status) -> None:
         self._status = status

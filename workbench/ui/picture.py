@@ -94,6 +94,7 @@ class Picture:
                 self._search(event)
             case StatusChanged():
                 self._progress.status(event.status)
+                self._gradients.rests(event.status == "paused")
             case RunEnded():
                 self._sizes.run_ended(event)
                 self._progress.end(event)

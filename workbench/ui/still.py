@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -17,8 +17,11 @@ from IPython.display import display, update_display
 
 from workbench.events import Event
 from workbench.runs.run import Run
+from workbench.ui.calm import aside
 
 _BESIDE = "display:flex;flex-wrap:wrap;gap:4px 24px;align-items:flex-start"
+PATIENCE = 20.0
+"""Seconds that the end of a cell waits for pictures of jobs that have ended in it."""
 _ORDER = ("find_batch_size", "find_lr", "fit")
 
 
@@ -29,6 +32,9 @@ class Still:
         self._name = name
         self._opened = False
         self._lock = threading.Lock()
+        self._filled = threading.Event()
+        self._filled.set()
+        self._filling = 0
         self._runs: dict[str, Run] = {}
         self._drawn: dict[str, bytes] = {}
 
@@ -69,9 +75,25 @@ class Still:
         self._opened = True
         display(self.bundle(), raw=True, display_id=self._name)
 
-    def fill(self) -> None:
-        """Bring every such place up to date, from any thread."""
-        update_display(self.bundle(), raw=True, display_id=self._name)
+    def fill(self, failed: Callable[[Exception], None]) -> None:
+        """Bring every such place up to date, on a thread of its own; errors go to `failed`."""
+        with self._lock:
+            self._filling += 1
+            self._filled.clear()
+        aside(self._fill, failed, "still")
+
+    def settled(self, timeout: float = PATIENCE) -> bool:
+        """Wait until all is there that was to be filled."""
+        return self._filled.wait(timeout)
+
+    def _fill(self) -> None:
+        try:
+            update_display(self.bundle(), raw=True, display_id=self._name)
+        finally:
+            with self._lock:
+                self._filling -= 1
+                if not self._filling:
+                    self._filled.set()
 
     def _ordered(self) -> list[Run]:
         with self._lock:
@@ -86,6 +108,31 @@ class Still:
             figure.savefig(file, format="png", dpi=100)
             drawn = self._drawn[run.kind] = file.getvalue()
         return drawn
+
+
+class CellEnds:
+    """Calls `before` when a cell ends, while its output can still change.
+
+    Without a screen that is the last moment: what comes behind it is dropped, and a kernel that has run its last cell goes.
+    """
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+        self._shell: Any = None
+
+    def watch(self) -> None:
+        """From now on."""
+        if self._shell is None and (shell := get_ipython()) is not None:
+            self._shell = shell
+            shell.events.register("post_run_cell", self._called)
+
+    def close(self) -> None:
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            shell.events.unregister("post_run_cell", self._called)
+
+    def _called(self, result: object) -> None:
+        self._before()
 
 
 def in_notebook() -> bool:
