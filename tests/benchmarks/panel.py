@@ -16,6 +16,7 @@ import tempfile
 from typing import Any
 
 from tests.benchmarks.panels.stage import Watch, ask, stage
+from tests.benchmarks.panels.tape import SOCKET, played, recorded
 
 PARTS = ("slowdown", "drawing", "long", "latency", "peers")
 _PAINTS = """() => {
@@ -57,10 +58,24 @@ def heading() -> None:
 def slowdown(rounds: int, steps: int) -> None:
     cells = ["from tests.benchmarks.panels import fits\nimport tempfile\nroot = tempfile.mkdtemp()\n"
              "shown, unseen = fits.bench(root), fits.bench(root)", "shown"]  # fmt: skip
-    with stage(cells) as lab:
+    with stage(cells, script=SOCKET) as lab:
         watch = Watch()
-        found = ask(lab, f"fits.slowdown(shown, unseen, {rounds}, {steps})")
-        table_row("the panel", found, watch.share(found["spans"]))
+        lab.execute("fits.fit(unseen, 300); fits.fit(shown, 300)")
+        quiet, drawn = [], []
+        for i in range(rounds):
+            without = [ask(lab, f"fits.fit(unseen, {steps})")] if i % 2 else []
+            with recorded(lab.page):
+                shown = ask(lab, f"fits.fit(shown, {steps})")
+            with played(lab.page):
+                again = ask(lab, f"fits.fit(unseen, {steps})")
+            without = without or [ask(lab, f"fits.fit(unseen, {steps})")]
+            quiet.append((shown, without[0]))
+            drawn.append((shown, again))
+        for name, rows in (("the panel", quiet), ("the same page drawing in both", drawn)):
+            found = ask(lab, f"inside.compared({rows!r})")
+            table_row(name, found, watch.share(found["spans"]))
+        print(f"(the browser's core in the fits without, by turns: {watch.share([one[2] for _, one in quiet]):.0f}% "
+              f"and {watch.share([one[2] for _, one in drawn]):.0f}%)")  # fmt: skip
         watch.close()
         lab.screenshot("benchmark-slowdown")
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import workbench as wb
-from tests.benchmarks.panels.inside import Timed, against, timed
+from tests.benchmarks.panels.inside import Timed, timed
 from tests.benchmarks.step_overhead import an_update, cnn, data
 
 
@@ -29,12 +29,6 @@ def fit(of: Any, steps: int) -> Timed:
 
     _, used, span = timed(work, steps)
     return an_update(ended[0], steps), used, span
-
-
-def slowdown(shown: Any, unseen: Any, rounds: int, steps: int) -> dict[str, Any]:
-    """The bench whose panel is open against one that has none."""
-    fit(unseen, 300), fit(shown, 300)
-    return against(lambda: fit(shown, steps), lambda: fit(unseen, steps), rounds)
 
 
 noted: list[float] = []

@@ -7,7 +7,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -79,7 +79,7 @@ def timed(work: Callable[[], float | None], updates: int) -> Timed:
 
 
 def against(with_it: Callable[[], Timed], without: Callable[[], Timed], rounds: int) -> dict[str, Any]:
-    """Round by round one after the other, the order turned each time; the medians of the rounds' ratios."""
+    """Round by round one after the other, the order turned each time."""
     pairs = []
     for i in range(rounds):
         if i % 2:
@@ -87,6 +87,11 @@ def against(with_it: Callable[[], Timed], without: Callable[[], Timed], rounds: 
         else:
             a, b = with_it(), without()
         pairs.append((a, b))
+    return compared(pairs)
+
+
+def compared(pairs: Sequence[tuple[Timed, Timed]]) -> dict[str, Any]:
+    """Of rounds with and without something: the medians of the rounds' ratios."""
     spans = [a[2] for a, _ in pairs]
     slower = sorted(100 * (a[0] / b[0] - 1) for a, b in pairs)
     return {

@@ -72,7 +72,7 @@ def _used(process: psutil.Process) -> float:
 
 
 @contextmanager
-def stage(cells: Sequence[str], height: int = 1800) -> Iterator[Lab]:
+def stage(cells: Sequence[str], height: int = 1800, script: str = "") -> Iterator[Lab]:
     """A notebook whose first cell makes `inside` known to a kernel with a core and a thread of its own; the others follow."""
     path = chromium.find()
     if path is None:
@@ -86,6 +86,7 @@ def stage(cells: Sequence[str], height: int = 1800) -> Iterator[Lab]:
             server.start()
             browser = launch(playwright, path)
             page = browser.new_context(viewport={"width": 1280, "height": height}).new_page()
+            page.add_init_script(script)
             lab = Lab(server, page)
             lab.open_notebook([first, *cells])
             for i in range(1 + len(cells)):

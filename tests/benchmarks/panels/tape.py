@@ -1,0 +1,58 @@
+"""The page draws again what it drew before, without a word from the kernel: what the drawing itself takes from the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Page
+
+# The kernel's socket hands on what it hears as ever; what it heard while the tape ran can be heard again, at the same pace.
+SOCKET = """(() => {
+  const tape = window.__tape = { on: false, heard: [], playing: false };
+  const text = new TextDecoder();
+  window.WebSocket = class extends window.WebSocket {
+    constructor(...args) {
+      super(...args);
+      this.addEventListener('message', (event) => {
+        if (!tape.on || event.again || !(event.data instanceof ArrayBuffer)) return;
+        if (!text.decode(event.data.slice(0, 2000)).includes('"comm_msg"')) return;
+        tape.heard.push({ socket: this, when: performance.now(), data: event.data });
+      });
+    }
+  };
+  tape.record = () => { tape.heard = []; tape.on = true; };
+  tape.stop = () => { tape.on = false; return tape.heard.length; };
+  tape.play = () => {
+    const heard = tape.heard, first = heard[0].when;
+    const began = performance.now();
+    tape.playing = true;
+    let next = 0;
+    const turn = () => {
+      if (!tape.playing || next >= heard.length) return;
+      const one = heard[next++];
+      const event = new MessageEvent('message', { data: one.data.slice(0) });
+      event.again = true;
+      one.socket.dispatchEvent(event);
+      if (next < heard.length) setTimeout(turn, Math.max(0, heard[next].when - first - (performance.now() - began)));
+    };
+    turn();
+  };
+  tape.end = () => { tape.playing = false; };
+})()"""
+
+
+@contextmanager
+def recorded(page: Page) -> Iterator[None]:
+    """Inside, what the page is told goes onto the tape."""
+    page.evaluate("() => __tape.record()")
+    yield
+    assert page.evaluate("() => __tape.stop()") > 0, "the page was told nothing"
+
+
+@contextmanager
+def played(page: Page) -> Iterator[None]:
+    """Inside, the page is told once more what is on the tape."""
+    page.evaluate("() => __tape.play()")
+    yield
+    page.evaluate("() => __tape.end()")
