@@ -13,6 +13,8 @@ import argparse
 import json
 import statistics
 import tempfile
+from contextlib import nullcontext
+from itertools import permutations
 from typing import Any
 
 from tests.benchmarks.panels.stage import Watch, ask, stage
@@ -56,26 +58,29 @@ def heading() -> None:
 
 
 def slowdown(rounds: int, steps: int) -> None:
+    """Three kinds of fits, their order turned from round to round: shown, without a panel, and without one while the page
+    draws what it drew of a shown one: on a machine whose cores share more than memory, a page that draws slows whatever runs."""
     cells = ["from tests.benchmarks.panels import fits\nimport tempfile\nroot = tempfile.mkdtemp()\n"
              "shown, unseen = fits.bench(root), fits.bench(root)", "shown"]  # fmt: skip
     with stage(cells, script=SOCKET) as lab:
         watch = Watch()
-        lab.execute("fits.fit(unseen, 300); fits.fit(shown, 300)")
-        quiet, drawn = [], []
+        lab.execute("fits.fit(unseen, 300)")
+        with recorded(lab.page):
+            lab.execute(f"fits.fit(shown, {steps})")
+        lab.execute("[found.clear() for found in fits.beside.values()]")
+        found: dict[str, list[Any]] = {"shown": [], "quiet": [], "drawing": []}
+        orders = list(permutations(found))
         for i in range(rounds):
-            without = [ask(lab, f"fits.fit(unseen, {steps})")] if i % 2 else []
-            with recorded(lab.page):
-                shown = ask(lab, f"fits.fit(shown, {steps})")
-            with played(lab.page):
-                again = ask(lab, f"fits.fit(unseen, {steps})")
-            without = without or [ask(lab, f"fits.fit(unseen, {steps})")]
-            quiet.append((shown, without[0]))
-            drawn.append((shown, again))
-        for name, rows in (("the panel", quiet), ("the same page drawing in both", drawn)):
-            found = ask(lab, f"inside.compared({rows!r})")
-            table_row(name, found, watch.share(found["spans"]))
-        print(f"(the browser's core in the fits without, by turns: {watch.share([one[2] for _, one in quiet]):.0f}% "
-              f"and {watch.share([one[2] for _, one in drawn]):.0f}%)")  # fmt: skip
+            for name in orders[i % len(orders)]:
+                with played(lab.page) if name == "drawing" else nullcontext():
+                    of = "shown" if name == "shown" else "unseen"
+                    found[name].append(ask(lab, f"fits.fit({of}, {steps}, {of!r})"))
+        for words, other in (("the panel", "quiet"), ("the same page drawing in both", "drawing")):
+            pairs = list(zip(found["shown"], found[other], strict=True))
+            table_row(words, ask(lab, f"inside.compared({pairs!r})"), watch.share([one[2] for one in found["shown"]]))
+        shares = ", ".join(f"{name} {watch.share([one[2] for one in fits]):.0f}%" for name, fits in found.items())
+        used = {name: statistics.median(values) for name, values in ask(lab, "fits.beside").items()}
+        print(f"page: {shares}; kernel beside the thread that trains: shown {used['shown']:.1f}%, without {used['unseen']:.1f}% of a core")
         watch.close()
         lab.screenshot("benchmark-slowdown")
 
@@ -165,8 +170,8 @@ def peers(rounds: int, steps: int, packages: str | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="part")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--packages", help="a folder with fastprogress, which fastai draws with (pip install --target)")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
@@ -186,7 +191,7 @@ def main() -> None:
             case "latency":
                 latency(100)
             case "peers":
-                peers(max(2, given.rounds // 2), given.steps // 2, given.packages)
+                peers(max(2, given.rounds // 2), given.steps, given.packages)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,8 @@ def test_joined_flushes_hold_what_the_short_ones_held(tmp_path: Path) -> None:
     one, two = StepsDone(0, 1, 1, 0, 1.0, {"loss": pack([1])}), StepsDone(1, 1, 1, 0, 2.0, {"loss": pack([2])})
     for other in (replace(two, every=2), replace(two, step=5), replace(two, columns={"lr": pack([2])}), replace(two, epoch=1)):
         assert list(joined([one, other])) == [one, other]
+    both = StepsDone(0, 1, 2, 1, 2.0, {"loss": pack([1, 2])})
+    assert list(joined([one, replace(two, epoch=1)], across_epochs=True)) == [both]
 
 
 def test_a_stream_stops_at_a_torn_line_and_passes_over_what_it_cannot_read(tmp_path: Path) -> None:
@@ -135,3 +137,4 @@ def test_health_of_a_joined_record_is_that_of_the_record() -> None:
     assert isinstance(start, RunStarted)
     of = [replace(start, memory=100), *rest]
     assert examine(joined(of)) == examine(of) != ()
+    assert examine(joined(of, across_epochs=True)) == examine(of)

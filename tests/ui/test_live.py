@@ -86,6 +86,21 @@ def test_a_view_that_opens_late_sees_what_the_first_one_saw() -> None:
     assert first.gaps == late.gaps == 0
 
 
+def test_what_comes_between_two_messages_is_drawn_as_if_each_had_its_own() -> None:
+    at_once, singly = Screen(), Screen()
+    for event in training(job("fit", gradient_clip_val=1.0), epochs=3, updates=40):
+        at_once.draw(event)
+        singly.draw(event)
+        singly.settle()
+    at_once.settle()
+    one, other = at_once.mirrors[0], singly.mirrors[0]
+    for name in one.tables:
+        np.testing.assert_allclose(one.rows(name), other.rows(name), rtol=1e-6)
+    assert one.state["progress"] == other.state["progress"]
+    assert one.state["health"] == other.state["health"]
+    assert one.state["norm"]["caption"] == other.state["norm"]["caption"]
+
+
 def test_a_view_that_missed_a_message_asks_and_then_has_all() -> None:
     screen = Screen()
     screen.draw(started(), flush(0, 50))

@@ -27,12 +27,15 @@ def stream(folder: Path, only: Collection[str] | None = None) -> Iterator[Event]
     return joined(_events(folder, only))
 
 
-def joined(events: Iterable[E]) -> Iterator[E | StepsDone]:
-    """The same events, with flushes of one epoch and the same columns joined up to ROWS updates or BYTES."""
+def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | StepsDone]:
+    """The same events, with flushes of one epoch and the same columns joined up to ROWS updates or BYTES.
+
+    across_epochs: for those whom only the epoch of the last update concerns.
+    """
     held: list[StepsDone] = []
     rows = size = 0
     for event in events:
-        if held and not (isinstance(event, StepsDone) and _follows(held[-1], event) and _fits(rows, size, event)):
+        if held and not (isinstance(event, StepsDone) and _follows(held[-1], event, across_epochs) and _fits(rows, size, event)):
             yield _one(held, rows)
             held, rows, size = [], 0, 0
         if isinstance(event, StepsDone):
@@ -70,9 +73,9 @@ def _fits(rows: int, size: int, event: StepsDone) -> bool:
     return rows + event.rows <= ROWS and size + _size(event) <= BYTES
 
 
-def _follows(last: StepsDone, event: StepsDone) -> bool:
+def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:
     return (
-        last.epoch == event.epoch and last.every == event.every and event.step == last.step + last.every * last.rows
+        (across_epochs or last.epoch == event.epoch) and last.every == event.every and event.step == last.step + last.every * last.rows
         and last.rows > 0 and last.columns.keys() == event.columns.keys() and last.prog_bar == event.prog_bar
     )  # fmt: skip
 

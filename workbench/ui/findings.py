@@ -40,7 +40,7 @@ class Findings:
         elif isinstance(event, RunStarted):
             self._looked = 0.0
         held, self._held = self._held, []
-        for one in joined(held):
+        for one in joined(held, across_epochs=True):
             self._health.hear(one)
         self._outbox.put("health", [
             {"level": found.level, "text": cut(found.text, TEXT), "remedy": cut(found.remedy, TEXT)}

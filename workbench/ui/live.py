@@ -75,7 +75,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         with self._lock:
             self._held.clear()
             self._picture.clear()
-            for event in joined(events):
+            for event in joined(events, across_epochs=True):
                 self._picture.draw(event)
         self.wake()
 
@@ -117,7 +117,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     def _fold(self) -> None:
         """Draw what was held, flushes that follow one another as one."""
         held, self._held = self._held, []
-        for event in joined(held):
+        for event in joined(held, across_epochs=True):
             self._picture.draw(event)
 
     def _flush_all(self) -> None:
