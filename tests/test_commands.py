@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from workbench.commands import Change, Command, Mailbox, Pause, Resume, Stop
+from workbench.commands import Change, Command, Mailbox, Pause, Resume, Stop, Validate
 
 
 def test_commands_come_in_order_and_then_none() -> None:
@@ -21,6 +21,15 @@ def test_commands_come_in_order_and_then_none() -> None:
     assert box
     assert [box.take() for _ in sent] == sent
     assert not box
+
+
+def test_a_check_that_waits_is_not_asked_for_twice() -> None:
+    box = Mailbox()
+    for command in (Validate(), Pause(), Validate(), Pause()):
+        box.put(command)
+    assert [box.take() for _ in range(4)] == [Validate(), Pause(), Pause(), None]
+    box.put(Validate())
+    assert box.take() == Validate()
 
 
 def test_waiting_ends_when_a_command_arrives() -> None:

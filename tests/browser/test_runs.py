@@ -119,6 +119,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     again = lab.output(0).locator(".wb-panel")
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
     expect(again.locator(".wb-compare canvas")).to_be_visible()
+    expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were left
     expect(again.locator(".wb-loss .wb-caption")).to_contain_text("behind: 0001-fit")
     assert lab.complaints == []
 

@@ -21,6 +21,7 @@ from workbench.events import (
     Called,
     Changed,
     CurveEnded,
+    Deleted,
     Event,
     Logged,
     Message,
@@ -253,6 +254,8 @@ def test_a_stopped_fit_can_be_continued() -> None:
     panel.run.go_on.click()
     assert panel.notice.lines == [("error", "Continue: RuntimeError: no")]
     assert visible(panel.run.go_on)
+    bench.tell(Deleted(bench.jobs[1].id))
+    until(lambda: not visible(panel.run.go_on))
 
 
 def test_a_finished_fit_can_be_continued_to_another_length(panel: Panel, bench: FakeBench) -> None:
@@ -348,6 +351,19 @@ def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
     assert bench.exported == ["out/mine.py"]
     until(lambda: panel.notice.lines)
     assert panel.notice.lines == [("info", "Written: out/mine.py")]
+
+
+def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench: FakeBench) -> None:
+    bench.script = lambda run=None: f"# {len(bench.jobs)} fits\n"  # type: ignore[method-assign]
+    shown = panel.canvas._picture.outbox._values
+    panel.run.fit.click()
+    bench.jobs[0].wait(10)
+    panel.run.export.value = True
+    until(lambda: shown.get("script.0") == "# 1 fits\n")
+    panel.run.fit.click()
+    until(lambda: shown["script.0"] == "# 2 fits\n")
+    panel.run.export.value = False
+    until(lambda: shown["script"] is None)
 
 
 def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     _css = traitlets.Unicode().tag(sync=True)
 
     marker = traitlets.Float(1e-3, help="The chosen learning rate; dragging ▲ in the browser sets it.").tag(sync=True)
+    looks = traitlets.Dict(help="Which of the cards' switches are on, by name, where a person has used them.").tag(sync=True)
     clip = traitlets.Float(0.0, help="The chosen clip value, 0: off; its line can be dragged.").tag(sync=True)
 
     @traitlets.default("_esm")
@@ -75,7 +76,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         with self._lock:
             self._held.clear()
             self._picture.clear()
-            for event in joined(events, across_epochs=True):
+            for event in events:
                 self._picture.draw(event)
         self.wake()
 

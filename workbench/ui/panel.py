@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ import ipywidgets as widgets
 from workbench.events import (
     BenchEvent,
     Changed,
+    Deleted,
     Message,
     Resumed,
     RunEnded,
@@ -89,6 +91,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._status: Status | None = None
         self._in_run: dict[str, Any] = {}
         """What holds in the running fit; empty while none runs."""
+        self._deleted: set[str] = set()
+        """Runs that are gone from the folder."""
         self._replayed: dict[int, BenchEvent] = {}
         """Events drawn in `_catch_up` that may come through the pump too."""
         self._on_their_way: dict[int, BenchEvent] = {}
@@ -195,7 +199,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _continue(self) -> None:
         with self._lock:  # the second click of two finds a fit that waits
-            more = offers.more_to_do(self._bench.jobs, self._bench.settings)
+            more = offers.more_to_do(self._bench.jobs, self._bench.settings, self._deleted)
             if more is not None:
                 self._ask("Continue", lambda: self._bench.fit(start="continue", **more))
             self._offer_to_go_on()
@@ -236,7 +240,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._exported = run
         self.run.export.value = True
 
-    def _preview(self, wanted: bool) -> None:
+    def _preview(self, wanted: bool, behind: Any = None) -> None:
+        """behind: a job that has just come to its end, and tells so while it still holds the model."""
         if not wanted:
             self._exported = None
             self.preview.hide()
@@ -244,6 +249,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         run = self._exported
 
         def work() -> None:
+            if behind is not None:
+                while not behind.done():
+                    time.sleep(0.01)
+                if any(not job.done() for job in self._bench.jobs):
+                    return  # the end of the next one comes here, too
             text = self._bench.script(run)
             if self.run.export.value and self._exported == run:  # nobody has gone on to something else
                 self.notice.drop(_EXPORT)
@@ -328,6 +338,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self._show_settings()
             case RunEnded():
                 self._ended(event)
+            case Deleted():
+                self._deleted.add(event.run)
+                self._offer_to_go_on()
             case _:
                 pass  # the canvas has drawn it
 
@@ -350,6 +363,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.still.remember(list(job.events))
             if self.still.opened:
                 self.still.fill(lambda error: self.notice.error(error, "The picture of this job"))
+            if job.kind == "fit" and self.run.export.value and self._exported is None:
+                self._preview(True, behind=job)  # "the last fit" is another one now
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without having started
         self._show_queued()
 
@@ -385,7 +400,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._refusals -= names
 
     def _offer_to_go_on(self) -> None:
-        self.run.offer_to_go_on(offers.more_to_do(self._bench.jobs, self._bench.settings) is not None)
+        self.run.offer_to_go_on(offers.more_to_do(self._bench.jobs, self._bench.settings, self._deleted) is not None)
 
     def _offer_change(self) -> None:
         self.run.offer_change(offers.in_words(offers.differences(self._bench.settings, self._in_run)))

@@ -41,8 +41,10 @@ export class Compare {
       return made;
     });
     choice.append(...buttons);
-    const log = toggle("log", "Logarithmic loss axis", false, (on) => {
+    this.log = store.looks("compare log", false);
+    const log = toggle("log", "Logarithmic loss axis", this.log, (on) => {
       this.log = on;
+      store.keep("compare log", on);
       this.remake();
     });
     const away = el("button", "wb-tool", "put away", { type: "button", title: "Compare none" });

@@ -30,14 +30,23 @@ export class Loss {
     this.past = new PastRuns(store, colours);
     this.strip = new RateStrip(store, colours, sync);
     this.card.body.after(this.strip.root);
+    this.past.shown = store.looks("past runs", true);
+    this.log = store.looks("loss log", false);
+    const rates = store.looks("rates", false);
+    this.strip.root.hidden = !rates;
     this.card.tools.append(
-      toggle("past runs", "The last fits of this model behind this one", true, (on) => {
+      toggle("past runs", "The last fits of this model behind this one", this.past.shown, (on) => {
         this.past.shown = on;
+        store.keep("past runs", on);
         this.draw();
       }),
-      toggle("lr", "The learning rate of each optimizer, below", false, (on) => this.strip.show(on)),
-      toggle("log", "Logarithmic loss axis", false, (on) => {
+      toggle("lr", "The learning rate of each optimizer, below", rates, (on) => {
+        this.strip.show(on);
+        store.keep("rates", on);
+      }),
+      toggle("log", "Logarithmic loss axis", this.log, (on) => {
         this.log = on;
+        store.keep("loss log", on);
         this.plot?.destroy();
         this.plot = null;
         this.draw();

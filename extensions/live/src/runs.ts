@@ -80,7 +80,8 @@ export class Runs {
   private choose(run: string, on: boolean): void {
     if (on) this.chosen.add(run);
     else this.chosen.delete(run);
-    const runs = [...this.rows.keys()].filter((id) => this.chosen.has(id));
+    const listed = [...this.rows.keys()].filter((id) => this.chosen.has(id));
+    const runs = [...listed, ...[...this.chosen].filter((id) => !this.rows.has(id))]; // compared in code: older ones than those listed
     if (runs.length > 1 || this.store.state.compared) {
       const wanted = runs.length > 1 ? runs : [];
       this.asked = { runs: key(wanted), at: Date.now() };

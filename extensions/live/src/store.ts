@@ -59,6 +59,17 @@ export class Store {
     this.model.send({ type: "ask", what, ...args });
   }
 
+  /** Whether a switch is on: as it was left, in this view or another, before the page was loaded again or since. */
+  looks(name: string, otherwise: boolean): boolean {
+    const kept = (this.model.get("looks") as Record<string, boolean> | undefined) ?? {};
+    return kept[name] ?? otherwise;
+  }
+
+  keep(name: string, on: boolean): void {
+    this.model.set("looks", { ...(this.model.get("looks") as Record<string, boolean>), [name]: on });
+    this.model.save_changes();
+  }
+
   private hear(content: unknown, buffers: DataView[]): void {
     if (!isDraw(content)) return;
     const topics = new Set<Topic>(Object.keys(content.state) as Topic[]);
