@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,14 +31,14 @@ from workbench.runs.terse import same, terse
 from workbench.settings import Settings, SettingsError
 from workbench.ui import offers, still, words
 from workbench.ui.asked import Asked
-from workbench.ui.calm import aside, reachable, shown, tree
+from workbench.ui.calm import reachable, shown, tree
+from workbench.ui.exporting import Exporting
 from workbench.ui.finds import Finds
 from workbench.ui.form import Form
 from workbench.ui.header import Finding, Header
 from workbench.ui.history import History
 from workbench.ui.live import LiveView
 from workbench.ui.notice import Notice
-from workbench.ui.preview import Preview
 from workbench.ui.pump import Pump
 from workbench.ui.runbar import Actions, RunBar
 from workbench.ui.sweeps import EARLIER
@@ -101,14 +100,15 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._finds = Finds(bench, self._ask)
         finding = Finding(self._finds.find_batch_size, self._finds.find_lr, self._look_at, self._use)
         self.header = Header(bench.settings, self._edit, finding, bench.summary.optimizers)
+        self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
+        self.exporting = Exporting(bench, lambda: self.run, self.canvas.put, self.notice)
         self.run = RunBar(Actions(
-            self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint, self._preview,
-            self._export,
+            self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint,
+            self.exporting.show, self.exporting.write,
         ))  # fmt: skip
         self.form = Form(bench.settings, self._edit)
         self._refusals: set[str] = set()
         """Settings that were refused as they were typed, and whose notices stand."""
-        self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
@@ -121,11 +121,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._edit("gradient_clip_val", change["new"] or None), "clip")
         self.history = History(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error)
-        self.canvas.asked = Asked(bench, self.notice.error, self.open_export, self.history.refresh)
+        self.canvas.asked = Asked(bench, self.notice.error, self.exporting.open, self.history.refresh)
         self.canvas.looked = self.history.look
-        self.preview = Preview(self.canvas.put)
-        self._exported: str | None = None
-        """The run whose script is asked for; None: the last fit."""
         reachable(self)
         self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.pump.wake
@@ -234,43 +231,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         going = (job for job in self._bench.jobs if job.id == self._run_id and not job.done())
         return next(going, self._bench.job)
 
-    def open_export(self, run: str) -> None:
-        """Show the script of this run, and what writes it."""
-        self.run.export.value = False  # another run's may be there
-        self._exported = run
-        self.run.export.value = True
-
-    def _preview(self, wanted: bool, behind: Any = None) -> None:
-        """behind: a job that has just come to its end, and tells so while it still holds the model."""
-        if not wanted:
-            self._exported = None
-            self.preview.hide()
-            return
-        run = self._exported
-
-        def work() -> None:
-            if behind is not None:
-                while not behind.done():
-                    time.sleep(0.01)
-                if any(not job.done() for job in self._bench.jobs):
-                    return  # the end of the next one comes here, too
-            text = self._bench.script(run)
-            if self.run.export.value and self._exported == run:  # nobody has gone on to something else
-                self.notice.drop(_EXPORT)
-                self.preview.show(run or "the last fit", text)
-
-        aside(work, lambda error: self.notice.error(error, "Export", _EXPORT), "preview")
-
-    def _export(self, path: str) -> None:
-        run = self._exported
-
-        def work() -> None:
-            self._bench.export(path, run)
-            self.notice.drop(_EXPORT)
-            self.notice.say(f"Written: {path}", about=_EXPORT)
-
-        aside(work, lambda error: self.notice.error(error, "Export", _EXPORT), "export")
-
     def _ask(self, doing: str, call: Callable[[], object]) -> None:
         try:
             call()
@@ -363,8 +323,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self.still.remember(list(job.events))
             if self.still.opened:
                 self.still.fill(lambda error: self.notice.error(error, "The picture of this job"))
-            if job.kind == "fit" and self.run.export.value and self._exported is None:
-                self._preview(True, behind=job)  # "the last fit" is another one now
+            self.exporting.ended(job)
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without having started
         self._show_queued()
 
@@ -404,10 +363,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _offer_change(self) -> None:
         self.run.offer_change(offers.in_words(offers.differences(self._bench.settings, self._in_run)))
-
-
-_EXPORT = "export"
-"""What notices of the script are filed under."""
 
 
 def _about(name: str) -> str:

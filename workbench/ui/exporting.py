@@ -1,0 +1,83 @@
+"""The script of a run: shown before it is written, and written where a person says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from workbench.ui.calm import aside
+from workbench.ui.notice import Notice
+from workbench.ui.preview import Preview
+from workbench.ui.runbar import RunBar
+
+_ABOUT = "export"
+"""What notices of the script are filed under."""
+
+
+class Bench(Protocol):
+    """What writes scripts: `workbench.bench.Workbench`."""
+
+    @property
+    def jobs(self) -> Iterable[Any]: ...
+
+    def export(self, path: str, run: str | None = ...) -> Any: ...
+    def script(self, run: str | None = ...) -> str: ...
+
+
+class Exporting:
+    """What the run bar's Export opens and its button writes. `bar` gives the run bar, whose buttons come here."""
+
+    def __init__(self, bench: Bench, bar: Callable[[], RunBar], put: Callable[[str, Any], None], notice: Notice) -> None:
+        self._bench, self._bar, self._notice = bench, bar, notice
+        self._preview = Preview(put)
+        self._run: str | None = None
+        """The run whose script is asked for; None: the last fit."""
+
+    def open(self, run: str) -> None:
+        """Show the script of this run, and what writes it."""
+        switch = self._bar().export
+        switch.value = False  # another run's may be there
+        self._run = run
+        switch.value = True
+
+    def show(self, wanted: bool) -> None:
+        """Export is opened or closed."""
+        if wanted:
+            aside(self._show, self._failed, "preview")
+        else:
+            self._run = None
+            self._preview.hide()
+
+    def ended(self, job: Any) -> None:
+        """A fit has just come to its end, and tells so while it still holds the model: "the last fit" is this one now."""
+
+        def work() -> None:
+            while not job.done():
+                time.sleep(0.01)
+            if all(one.done() for one in self._bench.jobs):  # else the end of the next one comes here, too
+                self._show()
+
+        if job.kind == "fit" and self._bar().export.value and self._run is None:
+            aside(work, self._failed, "preview")
+
+    def write(self, path: str) -> None:
+        """Into this file."""
+        run = self._run
+
+        def work() -> None:
+            self._bench.export(path, run)
+            self._notice.drop(_ABOUT)
+            self._notice.say(f"Written: {path}", about=_ABOUT)
+
+        aside(work, self._failed, "export")
+
+    def _show(self) -> None:
+        run = self._run
+        text = self._bench.script(run)
+        if self._bar().export.value and self._run == run:  # nobody has gone on to something else
+            self._notice.drop(_ABOUT)
+            self._preview.show(run or "the last fit", text)
+
+    def _failed(self, error: Exception) -> None:
+        self._notice.error(error, "Export", _ABOUT)
