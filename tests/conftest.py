@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -46,11 +47,26 @@ def public_names() -> Iterator[None]:
     handed_out.update(before)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+APART = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py", "test_packaging.py")
+"""Tests that look at the whole machine (shared memory, processes), or that build: one after another, while others go on beside."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("xdist"):
+        _share_out(items)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu and not _cuda():
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+def _share_out(items: list[pytest.Item]) -> None:
+    """Two processes (`make test` has them): the tests of a file stay together, and those that must be alone begin at once."""
+    here = Path(__file__).parent
+    for item in items:
+        name = item.path.relative_to(here).parts[0]
+        item.add_marker(pytest.mark.xdist_group("apart" if name in APART else str(item.path)))
+    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in APART)
 
 
 def _cuda() -> bool:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import workbench as wb
 from tests.engine.problems import labelled, plain_net, sgd
 from workbench.events import Called, Compared, Deleted, Shown
+from workbench.launch import thread
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -105,3 +106,18 @@ def test_the_script_is_what_export_writes(tmp_path: Path) -> None:
     assert bench.export(tmp_path / "train.py", run=one).read_text(encoding="utf-8") == text
     assert heard == [Called(f"bench.export({str(tmp_path / 'train.py')!r}, run='0001-fit')")]
     assert bench.script() == bench.script(two, "train.py") != text
+
+
+def test_jobs_wait_while_a_script_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens a session on the model; jobs of another bench have the process's random states."""
+    bench = a_bench(tmp_path)
+    bench.fit().result()
+    monkeypatch.setattr(thread, "PATIENCE", 0.05)
+    with thread.alone():
+        with pytest.raises(RuntimeError, match="a job of another bench runs"):
+            bench.script()
+        job = bench.fit()
+        assert not job.wait(0.3)
+        assert job.status == "queued"
+    assert job.wait(20)
+    assert "class" in bench.script()

@@ -49,8 +49,10 @@ SHORT = [
 """Its last cell is over as soon as the fit is."""
 
 
-def test_a_picture_that_takes_its_time_is_there_behind_the_last_cell(tmp_path: Path) -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in SHORT])
+@pytest.mark.parametrize("last", ["", "bench.close()"])
+def test_a_picture_that_takes_its_time_is_there_behind_the_last_cell(tmp_path: Path, last: str) -> None:
+    cells = [*SHORT[:-1], SHORT[-1] + last]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
     NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     html = "".join(output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", ()))
     assert "wb-still" in html

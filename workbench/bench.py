@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from workbench.launch.origin import Asked, Origin, Wanted
 from workbench.launch.protocol import AnyJob, Job
 from workbench.launch.spoken import Name, differing, line
 from workbench.launch.start import Start
-from workbench.launch.thread import ThreadLauncher
+from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
 from workbench.runs.read import list_runs
@@ -293,19 +293,19 @@ class Workbench:
         torch and accelerate are all it needs beyond what your own code imports. `ExportError` names what cannot
         be resolved; nothing broken is written.
         """
-        self._check_idle()
         from workbench.export.script import export
 
-        chosen = run_to_export(run, self.root, self.jobs)
-        self._listeners.tell(Called(line("export", {} if run is None else {"run": chosen.id}, str(path))))
-        return export(Path(path), chosen, self._site, self._task)
+        with self._idle():
+            chosen = run_to_export(run, self.root, self.jobs)
+            self._listeners.tell(Called(line("export", {} if run is None else {"run": chosen.id}, str(path))))
+            return export(Path(path), chosen, self._site, self._task)
 
     def script(self, run: Run | str | None = None, path: str | Path = "train.py") -> str:
         """The text that `export` would write into `path`; nothing is written. It errs as `export` does."""
-        self._check_idle()
         from workbench.export.script import script
 
-        return script(Path(path), run_to_export(run, self.root, self.jobs), self._site, self._task)
+        with self._idle():
+            return script(Path(path), run_to_export(run, self.root, self.jobs), self._site, self._task)
 
     def compare(self, *runs: Run | str) -> Comparison:
         """Two to five fits side by side: `bench.compare("0011-fit", "0012-fit").plot()`.
@@ -386,8 +386,15 @@ class Workbench:
 
     # -- inside
 
+    @contextlib.contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Inside, no job begins: a script needs a session on the model, to see what the run was of."""
+        self._check_idle()
+        with alone():
+            self._check_idle()
+            yield
+
     def _check_idle(self) -> None:
-        """A script needs a session on the model, to see what the run was of."""
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the model is its own: export when it is over, or stop() it.")
 

@@ -98,7 +98,7 @@ class Mailbox:
 
     def put(self, command: Command) -> None:
         with self._arrived:
-            if isinstance(command, Validate) and command in self._commands:
+            if isinstance(command, Validate) and self.has(Validate):
                 return  # before the same update twice would be once too often
             self._commands.append(command)
             self._arrived.notify_all()

@@ -62,6 +62,7 @@ class FakeJob:
     status: Status = "queued"
     changes: dict[str, Any] = field(default_factory=dict)
     stopped: bool = False
+    folder: Any = None
     going: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
 

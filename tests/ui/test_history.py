@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from workbench.events import (
     Compared,
     CurvePoint,
     Deleted,
+    RunEnded,
     RunStarted,
     SettingsSet,
     Shown,
@@ -28,6 +30,7 @@ from workbench.events import (
     pack,
 )
 from workbench.runs.brief import Brief
+from workbench.runs.health import examine
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.ui.channels import Buckets
@@ -344,3 +347,16 @@ def test_health_in_words_about_once_a_second() -> None:
     assert [found["text"] for found in outbox._values["health"]] == ["loss not finite at update 10, first in a"]
     findings.hear(StatusChanged("paused"))
     assert outbox._values["health"][0]["level"] == "error"
+
+
+def test_health_of_a_run_that_is_followed_is_that_of_its_record() -> None:
+    """It waits for its loader half of the time but for the beginning, which is no habit."""
+    start, *steps = (event for event in events(400) if isinstance(event, RunStarted | StepsDone))
+    waiting = [replace(event, waited=event.seconds * 0.5 if i else 0.9 * event.seconds) for i, event in enumerate(steps) if isinstance(event, StepsDone)]
+    outbox = Outbox({})
+    findings = Findings(outbox)
+    for event in (start, *waiting, RunEnded("finished", 400, 40.0)):
+        findings.hear(event)
+    told = [found["text"] for found in outbox._values["health"]]
+    assert told == [found.text for found in examine([start, *waiting, RunEnded("finished", 400, 40.0)])]
+    assert any("wait" in text for text in told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,18 +88,42 @@ def test_a_view_that_opens_late_sees_what_the_first_one_saw() -> None:
 
 
 def test_what_comes_between_two_messages_is_drawn_as_if_each_had_its_own() -> None:
+    """Of several epochs, with an update that is not finite, ratios that begin on the way, and a value for the progress line."""
+    events = [e for e in training(job("fit", gradient_clip_val=1.0), epochs=3, updates=40) if not isinstance(e, Validated)]
+    for at, more in ((4, {"loss": pack([np.nan] * 7)}), (9, {"update_ratios": pack(np.full(7 * len(LAYERS), 1e-3))}), (15, {"acc": pack([0.5] * 7)})):
+        event = events[at]
+        assert isinstance(event, StepsDone)
+        assert event.rows == 7
+        events[at] = replace(event, columns={**event.columns, **more}, prog_bar=("acc",) if "acc" in more else ())
     at_once, singly = Screen(), Screen()
-    for event in training(job("fit", gradient_clip_val=1.0), epochs=3, updates=40):
+    for i, event in enumerate(events):
         at_once.draw(event)
         singly.draw(event)
         singly.settle()
-    at_once.settle()
-    one, other = at_once.mirrors[0], singly.mirrors[0]
-    for name in one.tables:
-        np.testing.assert_allclose(one.rows(name), other.rows(name), rtol=1e-6)
+        if i % 6 and i < len(events) - 1:
+            continue
+        at_once.settle()
+        one, other = at_once.mirrors[0], singly.mirrors[0]
+        for name in one.tables:
+            np.testing.assert_allclose(one.rows(name), other.rows(name), rtol=1e-6)
+        for name in ("values", "done", "status"):
+            assert one.state["progress"][name] == other.state["progress"][name]
+        assert one.state["progress"]["words"][0] == other.state["progress"]["words"][0]
     assert one.state["progress"] == other.state["progress"]
-    assert one.state["health"] == other.state["health"]
+    assert one.state["health"] == other.state["health"] != []
+    assert one.state["broken"] == other.state["broken"] is not None
     assert one.state["norm"]["caption"] == other.state["norm"]["caption"]
+
+
+def test_one_that_cannot_be_drawn_takes_no_other_with_it() -> None:
+    screen = Screen()
+    screen.draw(started(), flush(0, 50))
+    screen.draw(replace(flush(60, 5), columns={"loss": b"abc", "lr": pack([1] * 5)}), flush(70, 5))
+    with pytest.raises(ValueError, match="buffer size"):
+        screen.draw(RunEnded("finished", 75, 1.0))
+    screen.settle()
+    state = screen.mirrors[0].state
+    assert (state["progress"]["status"], state["progress"]["done"]) == ("finished", 75)
 
 
 def test_a_view_that_missed_a_message_asks_and_then_has_all() -> None:

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -254,6 +255,7 @@ def test_a_stopped_fit_can_be_continued() -> None:
     panel.run.go_on.click()
     assert panel.notice.lines == [("error", "Continue: RuntimeError: no")]
     assert visible(panel.run.go_on)
+    bench.jobs[1].folder = SimpleNamespace(path=Path("no-such-run"))
     bench.tell(Deleted(bench.jobs[1].id))
     until(lambda: not visible(panel.run.go_on))
 
@@ -362,6 +364,10 @@ def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench:
     until(lambda: shown.get("script.0") == "# 1 fits\n")
     panel.run.fit.click()
     until(lambda: shown["script.0"] == "# 2 fits\n")
+    # A search behind the fit ends as well; a script is not made while anything runs or waits.
+    bench.fit()
+    bench.find_lr()
+    until(lambda: shown["script.0"] == "# 4 fits\n")
     panel.run.export.value = False
     until(lambda: shown["script"] is None)
 

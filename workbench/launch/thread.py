@@ -40,6 +40,19 @@ def _end_all() -> None:
 
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
 _turn = threading.Lock()
+PATIENCE = 5.0
+"""Seconds that `alone` waits: a job that has just ended puts its things away."""
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Inside, jobs wait for their turn. RuntimeError where one of another bench has it."""
+    if not _turn.acquire(timeout=PATIENCE):
+        raise RuntimeError("a job of another bench runs, and random states are the whole process's: ask again when it is over.")
+    try:
+        yield
+    finally:
+        _turn.release()
 
 
 class ThreadLauncher:

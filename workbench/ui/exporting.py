@@ -13,6 +13,8 @@ from workbench.ui.runbar import RunBar
 
 _ABOUT = "export"
 """What notices of the script are filed under."""
+_SOON = 2.0
+"""Seconds in which a job that has told its end is over."""
 
 
 class Bench(Protocol):
@@ -33,6 +35,8 @@ class Exporting:
         self._preview = Preview(put)
         self._run: str | None = None
         """The run whose script is asked for; None: the last fit."""
+        self._shown: str | None = None
+        """The last fit when the script that is shown was made."""
 
     def open(self, run: str) -> None:
         """Show the script of this run, and what writes it."""
@@ -49,17 +53,24 @@ class Exporting:
             self._run = None
             self._preview.hide()
 
-    def ended(self, job: Any) -> None:
-        """A fit has just come to its end, and tells so while it still holds the model: "the last fit" is this one now."""
+    def ended(self) -> None:
+        """A job comes to its end, and tells so while it still holds the model. "The last fit" may be another one from now on."""
 
         def work() -> None:
-            while not job.done():
-                time.sleep(0.01)
-            if all(one.done() for one in self._bench.jobs):  # else the end of the next one comes here, too
+            end = time.monotonic() + _SOON
+            while not self._idle():
+                if time.monotonic() > end:
+                    return  # the next one runs already, whose end comes here, too
+                time.sleep(0.02)
+            if _last_fit(self._bench.jobs) != self._shown:
                 self._show()
 
-        if job.kind == "fit" and self._bar().export.value and self._run is None:
-            aside(work, self._failed, "preview")
+        def failed(error: Exception) -> None:
+            if self._idle():  # else another one has just been asked for
+                self._failed(error)
+
+        if self._bar().export.value and self._run is None:
+            aside(work, failed, "preview")
 
     def write(self, path: str) -> None:
         """Into this file."""
@@ -72,12 +83,21 @@ class Exporting:
 
         aside(work, self._failed, "export")
 
+    def _idle(self) -> bool:
+        return all(job.done() for job in self._bench.jobs)
+
     def _show(self) -> None:
-        run = self._run
+        run, shown = self._run, _last_fit(self._bench.jobs)
         text = self._bench.script(run)
         if self._bar().export.value and self._run == run:  # nobody has gone on to something else
             self._notice.drop(_ABOUT)
+            self._shown = shown
             self._preview.show(run or "the last fit", text)
 
     def _failed(self, error: Exception) -> None:
         self._notice.error(error, "Export", _ABOUT)
+
+
+def _last_fit(jobs: Iterable[Any]) -> str | None:
+    fits = [job.id for job in jobs if job.kind == "fit" and job.status in ("finished", "stopped")]
+    return fits[-1] if fits else None

@@ -38,7 +38,7 @@ class Findings:
                 return
             self._looked = event.seconds
         elif isinstance(event, RunStarted):
-            self._looked = 0.0
+            self._looked = -EVERY  # its first updates are looked at by themselves: rules measure from there on
         held, self._held = self._held, []
         for one in joined(held, across_epochs=True):
             self._health.hear(one)

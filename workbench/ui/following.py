@@ -96,6 +96,12 @@ class Following(widgets.VBox):  # type: ignore[misc]
 
     def _listen(self) -> None:
         """Hand on what the job says, from its first event on, until it is over."""
+        try:
+            self._hand_on()
+        finally:
+            self._handed_on.set()
+
+    def _hand_on(self) -> None:
         seen = 0
         while True:
             over = self._job.done()
@@ -104,15 +110,15 @@ class Following(widgets.VBox):  # type: ignore[misc]
                 self.pump.put(event)
             seen += len(events)
             if over:
-                self._handed_on.set()
                 return
             time.sleep(INTERVAL)
 
     def _cell_ends(self) -> None:
         """The pictures of a job that has ended in this cell are in its notebook before it is over."""
-        if self._job.done() and self._handed_on.wait(still.PATIENCE) and self.pump.drain(still.PATIENCE):
-            self.still.settled()
+        if self._job.done():
             self._cells.close()
+            if self._handed_on.wait(5.0) and self.pump.drain():
+                self.still.settled()
 
     def _hear(self, event: Event) -> None:
         self.canvas.draw(event)
@@ -135,9 +141,7 @@ class Following(widgets.VBox):  # type: ignore[misc]
         if event.error is not None:
             last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
             self.notice.say(f"{words.job(self._job.kind)} failed. {last[0]}", "error")
-        self.still.remember(list(self._job.events))
-        if self.still.opened:
-            self.still.fill(lambda error: self.notice.error(error, "The picture of this job"))
+        self.still.over(list(self._job.events), lambda error: self.notice.error(error, "The picture of this job"))
 
     def _follow(self, status: Status | None = None) -> None:
         """The buttons say what can be done now."""

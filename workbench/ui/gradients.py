@@ -39,7 +39,7 @@ class Gradients:
         self._outbox, self.layers = outbox, layers
         self._running = False
         self._resting = False
-        """Paused: no more updates come for now, so that the caption is to say all of them."""
+        """Something else than updates came last (a check, a pause): the next ones may take a while, so all of them are to be said."""
         self._untold = False
         self._view = -1
         """Of the heat map, the view whose rows were told."""
@@ -81,9 +81,9 @@ class Gradients:
         self._running = False
         self._untold = True
 
-    def rests(self, paused: bool) -> None:
-        """Whether updates come."""
-        self._resting = paused
+    def rest(self) -> None:
+        """Something else than updates came."""
+        self._resting = True
         self._untold = True
 
     def settings(self, settings: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Gradients:
         else:
             self.layers.no_ratios()
         self._remember(event, finite, clipped > 0)
-        self._seconds = event.seconds
+        self._seconds, self._resting = event.seconds, False
         self._untold = True
         smooth = np.where(bad, np.nan, _trend(self._smooth, finite))
         return Norms(finite, smooth, bad, np.where(np.isfinite(finite), clipped > 0, np.nan))
@@ -148,7 +148,7 @@ class Gradients:
             return
         self._untold = False
         if not self._running or self._resting or not 0 <= self._seconds - self._captioned < EVERY:
-            self._captioned = self._seconds
+            self._captioned = self._seconds if self._recent else -EVERY
             self._outbox.put("norm", {"caption": self._caption(), "by_norm": self._by_norm, "suggested": self._suggest()})
         total = self._recent.get("grad_norm", np.empty(0))
         last = float(total[-1]) if len(total) else np.nan

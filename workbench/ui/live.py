@@ -35,7 +35,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     _css = traitlets.Unicode().tag(sync=True)
 
     marker = traitlets.Float(1e-3, help="The chosen learning rate; dragging ▲ in the browser sets it.").tag(sync=True)
-    looks = traitlets.Dict(help="Which of the cards' switches are on, by name, where a person has used them.").tag(sync=True)
+    looks = traitlets.Dict(help="How the cards' switches stand, by name, where a person has used them.").tag(sync=True)
     clip = traitlets.Float(0.0, help="The chosen clip value, 0: off; its line can be dragged.").tag(sync=True)
 
     @traitlets.default("_esm")
@@ -54,6 +54,8 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self._picture = Picture()
         self._held: list[StepsDone] = []
         """Updates that are drawn together before the next message: folding costs by the event, and training waits for it."""
+        self._trouble: Exception | None = None
+        """Of an event that could not be drawn."""
         self.wake: Callable[[], None] = self._flush_all
         """Called when there is something to send that no event brought; a pump puts its own here."""
         self.asked: Callable[[Mapping[str, Any]], None] = lambda what: None
@@ -68,8 +70,8 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             if isinstance(event, StepsDone):
                 self._held.append(event)
             else:
-                self._fold()
-                self._picture.draw(event)
+                self._fold(event)
+                self._complain()
 
     def anew(self, events: Iterable[BenchEvent] = ()) -> None:
         """As if nothing but these events had come yet; what lies behind the loss, and what is compared, stays."""
@@ -113,13 +115,23 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             more = self._picture.outbox.waiting
         if packet is not None:
             self.send(packet.content, list(packet.buffers))
+        if not more:
+            self._complain()
         return more
 
-    def _fold(self) -> None:
-        """Draw what was held, flushes that follow one another as one."""
+    def _fold(self, *behind: BenchEvent) -> None:
+        """Draw what was held, flushes that follow one another as one, and what comes behind; one that cannot be drawn stops none."""
         held, self._held = self._held, []
-        for event in joined(held, across_epochs=True):
-            self._picture.draw(event)
+        for event in (*joined(held, across_epochs=True), *behind):
+            try:
+                self._picture.draw(event)
+            except Exception as error:  # noqa: BLE001 - raised when the others are drawn
+                self._trouble = error
+
+    def _complain(self) -> None:
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
 
     def _flush_all(self) -> None:
         while self.flush():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from workbench.events import RunStarted
@@ -16,17 +16,17 @@ LENGTHS = ("max_epochs", "max_steps", "max_time")
 """With another one of these a fit that came to its end has more to do."""
 
 
-def more_to_do(jobs: Iterable[Any], now: Settings, deleted: Collection[str] = ()) -> dict[str, Any] | None:
+def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
     """With which settings the last fit can be continued; None where it cannot, or where one waits or runs.
 
     One that was stopped goes on to its own length. One that came to its end goes on to the length that the controls
-    say, if that is another one. Of one that was deleted, by its id, nothing is left to go on from.
+    say, if that is another one. Of one that was deleted nothing is left to go on from.
     """
     fits = [job for job in jobs if job.kind == "fit"]
     if any(job.status in ("queued", "running", "paused") for job in fits):
         return None
     begun = [job for job in fits if any(isinstance(event, RunStarted) for event in job.events)]
-    if not begun or begun[-1].settings.fast_dev_run or begun[-1].id in deleted:
+    if not begun or begun[-1].settings.fast_dev_run or _gone(begun[-1]):
         return None
     if begun[-1].status == "stopped":
         return {}
@@ -45,6 +45,10 @@ def differences(now: Settings, in_run: Mapping[str, Any]) -> dict[str, Any]:
 def in_words(changes: Mapping[str, Any]) -> str:
     """'lr 3.2e-3, clip off, accumulation 4'."""
     return ", ".join(f"{LIVE[name]} {_value(value)}" for name, value in changes.items())
+
+
+def _gone(job: Any) -> bool:
+    return job.folder is not None and not job.folder.path.is_dir()
 
 
 def _value(value: Any) -> str:

@@ -90,8 +90,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._status: Status | None = None
         self._in_run: dict[str, Any] = {}
         """What holds in the running fit; empty while none runs."""
-        self._deleted: set[str] = set()
-        """Runs that are gone from the folder."""
         self._replayed: dict[int, BenchEvent] = {}
         """Events drawn in `_catch_up` that may come through the pump too."""
         self._on_their_way: dict[int, BenchEvent] = {}
@@ -114,7 +112,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.add_class("wb-panel")
         self.still = still.Still(f"workbench-{self.model_id}")
         self._cells = still.CellEnds(self._cell_ends)
-        self._over: set[str] = set()
+        self._over: set[int] = set()
         """Jobs that were over when the last cell ended."""
         shown(self.form, False)
         self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
@@ -142,7 +140,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._cells.close()
         self._unsubscribe()
         self.history.close()
-        self.pump.drain()
+        if self.pump.drain():
+            self.still.settled()
         self.pump.close()
         for widget in list(tree(self))[1:]:
             widget.close()
@@ -196,7 +195,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _continue(self) -> None:
         with self._lock:  # the second click of two finds a fit that waits
-            more = offers.more_to_do(self._bench.jobs, self._bench.settings, self._deleted)
+            more = offers.more_to_do(self._bench.jobs, self._bench.settings)
             if more is not None:
                 self._ask("Continue", lambda: self._bench.fit(start="continue", **more))
             self._offer_to_go_on()
@@ -269,9 +268,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _draw(self, event: BenchEvent) -> None:
         self.history.hear(event)
-        if self.history.lets_through(event):
-            self.canvas.draw(event)
-        self._react(event)
+        try:
+            if self.history.lets_through(event):
+                self.canvas.draw(event)
+        finally:
+            self._react(event)
 
     def _show_queued(self) -> None:
         """That a job waits, if one still does and none runs. Its start or its end, which takes that away, is to come."""
@@ -299,7 +300,6 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             case RunEnded():
                 self._ended(event)
             case Deleted():
-                self._deleted.add(event.run)
                 self._offer_to_go_on()
             case _:
                 pass  # the canvas has drawn it
@@ -318,19 +318,17 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         if event.error is not None:
             last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
             self.notice.say(f"{words.job(self._kind)} failed. {last[0]}", "error")
-        job = next((job for job in self._bench.jobs if job.id == self._run_id), None)
-        if job is not None:
-            self.still.remember(list(job.events))
-            if self.still.opened:
-                self.still.fill(lambda error: self.notice.error(error, "The picture of this job"))
-            self.exporting.ended(job)
+        jobs = [job for job in self._bench.jobs if job.id == self._run_id]
+        if jobs:  # the last of them: where the newest run was deleted, its id is given again
+            self.still.over(list(jobs[-1].events), lambda error: self.notice.error(error, "The picture of this job"))
+        self.exporting.ended()
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without having started
         self._show_queued()
 
     def _cell_ends(self) -> None:
         """The pictures of the jobs that have ended in this cell are in its notebook before it is over."""
-        over = {job.id for job in self._bench.jobs if job.done()}
-        if over - self._over and self.pump.drain(still.PATIENCE):
+        over = {id(job) for job in self._bench.jobs if job.done()}
+        if over - self._over and self.pump.drain():
             self.still.settled()
         self._over = over
 
@@ -359,7 +357,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._refusals -= names
 
     def _offer_to_go_on(self) -> None:
-        self.run.offer_to_go_on(offers.more_to_do(self._bench.jobs, self._bench.settings, self._deleted) is not None)
+        self.run.offer_to_go_on(offers.more_to_do(self._bench.jobs, self._bench.settings) is not None)
 
     def _offer_change(self) -> None:
         self.run.offer_change(offers.in_words(offers.differences(self._bench.settings, self._in_run)))

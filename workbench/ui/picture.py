@@ -67,6 +67,8 @@ class Picture:
         fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
         if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted):
             self._findings.hear(event)
+        if not isinstance(event, StepsDone):
+            self._gradients.rest()
         match event:
             case RunStarted():
                 self._start(event)
@@ -94,7 +96,6 @@ class Picture:
                 self._search(event)
             case StatusChanged():
                 self._progress.status(event.status)
-                self._gradients.rests(event.status == "paused")
             case RunEnded():
                 self._sizes.run_ended(event)
                 self._progress.end(event)

@@ -20,8 +20,8 @@ from workbench.runs.run import Run
 from workbench.ui.calm import aside
 
 _BESIDE = "display:flex;flex-wrap:wrap;gap:4px 24px;align-items:flex-start"
-PATIENCE = 20.0
-"""Seconds that the end of a cell waits for pictures of jobs that have ended in it."""
+PATIENCE = 15.0
+"""Seconds that the end of a cell waits for pictures of jobs that have ended in it, at most."""
 _ORDER = ("find_batch_size", "find_lr", "fit")
 
 
@@ -36,19 +36,20 @@ class Still:
         self._filled.set()
         self._filling = 0
         self._runs: dict[str, Run] = {}
-        self._drawn: dict[str, bytes] = {}
+        self._drawn: dict[str, tuple[Run, bytes]] = {}
+        self._one = threading.Lock()
+        """Places are filled one after another, so that the last one to do so knows all."""
 
-    def remember(self, events: Sequence[Event]) -> None:
-        """A job is over; its events."""
+    def over(self, events: Sequence[Event], failed: Callable[[Exception], None]) -> None:
+        """A job is over; its events. What is open is brought up to date, on a thread of its own; errors go to `failed`."""
         run = Run.from_events(events)
         with self._lock:
             self._runs[run.kind] = run
-            self._drawn.pop(run.kind, None)
-
-    @property
-    def opened(self) -> bool:
-        """Whether some output waits to be filled."""
-        return self._opened
+            if not self._opened:
+                return
+            self._filling += 1
+            self._filled.clear()
+        aside(self._fill, failed, "still")
 
     def text(self) -> str:
         """The jobs, a line each; empty before the first."""
@@ -75,20 +76,14 @@ class Still:
         self._opened = True
         display(self.bundle(), raw=True, display_id=self._name)
 
-    def fill(self, failed: Callable[[Exception], None]) -> None:
-        """Bring every such place up to date, on a thread of its own; errors go to `failed`."""
-        with self._lock:
-            self._filling += 1
-            self._filled.clear()
-        aside(self._fill, failed, "still")
-
     def settled(self, timeout: float = PATIENCE) -> bool:
         """Wait until all is there that was to be filled."""
         return self._filled.wait(timeout)
 
     def _fill(self) -> None:
         try:
-            update_display(self.bundle(), raw=True, display_id=self._name)
+            with self._one:
+                update_display(self.bundle(), raw=True, display_id=self._name)
         finally:
             with self._lock:
                 self._filling -= 1
@@ -101,12 +96,13 @@ class Still:
         return known
 
     def _png(self, run: Run) -> bytes:
-        drawn = self._drawn.get(run.kind)
-        if drawn is None:
+        of, drawn = self._drawn.get(run.kind, (None, b""))
+        if of is not run:
             figure: Any = run.plot()
             file = io.BytesIO()
             figure.savefig(file, format="png", dpi=100)
-            drawn = self._drawn[run.kind] = file.getvalue()
+            drawn = file.getvalue()
+            self._drawn[run.kind] = run, drawn
         return drawn
 
 

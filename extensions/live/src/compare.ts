@@ -31,10 +31,12 @@ export class Compare {
     private readonly colours: PaletteOf,
   ) {
     const choice = el("span", "wb-choice", "", { role: "group", "aria-label": "Horizontal axis" });
+    this.axis = store.looks("compare axis", 0);
     const buttons = AXES.map((name, i) => {
-      const made = el("button", "wb-tool", name, { type: "button", "aria-pressed": String(i === 0) });
+      const made = el("button", "wb-tool", name, { type: "button", "aria-pressed": String(i === this.axis) });
       made.addEventListener("click", () => {
         this.axis = i;
+        store.keep("compare axis", i);
         buttons.forEach((one, k) => one.setAttribute("aria-pressed", String(k === i)));
         this.remake();
       });

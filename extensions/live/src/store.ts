@@ -59,14 +59,14 @@ export class Store {
     this.model.send({ type: "ask", what, ...args });
   }
 
-  /** Whether a switch is on: as it was left, in this view or another, before the page was loaded again or since. */
-  looks(name: string, otherwise: boolean): boolean {
-    const kept = (this.model.get("looks") as Record<string, boolean> | undefined) ?? {};
+  /** How a switch of the cards stands: as it was left, in this view or another, before the page was loaded again or since. */
+  looks<T>(name: string, otherwise: T): T {
+    const kept = (this.model.get("looks") as Record<string, T> | undefined) ?? {};
     return kept[name] ?? otherwise;
   }
 
-  keep(name: string, on: boolean): void {
-    this.model.set("looks", { ...(this.model.get("looks") as Record<string, boolean>), [name]: on });
+  keep(name: string, how: unknown): void {
+    this.model.set("looks", { ...(this.model.get("looks") as Record<string, unknown>), [name]: how });
     this.model.save_changes();
   }
 

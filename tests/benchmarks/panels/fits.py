@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
@@ -14,6 +11,7 @@ from torch import Tensor
 import workbench as wb
 from tests.benchmarks.panels.inside import Timed, timed
 from tests.benchmarks.step_overhead import an_update, cnn, data
+from workbench.launch.thread import ThreadLauncher
 
 
 def bench(root: str, loss: Any = F.cross_entropy, **settings: Any) -> Any:
@@ -21,33 +19,35 @@ def bench(root: str, loss: Any = F.cross_entropy, **settings: Any) -> Any:
     return wb.Workbench(cnn(), train=data(), loss=loss, root=root, batch_size=64, accelerator="cpu", **settings)
 
 
-beside: dict[str, list[float]] = {"shown": [], "unseen": []}
-"""Of the fits so far, what all threads but the one that trains have used, in percent of a core."""
+beside: dict[str, list[float]] = {}
+"""Of each kind of fits, what all threads but the one that trains have used, in percent of a core."""
+_trained: list[float] = []
+_run_all = ThreadLauncher._run_all
 
 
-def fit(of: Any, steps: int, name: str = "unseen") -> Timed:
+def _run_and_note(self: ThreadLauncher, device: int | None) -> None:
+    _run_all(self, device)
+    _trained.append(time.thread_time())
+
+
+ThreadLauncher._run_all = _run_and_note  # type: ignore[method-assign]
+
+
+def fit(of: Any, steps: int, kind: str = "") -> Timed:
     """One fit, to its end; the time of an update is that of the steady state."""
     ended: list[Any] = []
-    trained = [0.0]
 
     def work() -> None:
         job = of.fit(max_steps=steps)
-        while not job.ended.wait(0.05):
-            trained[0] = _training_thread() or trained[0]
+        job.ended.wait()
         ended.append(job)
 
+    before = len(_trained)
     _, used, span = timed(work, steps)
-    beside[name].append(100 * (used * steps - trained[0]) / (span[1] - span[0]))
+    while len(_trained) == before:
+        time.sleep(0.01)
+    beside.setdefault(kind, []).append(100 * (used * steps - _trained[-1]) / (span[1] - span[0]))
     return an_update(ended[0], steps), used, span
-
-
-def _training_thread() -> float | None:
-    """Processor seconds that it has used."""
-    for thread in threading.enumerate():
-        if thread.name == "workbench-runner":
-            with suppress(OSError):
-                return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
-    return None
 
 
 noted: list[float] = []

@@ -24,9 +24,10 @@ CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 
 
 class Watch:
-    """Twice a second what the browser's pages have used of the processor; `share` says it of any time since."""
+    """Five times a second what the browser's pages, those that are open now, use of the processor; `share` says it of any time since."""
 
     def __init__(self) -> None:
+        self._pages = renderers()
         self._seen: list[tuple[float, float]] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -50,8 +51,8 @@ class Watch:
         return before[1] + (after[1] - before[1]) * (when - before[0]) / (after[0] - before[0])
 
     def _run(self) -> None:
-        while not self._over.wait(0.5):
-            self._seen.append((time.time(), sum(map(_used, renderers()))))
+        while not self._over.wait(0.2):
+            self._seen.append((time.time(), sum(map(_used, self._pages))))
 
 
 def renderers() -> list[psutil.Process]:
