@@ -77,6 +77,8 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     card.locator("summary").press("Enter")
     expect(card.locator(".wb-rules tr")).to_have_count(5)
 
+    assert lab.violations(".wb-panel") == []
+
     # Which of them lies under the mouse is said.
     over = card.locator(".u-over").bounding_box()
     assert over is not None

@@ -77,8 +77,8 @@ class Header(widgets.Box):  # type: ignore[misc]
         self.use_batch_size, self.use_lr = Found(finding.use), Found(finding.use)
         self.keep = widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto")).add_class("wb-keep")
         self.optimizer = widgets.Dropdown(
-            options=[(f"of optimizer {i}", i) for i in range(optimizers)], layout=widgets.Layout(width="auto"),
-            tooltip="The optimizer that Find sweeps, and whose curve is shown",
+            options=[(str(i), i) for i in range(optimizers)], description="of optimizer", layout=widgets.Layout(width="auto"),
+            style={"description_width": "auto"}, tooltip="The optimizer that Find sweeps, and whose curve is shown",
         )  # fmt: skip
         shown(self.optimizer, optimizers > 1)
         self.find_batch_size = _button("Find", "Try batch sizes for speed and memory", lambda: finding.batch_size(self.keep.value))
