@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +111,28 @@ def test_the_script_is_what_export_writes(tmp_path: Path) -> None:
 
 def test_jobs_wait_while_a_script_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It opens a session on the model; jobs of another bench have the process's random states."""
-    bench = a_bench(tmp_path)
+    bench, jobs = a_bench(tmp_path), []
     bench.fit().result()
-    monkeypatch.setattr(thread, "PATIENCE", 0.05)
-    with thread.alone():
-        with pytest.raises(RuntimeError, match="a job of another bench runs"):
-            bench.script()
-        job = bench.fit()
-        assert not job.wait(0.3)
-        assert job.status == "queued"
-    assert job.wait(20)
-    assert "class" in bench.script()
+
+    def slow(*of: Any) -> str:
+        jobs.append(bench.fit())
+        assert not jobs[0].wait(0.3)
+        assert jobs[0].status == "queued"
+        with thread.alone():  # the same thread goes through
+            return "# the script"
+
+    monkeypatch.setattr("workbench.export.script.script", slow)
+    assert bench.script() == "# the script"
+    assert jobs[0].wait(20)
+    with monkeypatch.context() as changed:
+        changed.setattr(thread, "PATIENCE", 0.05)
+        other = a_bench(tmp_path / "other")
+        going = other.fit(max_epochs=100_000)
+        try:
+            while going.status != "running":
+                time.sleep(0.01)
+            with pytest.raises(RuntimeError, match="a job of another bench runs"):
+                bench.script()
+        finally:
+            going.stop()
+            going.wait()

@@ -295,17 +295,20 @@ class Workbench:
         """
         from workbench.export.script import export
 
+        self._check_idle()
+        chosen = run_to_export(run, self.root, self.jobs)
+        self._listeners.tell(Called(line("export", {} if run is None else {"run": chosen.id}, str(path))))
         with self._idle():
-            chosen = run_to_export(run, self.root, self.jobs)
-            self._listeners.tell(Called(line("export", {} if run is None else {"run": chosen.id}, str(path))))
             return export(Path(path), chosen, self._site, self._task)
 
     def script(self, run: Run | str | None = None, path: str | Path = "train.py") -> str:
         """The text that `export` would write into `path`; nothing is written. It errs as `export` does."""
         from workbench.export.script import script
 
+        self._check_idle()
+        chosen = run_to_export(run, self.root, self.jobs)
         with self._idle():
-            return script(Path(path), run_to_export(run, self.root, self.jobs), self._site, self._task)
+            return script(Path(path), chosen, self._site, self._task)
 
     def compare(self, *runs: Run | str) -> Comparison:
         """Two to five fits side by side: `bench.compare("0011-fit", "0012-fit").plot()`.
@@ -389,7 +392,6 @@ class Workbench:
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
         """Inside, no job begins: a script needs a session on the model, to see what the run was of."""
-        self._check_idle()
         with alone():
             self._check_idle()
             yield

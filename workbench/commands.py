@@ -99,7 +99,7 @@ class Mailbox:
     def put(self, command: Command) -> None:
         with self._arrived:
             if isinstance(command, Validate) and self.has(Validate):
-                return  # before the same update twice would be once too often
+                return  # one that waits will do
             self._commands.append(command)
             self._arrived.notify_all()
 

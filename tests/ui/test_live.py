@@ -118,12 +118,17 @@ def test_what_comes_between_two_messages_is_drawn_as_if_each_had_its_own() -> No
 def test_one_that_cannot_be_drawn_takes_no_other_with_it() -> None:
     screen = Screen()
     screen.draw(started(), flush(0, 50))
-    screen.draw(replace(flush(60, 5), columns={"loss": b"abc", "lr": pack([1] * 5)}), flush(70, 5))
+    screen.draw(flush(50, 5))
+    screen.draw(replace(flush(55, 5), columns={**flush(55, 5).columns, "loss": b"abc"}), flush(60, 5))
     with pytest.raises(ValueError, match="buffer size"):
-        screen.draw(RunEnded("finished", 75, 1.0))
+        screen.draw(RunEnded("finished", 65, 1.0))
     screen.settle()
     state = screen.mirrors[0].state
-    assert (state["progress"]["status"], state["progress"]["done"]) == ("finished", 75)
+    assert (state["progress"]["status"], state["progress"]["done"]) == ("finished", 65)
+    loss = screen.mirrors[0].rows("fit")[:, 0]
+    assert np.isfinite(loss[:55]).all()
+    assert np.isnan(loss[55:60]).all()
+    assert np.isfinite(loss[60:65]).all()
 
 
 def test_a_view_that_missed_a_message_asks_and_then_has_all() -> None:

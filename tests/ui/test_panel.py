@@ -356,7 +356,13 @@ def test_export_writes_where_it_is_told(panel: Panel, bench: FakeBench) -> None:
 
 
 def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench: FakeBench) -> None:
-    bench.script = lambda run=None: f"# {len(bench.jobs)} fits\n"  # type: ignore[method-assign]
+
+    def script(run: str | None = None) -> str:
+        if not all(job.done() for job in bench.jobs):
+            raise RuntimeError("a job runs or waits")
+        return f"# {len(bench.jobs)} fits\n"
+
+    bench.script = script  # type: ignore[method-assign]
     shown = panel.canvas._picture.outbox._values
     panel.run.fit.click()
     bench.jobs[0].wait(10)
@@ -364,10 +370,12 @@ def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench:
     until(lambda: shown.get("script.0") == "# 1 fits\n")
     panel.run.fit.click()
     until(lambda: shown["script.0"] == "# 2 fits\n")
-    # A search behind the fit ends as well; a script is not made while anything runs or waits.
-    bench.fit()
-    bench.find_lr()
+    # With a search behind the fit, or before it: when both are over.
+    with bench._one:
+        bench.fit()
+        bench.find_lr()
     until(lambda: shown["script.0"] == "# 4 fits\n")
+    assert panel.notice.lines == []
     panel.run.export.value = False
     until(lambda: shown["script"] is None)
 

@@ -41,18 +41,26 @@ def _end_all() -> None:
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
 _turn = threading.Lock()
 PATIENCE = 5.0
-"""Seconds that `alone` waits: a job that has just ended puts its things away."""
+"""Seconds that `alone` waits for a job: one that has just ended puts its things away."""
+_looking = threading.RLock()
+_depth = 0
+"""How often the thread that has `_looking` has entered `alone`."""
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Inside, jobs wait for their turn. RuntimeError where one of another bench has it."""
-    if not _turn.acquire(timeout=PATIENCE):
-        raise RuntimeError("a job of another bench runs, and random states are the whole process's: ask again when it is over.")
-    try:
-        yield
-    finally:
-        _turn.release()
+    """Inside, jobs wait for their turn, and so do other threads that want this. RuntimeError where a job of another bench has it."""
+    global _depth
+    with _looking:
+        if _depth == 0 and not _turn.acquire(timeout=PATIENCE):
+            raise RuntimeError("a job of another bench runs, and random states are the whole process's: ask again when it is over.")
+        _depth += 1
+        try:
+            yield
+        finally:
+            _depth -= 1
+            if _depth == 0:
+                _turn.release()
 
 
 class ThreadLauncher:

@@ -77,7 +77,13 @@ def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:
     return (
         (across_epochs or last.epoch == event.epoch) and last.every == event.every and event.step == last.step + last.every * last.rows
         and last.rows > 0 and last.columns.keys() == event.columns.keys() and last.prog_bar == event.prog_bar
+        and _sound(last) and _sound(event)
     )  # fmt: skip
+
+
+def _sound(event: StepsDone) -> bool:
+    """Whether each column has a number for each row, or several: joined to others, one that has not would break theirs."""
+    return event.rows > 0 and all(len(data) % (4 * event.rows) == 0 for data in event.columns.values())
 
 
 def _one(held: list[StepsDone], rows: int) -> StepsDone:

@@ -14,7 +14,7 @@ from workbench.ui.runbar import RunBar
 _ABOUT = "export"
 """What notices of the script are filed under."""
 _SOON = 2.0
-"""Seconds in which a job that has told its end is over."""
+"""Seconds in which a job that was stopped before its turn is over."""
 
 
 class Bench(Protocol):
@@ -35,7 +35,7 @@ class Exporting:
         self._preview = Preview(put)
         self._run: str | None = None
         """The run whose script is asked for; None: the last fit."""
-        self._shown: str | None = None
+        self._shown: Any = None
         """The last fit when the script that is shown was made."""
 
     def open(self, run: str) -> None:
@@ -53,20 +53,23 @@ class Exporting:
             self._run = None
             self._preview.hide()
 
-    def ended(self) -> None:
-        """A job comes to its end, and tells so while it still holds the model. "The last fit" may be another one from now on."""
+    def ended(self, job: Any) -> None:
+        """A job comes to its end, and tells so while it still holds the model. "The last fit" may be another one from now on.
+
+        job: None of one that was stopped before its turn.
+        """
 
         def work() -> None:
             end = time.monotonic() + _SOON
-            while not self._idle():
-                if time.monotonic() > end:
-                    return  # the next one runs already, whose end comes here, too
+            while not (self._idle() if job is None else job.done()) and (job is not None or time.monotonic() < end):
                 time.sleep(0.02)
-            if _last_fit(self._bench.jobs) != self._shown:
+            # Where another one goes on or waits, its end comes here, too.
+            if self._idle() and _last_fit(self._bench.jobs) is not self._shown:
                 self._show()
 
         def failed(error: Exception) -> None:
             if self._idle():  # else another one has just been asked for
+                self._preview.hide()
                 self._failed(error)
 
         if self._bar().export.value and self._run is None:
@@ -98,6 +101,7 @@ class Exporting:
         self._notice.error(error, "Export", _ABOUT)
 
 
-def _last_fit(jobs: Iterable[Any]) -> str | None:
-    fits = [job.id for job in jobs if job.kind == "fit" and job.status in ("finished", "stopped")]
+def _last_fit(jobs: Iterable[Any]) -> Any:
+    """The job itself: ids of deleted runs are given again."""
+    fits = [job for job in jobs if job.kind == "fit" and job.status in ("finished", "stopped")]
     return fits[-1] if fits else None

@@ -115,13 +115,16 @@ class Following(widgets.VBox):  # type: ignore[misc]
 
     def _cell_ends(self) -> None:
         """The pictures of a job that has ended in this cell are in its notebook before it is over."""
-        if self._job.done():
+        if self._job.done() and self._handed_on.wait(5.0) and self.pump.drain() and self.still.settled():
             self._cells.close()
-            if self._handed_on.wait(5.0) and self.pump.drain():
-                self.still.settled()
 
     def _hear(self, event: Event) -> None:
-        self.canvas.draw(event)
+        try:
+            self.canvas.draw(event)
+        finally:
+            self._react(event)
+
+    def _react(self, event: Event) -> None:
         match event:
             case RunStarted():
                 self._in_run = {name: event.settings.get(name) for name in _CHANGED}

@@ -245,7 +245,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             for job in _to_be_seen(self._bench.jobs):
                 events = list(job.events)
                 for event in events:
-                    self._hear(event)
+                    try:
+                        self._hear(event)
+                    except Exception as error:  # noqa: BLE001 - shown; the others are drawn
+                        self.notice.error(error)
                 self._replayed |= {id(event): event for event in events}
                 if not job.done():
                     self._on_their_way |= {id(event): event for event in events[-3:]}
@@ -319,18 +322,18 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
             self.notice.say(f"{words.job(self._kind)} failed. {last[0]}", "error")
         jobs = [job for job in self._bench.jobs if job.id == self._run_id]
-        if jobs:  # the last of them: where the newest run was deleted, its id is given again
-            self.still.over(list(jobs[-1].events), lambda error: self.notice.error(error, "The picture of this job"))
-        self.exporting.ended()
+        job = jobs[-1] if jobs else None  # the last of them: where the newest run was deleted, its id is given again
+        if job is not None:
+            self.still.over(list(job.events), lambda error: self.notice.error(error, "The picture of this job"))
+        self.exporting.ended(job)
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without having started
         self._show_queued()
 
     def _cell_ends(self) -> None:
         """The pictures of the jobs that have ended in this cell are in its notebook before it is over."""
         over = {id(job) for job in self._bench.jobs if job.done()}
-        if over - self._over and self.pump.drain():
-            self.still.settled()
-        self._over = over
+        if not over - self._over or (self.pump.drain() and self.still.settled()):
+            self._over = over
 
     def _follow(self, status: Status) -> None:
         self._status = status

@@ -65,8 +65,6 @@ class Picture:
 
     def draw(self, event: BenchEvent) -> None:
         fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
-        if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted):
-            self._findings.hear(event)
         if not isinstance(event, StepsDone):
             self._gradients.rest()
         match event:
@@ -107,6 +105,8 @@ class Picture:
                 self._gradients.settings(event.settings)
             case Message() | Shown() | Compared() | Deleted():
                 pass  # the panel's own: its notices, and the past
+        if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted):
+            self._findings.hear(event)
 
     def clear(self) -> None:
         """As if nothing had run yet, for another run's events."""

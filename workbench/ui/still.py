@@ -38,7 +38,7 @@ class Still:
         self._runs: dict[str, Run] = {}
         self._drawn: dict[str, tuple[Run, bytes]] = {}
         self._one = threading.Lock()
-        """Places are filled one after another, so that the last one to do so knows all."""
+        """Places are made and filled one after another, so that the last one to do so knows all."""
 
     def over(self, events: Sequence[Event], failed: Callable[[Exception], None]) -> None:
         """A job is over; its events. What is open is brought up to date, on a thread of its own; errors go to `failed`."""
@@ -73,8 +73,9 @@ class Still:
 
     def open(self) -> None:
         """Make the place in the output of the cell that runs now."""
-        self._opened = True
-        display(self.bundle(), raw=True, display_id=self._name)
+        with self._one:
+            self._opened = True
+            display(self.bundle(), raw=True, display_id=self._name)
 
     def settled(self, timeout: float = PATIENCE) -> bool:
         """Wait until all is there that was to be filled."""
