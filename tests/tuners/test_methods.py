@@ -246,7 +246,7 @@ def test_averaged_weights_have_their_place_in_a_trial(tmp_path):
             return False
 
     # 69 MB of weights: a copy of them, gradients, and what else there is; the average is as much again.
-    enough = next(memory for memory in range(150, 1500, 50) if passes(memory))
+    enough = next(memory for memory in range(150, 1500, 10) if passes(memory))
     assert not passes(enough, weight_averaging="ema")
     assert passes(enough + 150, weight_averaging="ema")
 
