@@ -18,6 +18,8 @@ export class Norm {
   private readonly advice = el("span", "wb-advice");
   private readonly use = el("button", "wb-tool", "", { type: "button" });
   private readonly handle: Handle;
+  /** What the button says, which is what a click takes: a newer one may have come that is not drawn yet. */
+  private offered?: number;
   private readonly close: () => void;
 
   constructor(
@@ -34,8 +36,7 @@ export class Norm {
     ]);
     this.advice.append(el("span", "", "suggested clip value"), this.use);
     this.use.addEventListener("click", () => {
-      const { suggested } = store.state.norm ?? {};
-      if (suggested) store.request("use_clip", { value: suggested });
+      if (this.offered) store.request("use_clip", { value: this.offered });
     });
     this.card.body.after(this.picks.root);
     this.card.foot.append(this.advice);
@@ -78,6 +79,7 @@ export class Norm {
     const some = suggested != null && rate(suggested) !== rate(chosen);
     this.advice.hidden = !some;
     if (!some) return;
+    this.offered = suggested;
     say(this.use, `Use ${rate(suggested)}`);
     this.use.title = `Nine of ten of the last norms lie below ${rate(suggested)}: clipping there cuts the tail and leaves the rest alone`;
   }
