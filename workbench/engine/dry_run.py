@@ -16,6 +16,7 @@ from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.engine.validate import validate
+from workbench.engine.whereabouts import brought_back
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, sample_count
@@ -45,7 +46,7 @@ def dry_run(task: Task, settings: Settings) -> int:
             f"take batch_size={samples} or less."
         )
     calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
-    with opened(task, calm) as session, session.scratch():
+    with brought_back(task), opened(task, calm) as session, session.scratch():
         session.train_mode()
         count = min(SAMPLES, settings.batch_size)  # samples of different lengths may only do one by one
         batch = _peek(task.train, count)

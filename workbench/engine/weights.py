@@ -52,7 +52,7 @@ class Weights:
         parts = parts_of(task)
         copies: dict[Tensor, Tensor] = {}  # tied weights are copied once
         values = []
-        for slot, tensor in _slots(parts):
+        for slot, tensor in slots_of(parts):
             if tensor not in copies:  # of one in shards, this rank's piece
                 copies[tensor] = local(tensor).detach().to("cpu", copy=True)
             values.append((slot, copies[tensor]))
@@ -73,7 +73,7 @@ class Weights:
                     overwrite(piece, value)
                 else:  # forward() put another tensor in its place
                     getattr(part, kind)[name] = value.clone() if there is None else value.to(there.device, copy=True)
-        for (part, kind, name), _ in list(_slots(parts_of(task))):
+        for (part, kind, name), _ in list(slots_of(parts_of(task))):
             if kind == "_buffers" and (id(part), kind, name) not in known:
                 del part._buffers[name]
         for part, names in self.names:
@@ -209,7 +209,8 @@ def expanded(tensor: Tensor) -> list[int]:
     return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
 
 
-def _slots(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
+def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
+    """Where each parameter and buffer is kept; one that is kept twice comes twice."""
     for part in parts:
         for kind in ("_parameters", "_buffers"):
             for name, tensor in getattr(part, kind).items():

@@ -15,6 +15,7 @@ from workbench._version import __version__
 from workbench.engine.checkpoint import read_state
 from workbench.engine.opening import opened
 from workbench.engine.session import Session
+from workbench.engine.whereabouts import brought_back
 from workbench.events import Changed, Logged, Message, Resumed, RunStarted, StepsDone, Validated
 from workbench.export.capture import CallSite
 from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED, SET
@@ -208,6 +209,7 @@ def _check_task(task: Task) -> None:
 def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
     """A session like the run's, in which the user's objects are as they were in it; nothing is trained."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(brought_back(task))
         try:
             session = stack.enter_context(opened(task, settings.replace(compile=False)))
         except Exception as error:
