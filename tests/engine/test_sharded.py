@@ -104,6 +104,12 @@ def test_what_cannot_be_is_refused_on_all_ranks(make: Any, settings: dict[str, A
         sharded(make, {"train": labelled(40).tensors}, {**PLAIN, **settings}, FSDP_AUTO_WRAP_POLICY="NO_WRAP")
 
 
+def test_a_torch_that_lets_ranks_wait_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsdp, "_UNUSED", "set_what_is_not_there_yet")
+    with pytest.raises(TaskError, match=r"need torch 2\.13 or later \(this is"):
+        fsdp.apply(supervised(plain_net()), torch.device("cpu"), 1, 1)
+
+
 def test_a_checkpoint_goes_on_on_the_same_ranks_to_the_bit_and_on_other_numbers(tmp_path: Path) -> None:
     def task() -> Any:
         return supervised(noisy_net(), val=labelled(19, seed=2), optimizer=torch.optim.AdamW)

@@ -26,6 +26,9 @@ _PER_MACHINE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _KEEPS = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
 """Strategies of version 1: one copy of the weights on each machine; weights stay whole from the forward to the backward."""
 
+_UNUSED = "set_reduce_scatter_unused_params"
+"""What `fully_shard` can do since torch 2.13; 2.11 does not have it."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -67,8 +70,13 @@ class Applied:
 def apply(task: Task, device: torch.device, world: int, local_world: int) -> Applied:
     """Put a task's weights into shards, which all ranks have alike. Inner units first; the root has what they leave."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 
+    if not hasattr(FSDPModule, _UNUSED):
+        raise TaskError(
+            f"weights in shards need torch 2.13 or later (this is {torch.__version__}), where ranks whose batches do not use the "
+            "same layers do not wait for one another for ever: update torch, or take a data-parallel config."
+        )
     options = Options.of_environment()
     hybrid = options.per_machine and world > local_world
     shape, names = ((world // local_world, local_world), ("machines", "shards")) if hybrid else ((world,), ("shards",))
@@ -93,7 +101,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> App
             fully_shard(unit, reshard_after_forward=options.reshard, **arguments)
         fully_shard(root, **arguments)
         # A layer that one rank's data have no use for must not keep the others waiting, or mix up what they send.
-        root.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
+        getattr(root, _UNUSED)(True)
     except (ValueError, AssertionError, NotImplementedError) as error:
         raise TaskError(f"the model cannot be put into shards: torch says: {error}") from error
     renewed = {parameter: slots[name] for slots, name, parameter in before if slots[name] is not parameter}

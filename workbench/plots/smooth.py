@@ -46,7 +46,10 @@ class Smoother:
 
     def add(self, values: Floats64) -> Floats64:
         """The mean after each of `values`, shape (rows,); what is not finite leaves it as it is."""
-        known = np.flatnonzero(np.isfinite(values))
+        finite = np.isfinite(values)
+        if finite.all() and 0 < len(values) <= _AT_ONCE:  # nearly always, and ten times a second
+            return self._fold(values)
+        known = np.flatnonzero(finite)
         means = np.empty(len(known) + 1)
         means[0] = self._mean
         for start in range(0, len(known), _AT_ONCE):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import ipywidgets as widgets
 
@@ -18,6 +20,23 @@ def reachable(root: widgets.Widget) -> None:
         comm = getattr(widget, "comm", None)
         if comm is not None and hasattr(comm, "_reply_subshell_for"):
             comm._reply_subshell_for = lambda data, default: default
+
+
+def heard_whole(root: widgets.Widget, lock: AbstractContextManager[Any]) -> None:
+    """What a front end says of these widgets is taken in under this lock, from their new values to all that follows.
+
+    ipywidgets tells of new values behind the last of them: one that another thread wrote until then would be told instead.
+    """
+    for widget in tree(root):
+        widget.set_state = _under(lock, widget.set_state)
+
+
+def _under(lock: AbstractContextManager[Any], call: Callable[..., None]) -> Callable[..., None]:
+    def locked(*args: Any, **kwargs: Any) -> None:
+        with lock:
+            call(*args, **kwargs)
+
+    return locked
 
 
 def tree(root: widgets.Widget) -> Iterator[widgets.Widget]:

@@ -59,33 +59,43 @@ class Sent:
 class Group:
     """Columns that merge by one rule, one row a bucket. NaN means no value and never wins."""
 
-    def __init__(self, how: Merge, width: int, cap: int, kind: type[np.floating[Any]] = np.float64) -> None:
+    def __init__(self, how: Merge, table: Numbers) -> None:
+        """table: where they lie, of shape (buckets, columns)."""
         self._how: Merge = how
-        self._table: Numbers = np.full((cap, width), np.nan, kind)
-        self._weight: Table = np.zeros((cap, width)) if how == "mean" else np.zeros((0, width))
+        self._table = table
+        self._weight: Table = np.zeros(table.shape if how == "mean" else (0, table.shape[1]))
 
-    def add(self, index: NDArray[np.int64], values: Numbers) -> None:
-        """Values of the buckets `index`, which never falls."""
+    def add(self, index: NDArray[np.int64], starts: NDArray[np.intp], values: Numbers) -> None:
+        """Values of the buckets `index`, which never falls; `starts` are the rows where another bucket begins."""
+        buckets = index[starts]
         if self._how == "mean":
-            self._add_mean(index, values)
+            self._add_mean(buckets, starts, values)
         elif self._how == "last":
-            for column in range(values.shape[1]):
-                there = ~np.isnan(values[:, column])
-                self._table[index[there], column] = values[there, column]
+            self._add_last(index, values)
         else:
             wins = np.fmin if self._how == "min" else np.fmax
-            starts = np.flatnonzero(np.diff(index, prepend=-1))
-            buckets = index[starts]
-            self._table[buckets] = wins(self._table[buckets], wins.reduceat(values, starts, axis=0))
+            first = values if len(starts) == len(values) else wins.reduceat(values, starts, axis=0)
+            self._table[buckets] = wins(self._table[buckets], first)
 
-    def _add_mean(self, index: NDArray[np.int64], values: Numbers) -> None:
-        here = slice(int(index[0]), int(index[-1]) + 1)
+    def _add_mean(self, buckets: NDArray[np.int64], starts: NDArray[np.intp], values: Numbers) -> None:
         there = np.isfinite(values)
-        weight = self._weight[here]
-        known = np.where(weight > 0, self._table[here], 0.0) * weight
-        np.add.at(known, index - here.start, np.where(there, values, 0.0))
-        np.add.at(weight, index - here.start, there.astype(np.float64))
-        self._table[here] = np.where(weight > 0, known / np.maximum(weight, 1.0), np.nan)
+        before = self._weight[buckets]
+        weight = before + np.add.reduceat(there, starts, axis=0, dtype=np.float64)
+        known = np.where(before > 0, self._table[buckets], 0.0) * before
+        total = known + np.add.reduceat(np.where(there, values, 0.0), starts, axis=0)
+        self._weight[buckets] = weight
+        self._table[buckets] = np.where(weight > 0, total / np.maximum(weight, 1.0), np.nan)
+
+    def _add_last(self, index: NDArray[np.int64], values: Numbers) -> None:
+        missing = np.isnan(values)
+        if not missing.any():
+            ends = _ends(index)
+            self._table[index[ends]] = values[ends]
+            return
+        for column in range(values.shape[1]):
+            there = np.flatnonzero(~missing[:, column])
+            ends = there[_ends(index[there])]
+            self._table[index[ends], column] = values[ends, column]
 
     def halve(self) -> None:
         """Each two neighbours become one bucket."""
@@ -105,8 +115,18 @@ class Group:
         self._table[: len(merged)] = merged
         self._table[len(merged) :] = np.nan
 
-    def rows(self, start: int, stop: int) -> Numbers:
-        return self._table[start:stop]
+
+def _starts(index: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The rows where another bucket begins."""
+    new = np.empty(len(index), bool)
+    new[0] = True
+    np.not_equal(index[1:], index[:-1], out=new[1:])
+    return np.flatnonzero(new)
+
+
+def _ends(index: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The rows behind which another bucket begins, and the last, without which one would be set twice: numpy promises no order."""
+    return np.flatnonzero(np.append(index[1:] != index[:-1], True)) if len(index) else np.zeros(0, np.intp)
 
 
 class Buckets(Sent):
@@ -122,7 +142,11 @@ class Buckets(Sent):
         self._clear()
 
     def _clear(self) -> None:
-        self._groups = [Group(how, width, self._cap, self._kind) for how, width in self._spec]
+        ends = np.cumsum([width for _, width in self._spec])
+        self._table: Numbers = np.full((self._cap, int(ends[-1])), np.nan, self._kind)
+        self._groups = [
+            Group(how, self._table[:, end - width : end]) for (how, width), end in zip(self._spec, ends.tolist(), strict=True)
+        ]
         self._origin: int | None = None
         self._width = 1
         self._length = 0
@@ -142,8 +166,9 @@ class Buckets(Sent):
         while (int(steps[-1]) - self._origin) // self._width >= self._cap:
             self._halve()
         index = np.maximum(steps - self._origin, 0) // self._width
+        starts = _starts(index)
         for group, part in zip(self._groups, values, strict=True):
-            group.add(index, part)
+            group.add(index, starts, part)
         self._length = max(self._length, int(index[-1]) + 1)
         self.touch(int(index[0]))
 
@@ -156,17 +181,15 @@ class Buckets(Sent):
 
     @property
     def columns(self) -> int:
-        return sum(width for _, width in self._spec)
+        return int(self._table.shape[1])
 
     @property
     def length(self) -> int:
         return self._length
 
     def rows(self, start: int, stop: int) -> Floats:
-        parts = [group.rows(start, stop) for group in self._groups]
-        whole = parts[0] if len(parts) == 1 else np.hstack(parts)
-        merged: Floats = whole.astype("<f4", copy=False)
-        return merged
+        part: Floats = self._table[start:stop].astype("<f4", copy=False)
+        return part
 
     def head(self) -> dict[str, Any]:
         return {"origin": self._origin or 0, "width": self._width}

@@ -20,14 +20,19 @@ _HUGE = 10**12
 
 @dataclass(frozen=True)
 class Control:
-    """A widget for setting `name`. `read` and `write` speak in the setting's own values."""
+    """A widget for setting `name`. `means`, `read` and `write` speak in the setting's own values."""
 
     name: str
     widget: widgets.Widget
-    read: Callable[[], Any]
+    means: Callable[[Any], Any]
+    """The setting's value, of a value that the widget has or had."""
     write: Callable[[Any], None]
     text: bool = False
     """Whether it is a line of text, which may say what is no value."""
+
+    def read(self) -> Any:
+        """What it shows now."""
+        return self.means(self.widget.value)
 
     def refused(self) -> bool:
         """Whether what it says is no value of the setting."""
@@ -100,13 +105,13 @@ def _common(name: str) -> dict[str, Any]:
 
 def _checkbox(name: str) -> Control:
     box = widgets.Checkbox(**{**_common(name), "style": {"description_width": "0"}}, indent=False)
-    return Control(name, box, lambda: box.value, lambda value: setattr(box, "value", bool(value)))
+    return Control(name, box, lambda shown: shown, lambda value: setattr(box, "value", bool(value)))
 
 
 def _choice(name: str, options: dict[str, Any]) -> Control:
     box = widgets.Dropdown(options=list(options), **_common(name))
     words = {value: word for word, value in options.items()}  # None as a value would mean that nothing is chosen
-    return Control(name, box, lambda: options[box.value], lambda value: setattr(box, "value", words[value]))
+    return Control(name, box, lambda word: options[word], lambda value: setattr(box, "value", words[value]))
 
 
 def _number(name: str, s: Shape) -> Control:
@@ -120,10 +125,10 @@ def _number(name: str, s: Shape) -> Control:
         box = widgets.BoundedFloatText(min=low, max=high, step=None, **_common(name))
     off = s.optional
 
-    def read() -> Any:
-        return None if off and box.value == 0 else box.value
+    def means(number: Any) -> Any:
+        return None if off and number == 0 else number
 
-    return Control(name, box, read, lambda value: setattr(box, "value", 0 if value is None else value))
+    return Control(name, box, means, lambda value: setattr(box, "value", 0 if value is None else value))
 
 
 def _written(name: str) -> Control:
@@ -134,12 +139,12 @@ def _written(name: str) -> Control:
     def write(value: Any) -> None:
         box.value = "" if terse.same(value, default) else terse.typed(name, value)
 
-    def read() -> Any:
-        value = written.read(name, box.value, bool in shape(name).types)
+    def means(line: Any) -> Any:
+        value = written.read(name, line, bool in shape(name).types)
         settled = written.settled(name, value)
         return value if settled is None else settled[0]
 
-    return Control(name, box, read, write, text=True)
+    return Control(name, box, means, write, text=True)
 
 
 def _flatten(annotation: Any) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -11,8 +12,8 @@ from workbench.ui.notice import Notice
 from workbench.ui.preview import Preview
 from workbench.ui.runbar import RunBar
 
-_ABOUT = "export"
-"""What notices of the script are filed under."""
+_ABOUT, _WRITTEN = "export", "written"
+"""What notices are filed under: that there is no script, and where one was written, which a preview does not take away."""
 _SOON = 2.0
 """Seconds in which a job that was stopped before its turn is over."""
 
@@ -37,6 +38,8 @@ class Exporting:
         """The run whose script is asked for; None: the last fit."""
         self._shown: Any = None
         """The last fit when the script that is shown was made."""
+        self._making, self._placing = threading.Lock(), threading.Lock()
+        """Scripts are made one after another, so that the newest is the last to be shown; and none where it was just put away."""
 
     def open(self, run: str) -> None:
         """Show the script of this run, and what writes it."""
@@ -51,7 +54,7 @@ class Exporting:
             aside(self._show, self._failed, "preview")
         else:
             self._run = None
-            self._preview.hide()
+            self._hide()
 
     def ended(self, job: Any) -> None:
         """A job comes to its end, and tells so while it still holds the model. "The last fit" may be another one from now on.
@@ -69,7 +72,7 @@ class Exporting:
 
         def failed(error: Exception) -> None:
             if self._idle():  # else another one has just been asked for
-                self._preview.hide()
+                self._hide()
                 self._failed(error)
 
         if self._bar().export.value and self._run is None:
@@ -81,8 +84,9 @@ class Exporting:
 
         def work() -> None:
             self._bench.export(path, run)
-            self._notice.drop(_ABOUT)
-            self._notice.say(f"Written: {path}", about=_ABOUT)
+            for about in (_ABOUT, _WRITTEN):
+                self._notice.drop(about)
+            self._notice.say(f"Written: {path}", about=_WRITTEN)
 
         aside(work, self._failed, "export")
 
@@ -90,12 +94,18 @@ class Exporting:
         return all(job.done() for job in self._bench.jobs)
 
     def _show(self) -> None:
-        run, shown = self._run, _last_fit(self._bench.jobs)
-        text = self._bench.script(run)
-        if self._bar().export.value and self._run == run:  # nobody has gone on to something else
-            self._notice.drop(_ABOUT)
-            self._shown = shown
-            self._preview.show(run or "the last fit", text)
+        with self._making:
+            run, shown = self._run, _last_fit(self._bench.jobs)
+            text = self._bench.script(run)
+            with self._placing:
+                if self._bar().export.value and self._run == run:  # nobody has gone on to something else
+                    self._notice.drop(_ABOUT)
+                    self._shown = shown
+                    self._preview.show(run or "the last fit", text)
+
+    def _hide(self) -> None:
+        with self._placing:
+            self._preview.hide()
 
     def _failed(self, error: Exception) -> None:
         self._notice.error(error, "Export", _ABOUT)

@@ -57,6 +57,8 @@ class Following(widgets.VBox):  # type: ignore[misc]
     def __init__(self, job: Followed) -> None:
         self._job = job
         self._in_run: dict[str, Any] = {}
+        self._offering = threading.Lock()
+        """What is offered last is what was looked at last: a person's edit and the job's events come on two threads."""
         self.pause = button("❚❚ Pause", "Wait before the next update", self._pause)
         self.stop = button("■ Stop", "End at the next update and keep what there is", lambda: self._ask("Stop", job.stop))
         self.validate = button("Validate now", "Check the validation data before the next update", lambda: self._ask("Validate now", job.validate))
@@ -158,10 +160,11 @@ class Following(widgets.VBox):  # type: ignore[misc]
         self._offer_change()
 
     def _offer_change(self) -> None:
-        wanted = self._wanted() if not self.pause.disabled else {}
-        shown(self.apply, bool(wanted))
-        if wanted:
-            self.apply.description = f"Apply to the run: {offers.in_words(wanted)}"
+        with self._offering:
+            wanted = self._wanted() if not self.pause.disabled else {}
+            shown(self.apply, bool(wanted))
+            if wanted:
+                self.apply.description = f"Apply to the run: {offers.in_words(wanted)}"
 
     def _wanted(self) -> dict[str, Any]:
         read = {name: self.boxes[name].read() for name in self._in_run}

@@ -62,14 +62,15 @@ class Form(widgets.VBox):  # type: ignore[misc]
     def _section(self, names: list[str], settings: Settings) -> widgets.Widget:
         for name in names:
             control = controls.make(name, getattr(settings, name))
-            control.widget.observe(lambda _, name=name: self._changed(name), "value")
+            control.widget.observe(lambda change, control=control: self._changed(control, change["new"]), "value")
             self.controls[name] = control
         box = widgets.VBox([self.controls[name].widget for name in names])
         return box.add_class("wb-form-grid")
 
-    def _changed(self, name: str) -> None:
+    def _changed(self, control: Control, said: Any) -> None:
+        """A person said this; by now another thread may have shown the old settings over it."""
         if not getattr(self._here, "showing", False):
-            self._edited(name, self.controls[name].read())
+            self._edited(control.name, control.means(said))
 
     def _mark(self, control: Control, refused: bool) -> None:
         """Say, and not by colour alone, that what stands there does not hold."""

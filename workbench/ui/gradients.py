@@ -94,27 +94,29 @@ class Gradients:
     def steps(self, event: StepsDone, loss: NDArray[np.float64]) -> Norms:
         """One flush; `loss` is of shape (rows,)."""
         norm, layers = column(event, "grad_norm"), _by_layer(event, "layer_norms")
-        measured = ~np.isnan(norm) | ~np.isnan(layers).all(axis=1)
-        bad = ~np.isfinite(loss) | (measured & ~np.isfinite(norm))
-        clipped = was_cut(norm, column(event, "grad_norm_clipped"))
-        finite = np.where(bad | ~np.isfinite(norm), np.nan, norm)
+        known = np.isfinite(norm)
+        bad = ~np.isfinite(loss)
+        if not known.all():  # an update without norms is none that went wrong
+            bad |= ~known & (~np.isnan(norm) | ~np.isnan(layers).all(axis=1))
+        clipped = was_cut(norm, column(event, "grad_norm_clipped")) > 0
+        finite = np.where(known & ~bad, norm, np.nan)
         if bad.any():
             self._note_first(event, int(np.argmax(bad)), loss, layers)
-        if layers.shape[1] > 1 or not np.isnan(layers).all():  # not a flush without norms
             # A NaN in a bad update is a broken gradient: it shows as one that is infinite.
-            broken = np.where(np.isnan(layers) & bad[:, None], np.float32(np.inf), layers)
-            self.layers.add_norms(event.steps, event.every, broken)
+            layers = np.where(np.isnan(layers) & bad[:, None], np.float32(np.inf), layers)
+        if layers.shape[1] > 1 or not np.isnan(layers).all():  # not a flush without norms
+            self.layers.add_norms(event.steps, event.every, layers)
         if "update_ratios" in event.columns:
             self.layers.add_ratios(event.steps, event.every, _by_layer(event, "update_ratios"))
         elif self._measuring:
             self.layers.hold_ratios(event.steps, event.every)
         else:
             self.layers.no_ratios()
-        self._remember(event, finite, clipped > 0)
+        self._remember(event, finite, clipped)
         self._seconds, self._resting = event.seconds, False
         self._untold = True
         smooth = np.where(bad, np.nan, _trend(self._smooth, finite))
-        return Norms(finite, smooth, bad, np.where(np.isfinite(finite), clipped > 0, np.nan))
+        return Norms(finite, smooth, bad, np.where(np.isnan(finite), np.nan, clipped))
 
     def changed(self, event: Changed) -> None:
         """A live change: a new clip line from there on; ratios that are measured, or no more."""

@@ -93,7 +93,8 @@ class Header(widgets.Box):  # type: ignore[misc]
         ])  # fmt: skip
         self.add_class("wb-four")
         for control in (self.batch_size, self.clip, self.epochs, self.lr):
-            control.widget.observe(lambda _, control=control: self._changed(control.name, control.read()), "value")
+            # What was said, and not what stands there by now: another thread may have shown the old settings over it.
+            control.widget.observe(lambda change, control=control: self._changed(control.name, control.means(change["new"])), "value")
         self.slider.observe(lambda change: self._changed("lr", rounded(change["new"])), "value")
         self.optimizer.observe(lambda change: finding.look_at(change["new"]), "value")
         self.show(settings)

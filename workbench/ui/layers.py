@@ -79,9 +79,9 @@ class Layers:
         if table.shape[1] != len(self._given) or not self._given:
             return
         ordered = self._in_order(table)
-        known = ~np.isnan(ordered).all(axis=1)
-        if known.any():
-            self._last = ordered[known][-1]
+        known = ordered if not np.isnan(ordered[-1]).all() else ordered[~np.isnan(ordered).all(axis=1)]
+        if len(known):
+            self._last = known[-1]
         self._add(self._norms, steps, every, ordered)
 
     def add_ratios(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
@@ -106,7 +106,8 @@ class Layers:
 
     def no_ratios(self) -> None:
         """They are not measured now: what was measured last does not hold on."""
-        self._held = np.full_like(self._held, np.nan)
+        if self.measured:
+            self._held = np.full_like(self._held, np.nan)
 
     def _in_order(self, table: Floats) -> Floats:
         return table if self._order is None else table[:, self._order]

@@ -34,7 +34,8 @@ class Notice(widgets.HBox):  # type: ignore[misc]
     @property
     def lines(self) -> list[tuple[Level, str]]:
         """Level and text of each notice, newest first."""
-        return [(level, text) for level, text, _ in self._lines]
+        with self._lock:  # another thread may say something meanwhile
+            return [(level, text) for level, text, _ in self._lines]
 
     def say(self, text: str, level: Level = "info", about: str = "") -> None:
         """Show one notice; the same one twice in a row is shown once. `about` is for `drop`."""

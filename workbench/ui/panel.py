@@ -31,7 +31,7 @@ from workbench.runs.terse import same, terse
 from workbench.settings import Settings, SettingsError
 from workbench.ui import offers, still, words
 from workbench.ui.asked import Asked
-from workbench.ui.calm import reachable, shown, tree
+from workbench.ui.calm import heard_whole, reachable, shown, tree
 from workbench.ui.exporting import Exporting
 from workbench.ui.finds import Finds
 from workbench.ui.form import Form
@@ -122,6 +122,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.canvas.asked = Asked(bench, self.notice.error, self.exporting.open, self.history.refresh)
         self.canvas.looked = self.history.look
         reachable(self)
+        heard_whole(self, self._lock)
         self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.pump.wake
         self._catch_up()

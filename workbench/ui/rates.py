@@ -36,5 +36,5 @@ class Rates:
             self._names = sorted(several, key=lambda name: int(name[3:]))[:MOST] or ["lr"]
             self._channel.reset([("last", len(self._names))])
             self._outbox.put("rates", [f"optimizer {name[3:]}" for name in self._names] if several else ["lr"])
-        rates = [column(event, name).astype(np.float64) for name in self._names]
-        self._channel.add(event.steps, event.every, [np.column_stack(rates)])
+        rates = np.array([column(event, name) for name in self._names], np.float64).T
+        self._channel.add(event.steps, event.every, [rates])

@@ -60,14 +60,12 @@ class Training:
         if not event.rows:
             return
         loss = column(event, "loss")
-        gradients = self._gradients.steps(event, loss)
+        of = self._gradients.steps(event, loss)
         finite = np.where(np.isfinite(loss), loss, np.nan)
-        self._fit.add(event.steps, event.every, [
-            np.column_stack([finite, gradients.norm]),
-            np.column_stack([finite, gradients.norm, gradients.bad]),
-            np.column_stack([gradients.norm, gradients.clipped]),
-            np.column_stack([self._smooth.add(loss), _learning_rate(event), gradients.smooth]),
-        ])  # fmt: skip
+        least, most, mean = (finite, of.norm), (finite, of.norm, of.bad), (of.norm, of.clipped)
+        last = (self._smooth.add(loss), _learning_rate(event), of.smooth)
+        table = np.array([*least, *most, *mean, *last]).T
+        self._fit.add(event.steps, event.every, [table[:, :2], table[:, 2:5], table[:, 5:7], table[:, 7:]])
         self.loss = float(loss[-1])
         self._show(event)
 
