@@ -23,6 +23,38 @@ def count(n_ci: int, n_soak: int) -> int:
     return n_soak if SOAK else n_ci
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _hidden_gpu() -> Iterator[pytest.MonkeyPatch]:
+    """No GPU is seen, here and in the processes that tests start: "auto" is the CPU, on which most tests count.
+
+    For the session, since fixtures of whole modules train and start processes too. CUDA itself has been asked already, and
+    still has its devices: `_shown_gpu` shows them again.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        _hide_gpu(patch)
+        yield patch
+
+
+@pytest.fixture(autouse=True)
+def _shown_gpu(request: pytest.FixtureRequest, _hidden_gpu: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test marked `gpu` sees what there is. What is started once for all tests has the environment of each call, not of its start."""
+    marked = request.node.get_closest_marker("gpu") is not None
+    if marked:
+        _hidden_gpu.undo()
+    yield
+    if marked:
+        _hide_gpu(_hidden_gpu)
+
+
+def _hide_gpu(patch: pytest.MonkeyPatch) -> None:
+    if _cuda():
+        import torch
+
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setattr(torch.cuda, "device_count", lambda: 0)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """One torch thread and a seeded generator, so that sums repeat to the last bit; put back afterwards."""

@@ -12,15 +12,19 @@ from typing import Any
 import torch.distributed as dist
 
 from workbench.launch.child import Outcome, run_in_child
+from workbench.launch.following import is_echo
 
 
 def on_ranks(world: int, function: Callable[..., Any], *args: Any, memory_limit: int | None = None) -> list[Any]:
     """What `function(*args)` returns on each of `world` ranks; the first error is raised."""
-    outcomes: list[Outcome | None] = [None] * world
+    outcomes: list[Outcome] = [Outcome("stopped")] * world
 
     def call(rank: int, store: str) -> None:
         given = (rank, world, store, function, args)
-        outcomes[rank] = run_in_child(_as_rank, *given, threads=1, memory_limit=memory_limit)
+        try:
+            outcomes[rank] = run_in_child(_as_rank, *given, threads=1, memory_limit=memory_limit)
+        except Exception as error:  # no process could be had, say
+            outcomes[rank] = Outcome("error", error=error)
 
     with tempfile.TemporaryDirectory() as folder:
         threads = [threading.Thread(target=call, args=(rank, str(Path(folder) / "store"))) for rank in range(world)]
@@ -28,11 +32,10 @@ def on_ranks(world: int, function: Callable[..., Any], *args: Any, memory_limit:
             thread.start()
         for thread in threads:
             thread.join()
-    found = [outcome for outcome in outcomes if outcome is not None]
-    for outcome in sorted(found, key=lambda o: "closed by peer" in str(o.error)):
+    for outcome in sorted(outcomes, key=lambda o: is_echo(o.error)):
         if outcome.kind != "result":
             outcome.get()
-    return [outcome.get() for outcome in found]
+    return [outcome.get() for outcome in outcomes]
 
 
 def _as_rank(rank: int, world: int, store: str, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

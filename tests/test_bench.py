@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import threading
 
 import numpy as np
 import pytest
@@ -415,26 +416,29 @@ def test_max_steps_zero_trains_nothing(tmp_path):
 
 
 def test_validation_can_be_stopped(tmp_path):
+    within = threading.Event()
+
     class Slow(torch.utils.data.Dataset):
         def __len__(self):
-            return 10**6
+            return 10**8
 
         def __getitem__(self, index):
+            if index == 100:  # further than a fit looks before its first update
+                within.set()
             return torch.zeros(6), 0
 
     b = wb.Workbench(plain_net(), train=labelled(), val=Slow(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu",
                      batch_size=8, max_steps=2)  # fmt: skip
     job = b.validate()
-    while job.status == "queued":
-        pass
+    assert within.wait(120)
     job.stop()
-    assert job.wait(timeout=5)
+    assert job.wait(timeout=120)
     assert job.status == "stopped"
+    within.clear()
     fit = b.fit()  # and the check at the end of a fit
-    while len(fit.events) < 2:
-        pass
+    assert within.wait(120)
     fit.stop()
-    assert fit.wait(timeout=5)
+    assert fit.wait(timeout=120)
     assert fit.result().step == 2
 
 

@@ -123,7 +123,7 @@ def test_jobs_wait_while_a_script_is_made(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("workbench.export.script.script", slow)
     assert bench.script() == "# the script"
-    assert jobs[0].wait(20)
+    assert jobs[0].wait(120)
     with monkeypatch.context() as changed:
         changed.setattr(thread, "PATIENCE", 0.05)
         other = a_bench(tmp_path / "other")

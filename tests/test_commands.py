@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 
 import pytest
 
@@ -35,9 +34,7 @@ def test_a_check_that_waits_is_not_asked_for_twice() -> None:
 def test_waiting_ends_when_a_command_arrives() -> None:
     box = Mailbox()
     threading.Timer(0.05, box.put, [Stop()]).start()
-    begin = time.monotonic()
-    assert box.wait(10)
-    assert time.monotonic() - begin < 5
+    assert box.wait(3600)  # longer than any test may take
     assert box.take() == Stop()
 
 
@@ -56,7 +53,7 @@ def test_nothing_is_lost_between_threads() -> None:
     for thread in writers:
         thread.start()
     seen: list[float] = []
-    while len(seen) < 800 and box.wait(5):
+    while len(seen) < 800 and box.wait(60):
         command = box.take()
         assert isinstance(command, Change)
         seen.append(command.values["lr"] or 0.0)

@@ -53,7 +53,7 @@ for found in pkgutil.walk_packages(getattr(module, "__path__", []), {name!r} + "
 def after(code: str) -> dict[str, Any]:
     """What a fresh interpreter holds after `code`."""
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, code], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", PROBE, code], capture_output=True, text=True, timeout=280, stdin=subprocess.DEVNULL
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

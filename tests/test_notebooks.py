@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import papermill
@@ -11,12 +12,22 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+pytestmark = pytest.mark.timeout(1800)
+# Seconds for a kernel to start, for a cell, and for what it has printed to arrive: of the last, four are usual, and what comes
+# later is left out.
+STARTS, CELL, ARRIVES = 300, 900, 300
+
+
+def executed(notebook: Any, folder: Path) -> None:
+    client = NotebookClient(notebook, timeout=CELL, startup_timeout=STARTS, iopub_timeout=ARRIVES, kernel_name="python3",
+                            resources={"metadata": {"path": folder}})  # fmt: skip
+    client.execute()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs_and_leaves_pictures(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    executed(notebook, tmp_path)
     kinds = [set(output.get("data", ())) for cell in notebook.cells for output in cell.get("outputs", ())]
     assert any("image/png" in kind for kind in kinds)
     nbformat.validate(notebook)
@@ -28,7 +39,8 @@ def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: P
     notebook.cells = quick
     before, after = tmp_path / "quickstart.ipynb", tmp_path / "quickstart.run.ipynb"
     nbformat.write(notebook, before)
-    papermill.execute_notebook(str(before), str(after), cwd=str(tmp_path), kernel_name="python3", progress_bar=False)
+    papermill.execute_notebook(str(before), str(after), cwd=str(tmp_path), kernel_name="python3", progress_bar=False,
+                               start_timeout=STARTS, iopub_timeout=ARRIVES)  # fmt: skip
     done = nbformat.read(after, as_version=4)
     stills = [o["data"]["text/html"] for c in done.cells for o in c.get("outputs", ()) if "wb-still" in o.get("data", {}).get("text/html", "")]
     assert stills
@@ -53,7 +65,7 @@ SHORT = [
 def test_a_picture_that_takes_its_time_is_there_behind_the_last_cell(tmp_path: Path, last: str) -> None:
     cells = [*SHORT[:-1], SHORT[-1] + last]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
-    NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    executed(notebook, tmp_path)
     html = "".join(output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", ()))
     assert "wb-still" in html
     assert "data:image/png;base64," in html

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def test_a_listener_that_waits_for_its_own_job_is_told(tmp_path: Path) -> None:
             made[0].job.result()
 
     made.append(bench(tmp_path, listeners=[wait], max_epochs=1))
-    run = made[0].fit().result(timeout=20)
+    run = made[0].fit().result(timeout=120)
     assert run.status == "finished"
     assert any(isinstance(e, Message) and "cannot wait" in e.text for e in run.events)
 
@@ -90,11 +89,22 @@ def script(tmp_path: Path, epochs: int, then: str) -> warm.Script:
     return process
 
 
+# The main thread counts as over where the interpreter waits for the other ones.
+TELL_THE_WAIT = """
+import threading, time
+def tell():
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    print("waiting", flush=True)
+threading.Thread(target=tell, daemon=True).start()
+"""
+
+
 def test_an_interrupt_of_the_wait_at_exit_keeps_everything(tmp_path: Path) -> None:
-    process = script(tmp_path, 10**6, "")
-    time.sleep(0.5)
+    process = script(tmp_path, 10**6, TELL_THE_WAIT)
+    assert process.stdout.readline().strip() == "waiting"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert "terminate called" not in errors
     assert process.returncode >= 0
     (found,) = wb.Workbench(nn.Linear(6, 3), train=(X, Y), loss=F.cross_entropy, root=tmp_path / "root").runs
@@ -106,7 +116,7 @@ def test_an_interrupt_of_the_wait_at_exit_keeps_everything(tmp_path: Path) -> No
 
 def test_a_paused_job_does_not_hold_up_the_exit(tmp_path: Path) -> None:
     process = script(tmp_path, 10**6, "job.pause()")
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == 0
 
 

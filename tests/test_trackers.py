@@ -26,6 +26,12 @@ def untold(monkeypatch):
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A slow machine makes a new database for longer than the end of a fit waits for it."""
+    monkeypatch.setattr("workbench.engine.trackers.WAIT", 250.0)
+
+
 def made(root, trackers, model=None, **settings):
     return bench(model or plain_net(), labelled(), root, val=labelled(20, seed=2), trackers=trackers,
                  **{"max_epochs": 3, **settings})  # fmt: skip
@@ -224,7 +230,7 @@ def test_a_live_change_is_told(tmp_path):
     b.subscribe(lambda event: b.job.stop() if isinstance(event, Changed) else None)
     job = b.fit()
     job.change(lr=0.125)
-    job.result(timeout=60)
+    job.result(timeout=240)
     assert [c[1] for c in own.calls if isinstance(c, tuple) and "changed/lr" in c[1]] == [{"changed/lr": 0.125}]
 
 
@@ -257,7 +263,7 @@ print(json.dumps(run.id))
 
 def test_no_accelerator_is_made_and_the_users_own_goes_on(tmp_path):
     """Also: the end of the process waits for the last fit and for its tracker."""
-    done = warm.python().run("-c", SCRIPT, str(tmp_path))
+    done = warm.python().run("-c", SCRIPT, str(tmp_path), timeout=280)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == "0002-fit"
     runs = tmp_path / "trackers" / "tensorboard"

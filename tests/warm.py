@@ -82,8 +82,9 @@ class Warm:
     """A process that has imported `modules` and forks for scripts; none of them can import what is `blocked`."""
 
     def __init__(self, modules: Sequence[str], blocked: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
+        """environment: that of its scripts; None: this process's at the time of each, with this repository on the path."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.environment = dict(os.environ if environment is None else environment)
+        self._environment = environment
         given = json.dumps({"modules": list(modules), "blocked": list(blocked)})
         with theirs:
             # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
@@ -92,6 +93,11 @@ class Warm:
                 [sys.executable, "-P", str(HOME / "tests" / "warm_server.py"), str(theirs.fileno()), given],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**self.environment, "OPENBLAS_NUM_THREADS": "1"},
             )  # fmt: skip
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of a script which is started now."""
+        return environment() if self._environment is None else dict(self._environment)
 
     def start(
         self, *argv: str, folder: Path | None = None, environment: dict[str, str] | None = None, leave: bool = False
@@ -112,15 +118,16 @@ class Warm:
         os.close(writing)
         return Script(argv, told, os.fdopen(reading), stderr)
 
-    def run(self, *argv: str, timeout: float = 120.0, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, timeout: float = 250.0, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
         """`python argv…` to its end."""
         script = self.start(*argv, folder=folder)
         out, err = script.communicate(timeout)
         return subprocess.CompletedProcess(list(argv), script.wait(), out, err)
 
     def close(self) -> None:
+        self._control.shutdown(socket.SHUT_RDWR)  # a script that goes on has a copy, and may not keep it open
         self._control.close()
-        self._process.wait(30)
+        self._process.wait(120)
 
 
 def environment() -> dict[str, str]:
@@ -132,6 +139,6 @@ def environment() -> dict[str, str]:
 @functools.cache
 def python() -> Warm:
     """The one that has the workbench imported, for all tests."""
-    made = Warm(["torch._dynamo", "accelerate", "safetensors.torch", "workbench.bench", "workbench.launch.detached"], environment=environment())
+    made = Warm(["torch._dynamo", "accelerate", "safetensors.torch", "workbench.bench", "workbench.launch.detached"])
     atexit.register(made.close)
     return made

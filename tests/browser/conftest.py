@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -57,7 +57,12 @@ def lab(browser: Browser, server: Server, request: pytest.FixtureRequest) -> Ite
             print(f"page: {line}")
     context.close()
     server.stop_kernels()
-    shutil.rmtree(server.notebooks / ".workbench", ignore_errors=True)  # the next test has no past runs
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(1800))  # many waits in a row, each of them short but on a slow machine
 
 
 @pytest.hookimpl(wrapper=True)

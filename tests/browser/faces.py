@@ -42,7 +42,7 @@ def older_kernel(folder: Path) -> Path:
         aside = folder / f".{target.name}.part"
         command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps", "--upgrade",
                    "--target", str(aside), f"ipykernel=={OLDER_KERNEL}"]  # fmt: skip
-        subprocess.run(command, check=True, timeout=300)
+        subprocess.run(command, check=True, timeout=900)
         aside.rename(target)
     return target
 

@@ -4,16 +4,18 @@
         lab.open_notebook(["import workbench as wb", "wb.Workbench(…)"])
         lab.run_all()
         lab.page.click('button:has-text("Fit")')
-        assert lab.execute("print(bench.runs[-1].status)") == "running"
+        lab.until("print(bench.job and bench.job.status)", "running")
         lab.screenshot("fit-running")
 
-Every wait has a timeout, in seconds. `lab.page` is Playwright's page, for all that is not here.
+Every wait has a timeout, in seconds. `lab.page` is Playwright's page, for all that is not here. The page, the kernel and
+the test may each stand still for some seconds at any time: what is read is waited for, with `expect` or `until`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -29,12 +31,14 @@ from typing import Any, Literal
 
 import nbformat
 import psutil
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright, expect
 
 from .faces import LAB, Face, write_kernel
 
 ARTEFACTS = Path(__file__).resolve().parents[1] / "artefacts"
-TIMEOUT = 60.0
+TIMEOUT = 180.0
+"""Long enough for a slow machine that does other things besides; nobody waits longer than he must."""
+expect.set_options(timeout=TIMEOUT * 1000)
 _AXE = Path(__file__).resolve().parents[2] / "extensions" / "live" / "node_modules" / "axe-core" / "axe.min.js"
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -129,13 +133,17 @@ class Server:
         request = urllib.request.Request(
             f"{self.url}/{path}", method=method, headers={"Authorization": f"token {self.token}"}
         )
-        with _opener.open(request, timeout=10) as answer:
+        with _opener.open(request, timeout=TIMEOUT) as answer:
             body = answer.read()
         return json.loads(body) if body else None
 
     def stop_kernels(self) -> None:
         for session in self.get("api/sessions"):
-            self.get(f"api/sessions/{session['id']}", "DELETE")
+            try:
+                self.get(f"api/sessions/{session['id']}", "DELETE")
+            except urllib.error.HTTPError as error:
+                if error.code not in (404, 410):  # it has gone by itself
+                    raise
 
     def stop(self) -> None:
         """Ends the server and all that it started; kernels have sessions of their own, so they are counted first."""
@@ -148,11 +156,11 @@ class Server:
             family = []
         _signal_group(process, signal.SIGTERM)
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             _signal_group(process, signal.SIGKILL)
-            process.wait(10)
-        _, left = psutil.wait_procs(family, timeout=2)
+            process.wait()
+        _, left = psutil.wait_procs(family, timeout=10)
         for child in left:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -205,6 +213,9 @@ class Lab:
     def __init__(self, server: Server, page: Page) -> None:
         self.server = server
         self.page = page
+        self.folder = server.notebooks / secrets.token_hex(4)
+        """Of the notebooks that are opened here, and of their kernels: nothing that another test left lies there."""
+        self.folder.mkdir()
         self.complaints: list[str] = []
         """Errors of the page's own JavaScript: uncaught ones and console.error."""
         page.set_default_timeout(TIMEOUT * 1000)
@@ -223,20 +234,17 @@ class Lab:
             content = nbformat.v4.new_notebook(cells=cells)
             name = name or "test.ipynb"
         content.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(content, self.server.notebooks / name)
+        nbformat.write(content, self.folder / name)
         self.go_to(name)
         self._curtain()
         self.page.evaluate("() => jupyterapp.shell.collapseLeft?.()")
 
     def go_to(self, name: str) -> None:
         """Open a notebook that is there; its kernel, if it has one, lives on."""
-        path = self.server.face.path.format(workspace=secrets.token_hex(4), name=name)
+        path = self.server.face.path.format(workspace=secrets.token_hex(4), name=f"{self.folder.name}/{name}")
         self.page.goto(f"{self.server.url}/{path}?token={self.server.token}", wait_until="domcontentloaded")
-        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
-        self.page.evaluate(_JS)
-        self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
+        self._opened()
         self.wait_idle()
-        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
 
     def run_all(self, timeout: float = TIMEOUT, *, wait: bool = True) -> None:
         """Runs every cell, outputs cleared first; with `wait` until the kernel is done, and no cell may fail."""
@@ -276,13 +284,18 @@ class Lab:
                 if output["output_type"] == "error" and index in (None, number):
                     raise LabError(f"cell {number} failed:\n" + "\n".join(output["traceback"]))
 
-    def cell_text(self, index: int) -> str:
-        """What a person reads in the output of a cell."""
-        return self.output(index).inner_text()
-
     def output(self, index: int) -> Locator:
         """The output area of a cell."""
         return self.page.locator(".jp-NotebookPanel .jp-Cell").nth(index).locator(".jp-OutputArea")
+
+    def panel(self, index: int) -> Locator:
+        """The bench's panel in the output of a cell, in view and built up."""
+        self.scroll_to(index)
+        found = self.output(index).locator(".wb-panel")
+        expect(found.locator(".wb-live .wb-progress")).to_be_visible()
+        # The canvas names the slider's handle with its first frame, when it knows its colours, too.
+        expect(found.locator(".wb-step-lr .noUi-handle")).to_have_attribute("aria-label", re.compile("Learning rate"))
+        return found
 
     def scroll_to(self, index: int) -> None:
         """Brings a cell into view; JupyterLab draws far ones only then."""
@@ -294,6 +307,19 @@ class Lab:
         return self.server.notebooks / str(self.page.evaluate("() => __lab.panel().context.path"))
 
     # -- the kernel ---------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Until the page shows all that the jobs of `bench` have said, to their very end; none goes on."""
+        panel = "__import__('workbench.ui.panel', fromlist=['Panel']).Panel.of(bench)"
+        code = f"[job.wait() for job in bench.jobs]; print(); print({panel}.pump.drain({TIMEOUT / 2}))"
+        heard = self.execute(code).splitlines()[-1]
+        if heard != "True":
+            raise LabError("the panel has not heard all that was said")
+        self.frames()  # its messages came before that answer
+
+    def frames(self) -> None:
+        """Until the page has drawn all that it knows."""
+        self._wait("() => new Promise((yes) => requestAnimationFrame(() => requestAnimationFrame(yes)))", "drawing", TIMEOUT)
 
     def execute(self, code: str, timeout: float = TIMEOUT) -> str:
         """What `code` prints in the notebook's kernel, behind the cells that are queued; no cell is made for it."""
@@ -325,9 +351,7 @@ class Lab:
     def reload(self) -> None:
         """The page loaded again, as after F5; the kernel lives on."""
         self.page.reload(wait_until="domcontentloaded")
-        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
-        self.page.evaluate(_JS)
-        self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
+        self._opened()
 
     # -- what it looks like -------------------------------------------------------------------------------------
 
@@ -345,7 +369,7 @@ class Lab:
 
     def drag(self, target: Locator, dx: float, dy: float = 0.0, steps: int = 8) -> None:
         """Takes hold of the middle of `target` with the mouse and moves it by so many pixels."""
-        target.scroll_into_view_if_needed()
+        target.hover()  # in view, where it stands still and nothing lies over it
         box = target.bounding_box()
         if box is None:
             raise LabError(f"{target} cannot be seen")
@@ -378,6 +402,13 @@ class Lab:
         return path
 
     # -- within -------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        """Until the notebook of a page that loads is there, with its kernel."""
+        self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
+        self.page.evaluate(_JS)
+        self._wait("() => __lab.panel().revealed.then(() => __lab.panel().sessionContext.ready)", "the notebook", TIMEOUT)
+        self.page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
 
     def _curtain(self) -> None:
         """Until the splash screen is gone, which covers JupyterLab while a theme loads."""

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,36 +68,32 @@ def test_the_panel(place: tuple[Place, Lab]) -> None:
     lab.run_cell(0)
     before = len(lab.save().read_bytes())
     lab.run_cell(BENCH)
-    lab.scroll_to(BENCH)
-    panel = lab.output(BENCH).locator(".wb-panel")
-    expect(panel).to_be_visible()
+    panel = lab.panel(BENCH)
     assert (lab.execute("import ipykernel; print(ipykernel.version_info[:2] < (7, 4))") == "True") == where.older
     assert lab.violations(".wb-panel") == []
 
     by_keyboard(lab, panel)
-    expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("Training: finished")
     assert lab.violations(".wb-panel") == []
     lab.page.mouse.move(0, 0)
-    time.sleep(0.5)
+    lab.frames()
     lab.screenshot(f"everywhere-{where}", panel)
     lab.viewport(620, 1500)
-    time.sleep(0.5)
-    assert narrow(lab)
+    narrow(lab)
     lab.screenshot(f"everywhere-{where}-narrow", panel)
     lab.viewport(1200, 1500)
 
     seen = drawn(panel)
     lab.run_cell(AGAIN)
-    lab.scroll_to(AGAIN)
-    assert drawn(lab.output(AGAIN).locator(".wb-panel")) == seen  # a second view of the same bench
+    draws(lab.panel(AGAIN), seen)  # a second view of the same bench
     lab.save()
     lab.reload()
-    assert drawn(shown_again(lab)) == seen
+    draws(lab.panel(BENCH), seen)
     lab.page.goto("about:blank")  # the notebook is closed, and its kernel lives on
     lab.go_to("everywhere.ipynb")
-    assert drawn(shown_again(lab)) == seen
+    draws(lab.panel(BENCH), seen)
     lab.execute("bench.fit(max_epochs=2).wait()")
-    expect(shown_again(lab)).to_contain_text("epoch 2/2")
+    expect(lab.panel(BENCH)).to_contain_text("epoch 2/2")
+    lab.settle()
 
     saved = lab.save()
     assert len(saved.read_bytes()) - before < MOST
@@ -112,14 +107,19 @@ def by_keyboard(lab: Lab, panel: Locator) -> None:
     panel.locator("input").first.focus()  # as a Tab out of the cell's editor would
     assert all(tab_to(lab, "Find") for _ in range(2))  # the batch size's, then the rate's
     lab.page.keyboard.press("Enter")
-    lab.until("print(bench.job and bench.job.status)", "finished", timeout=60)
+    lab.until("print(bench.job and bench.job.status)", "finished")
     expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("finished")
+    expect(panel.locator(".wb-step-lr button.wb-use")).to_be_visible()
     assert tab_to(lab, "Use ")
     lab.page.keyboard.press("Enter")
     lab.until("print(bench.settings.lr)", lambda lr: float(lr) != 1e-3)
+    lab.settle()
     assert tab_to(lab, "Fit with these")
     lab.page.keyboard.press("Enter")
-    lab.until("print(bench.job.kind, bench.job.status)", "fit finished", timeout=90)
+    lab.until("print(bench.job.kind, bench.job.status)", "fit finished")
+    expect(panel.locator(".wb-progress .wb-spoken")).to_contain_text("Training: finished")
+    expect(panel.locator(".wb-runs tbody tr").first).to_contain_text("finished")  # its folder is read aside
+    lab.settle()
     wanted = ["All settings", "Export", "⋯", "Chosen learning rate", "log", "Gradient norms of", "Chosen clip value", "copy"]
     met = names_ahead(lab, 60)
     assert [name for name in wanted if not any(name in one for one in met)] == [], met
@@ -153,34 +153,40 @@ def names_ahead(lab: Lab, most: int) -> list[str]:
     return met
 
 
-def narrow(lab: Lab) -> bool:
-    """Whether the cards stand one below the other, and nothing sticks out."""
-    return bool(lab.page.evaluate(
+def narrow(lab: Lab) -> None:
+    """The cards stand one below the other, and nothing sticks out, once they have the page's new width."""
+    lab.page.wait_for_function(
         """() => {
       const grid = document.querySelector('.wb-grid');
       const left = [...grid.children].filter((card) => card.offsetParent).map((card) => card.offsetLeft);
       return new Set(left).size === 1 && grid.scrollWidth <= grid.clientWidth + 1;
     }"""
-    ))
+    )
 
 
-def drawn(panel: Locator) -> str:
-    """What is drawn from the first point to the last, in words."""
-    expect(panel.locator(".wb-heat canvas")).to_have_attribute("aria-label", re.compile("Gradient norms of"))
+HEAT, KEY, CAPTION = ".wb-heat canvas", ".wb-loss > .wb-head .wb-key", ".wb-finder .wb-caption"
+
+
+def drawn(panel: Locator) -> tuple[str, str, str]:
+    """What is drawn from the first point to the last, in words; all of it is there."""
+    expect(panel.locator(HEAT)).to_have_attribute("aria-label", re.compile("Gradient norms of"))
     expect(panel).to_contain_text("landmarks")
-    heat = panel.locator(".wb-heat canvas").get_attribute("aria-label") or ""
-    return " ".join([heat, panel.locator(".wb-loss > .wb-head .wb-key").inner_text(), panel.locator(".wb-finder .wb-caption").inner_text()])
+    heat = panel.locator(HEAT).get_attribute("aria-label") or ""
+    return heat, panel.locator(KEY).inner_text(), panel.locator(CAPTION).inner_text()
 
 
-def shown_again(lab: Lab) -> Locator:
-    lab.scroll_to(BENCH)
-    panel = lab.output(BENCH).locator(".wb-panel")
-    expect(panel).to_contain_text("finished", timeout=30_000)
-    return panel
+def draws(panel: Locator, seen: tuple[str, str, str]) -> None:
+    """The same, once its last part has come."""
+    expect(panel).to_contain_text("Training: finished")
+    expect(panel).to_contain_text("landmarks")
+    expect(panel.locator(HEAT)).to_have_attribute("aria-label", seen[0])
+    expect(panel.locator(KEY)).to_have_text(seen[1], use_inner_text=True)
+    expect(panel.locator(CAPTION)).to_have_text(seen[2], use_inner_text=True)
 
 
 def without_the_kernel(lab: Lab, saved: Path) -> None:
     """The picture and the table of the last job, on the page and in what nbconvert makes of it."""
+    lab.page.goto("about:blank")  # a page that is open would complain of its kernel
     lab.server.stop_kernels()
     page = HTMLExporter(template_name="basic").from_filename(str(saved))[0]
     assert [part for part in ("data:image/png;base64,", "wb-still", "max_epochs") if part not in page] == []
@@ -188,7 +194,6 @@ def without_the_kernel(lab: Lab, saved: Path) -> None:
     del content["metadata"]["kernelspec"]  # nobody starts another
     quiet = saved.with_name("without.ipynb")
     quiet.write_text(json.dumps(content))
-    lab.page.goto("about:blank")
     lab.go_to("without.ipynb")
     lab.scroll_to(BENCH)
     still = lab.output(BENCH).locator(".wb-still")

@@ -26,14 +26,13 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     lab.viewport(1300, 1500)
     lab.open_notebook([DEEP], name="gradients.ipynb")
     lab.run_cell(0)
-    lab.scroll_to(0)
-    panel = lab.output(0).locator(".wb-panel")
+    panel = lab.panel(0)
     heat, norm = panel.locator(".wb-heat"), panel.locator(".wb-norm")
     panel.get_by_role("button", name="Fit with these").click()
 
     # A module opens, a layer of it gets a line, and the way back is in words.
     canvas, crumbs, readout = heat.locator("canvas"), heat.locator(".wb-crumbs"), heat.locator(".wb-readout")
-    expect(canvas).to_be_visible(timeout=30_000)
+    expect(canvas).to_be_visible()
     canvas.focus()
     lab.page.keyboard.press("ArrowDown")
     lab.page.keyboard.press("ArrowDown")
@@ -59,7 +58,7 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     expect(heat).to_contain_text("hardly learns")
     expect(heat.get_by_role("button", name="measuring")).to_have_attribute("aria-pressed", "true")
     lab.until("print(bench.settings.track_update_ratio)", "True")
-    expect(canvas).to_be_visible(timeout=30_000)
+    expect(canvas).to_be_visible()
     canvas.focus()
     expect(canvas).to_have_attribute("aria-label", re.compile("^Update ratios of"))
     lab.screenshot("gradients-ratios", panel)
@@ -73,7 +72,9 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     expect(panel.get_by_role("button", name="Apply to the run")).to_be_visible()
     chosen = float(lab.execute("print(bench.settings.gradient_clip_val)"))
     assert chosen == pytest.approx(suggested, rel=0.05)  # the button has two digits
-    norm.locator(".wb-grip").press("Shift+ArrowUp")
+    grip = norm.locator(".wb-grip")
+    expect(grip).to_be_visible()  # before the value has arrived there is none
+    grip.press("Shift+ArrowUp")
     lab.until("print(bench.settings.gradient_clip_val)", lambda clip: float(clip) > 1.5 * chosen)
     panel.get_by_role("button", name="Stop").click()
     lab.until("print(bench.job.status)", "stopped")
@@ -84,8 +85,7 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     # Loaded again: what was shown is shown.
     lab.save()
     lab.reload()
-    lab.scroll_to(0)
-    again = lab.output(0).locator(".wb-panel")
-    expect(again.locator(".wb-norm .wb-pick")).to_have_count(1, timeout=30_000)
+    again = lab.panel(0)
+    expect(again.locator(".wb-norm .wb-pick")).to_have_count(1)
     expect(again.locator(".wb-heat")).to_contain_text("hardly learns")
     assert lab.complaints == []

@@ -40,9 +40,7 @@ def panel(lab: Lab) -> Locator:
     lab.viewport(1300, 2100)
     lab.open_notebook([BENCH], name="runs.ipynb")
     lab.run_cell(0)
-    found = lab.output(0).locator(".wb-panel")
-    expect(found).to_be_visible()
-    return found
+    return lab.panel(0)
 
 
 def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
@@ -57,9 +55,11 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-loss .wb-caption")).to_contain_text("behind: 0002-fit (loss")
     expect(panel.locator(".wb-health")).to_contain_text("Nothing to report.")
     # A view of what is over has all of it, up to its right edge; the plots share their cursor.
-    over = panel.locator(".wb-norm .u-over").bounding_box()
-    assert over is not None
-    lab.page.mouse.move(over["x"] + over["width"] - 2, over["y"] + over["height"] / 2)
+    lab.settle()
+    over = panel.locator(".wb-norm .u-over")
+    box = over.bounding_box()
+    assert box is not None
+    over.hover(position={"x": box["width"] - 2, "y": box["height"] / 2})
     expect(panel.locator(".wb-loss .wb-head .wb-key")).to_contain_text(re.compile(r"at update 3[45]\d"))  # of 352
     lab.page.mouse.move(0, 0)
 
@@ -116,7 +116,7 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     # All of it is there again on the reloaded page.
     lab.save()
     lab.reload()
-    again = lab.output(0).locator(".wb-panel")
+    again = lab.panel(0)
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
     expect(again.locator(".wb-compare canvas")).to_be_visible()
     expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were left

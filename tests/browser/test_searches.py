@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from playwright.sync_api import Locator, expect
 
-from .lab import Lab
+from .lab import TIMEOUT, Lab
 
 pytestmark = pytest.mark.browser
 
-BENCH = """import torch, workbench as wb
+BENCH = """import pathlib, time, torch, workbench as wb
 torch.manual_seed(0)
 
 class Two(torch.nn.Module):
@@ -21,6 +23,8 @@ class Two(torch.nn.Module):
         self.two = torch.nn.Linear(20, 4)
 
     def training_step(self, batch, batch_idx, optimizer_idx):
+        while pathlib.Path("hold").exists():
+            time.sleep(0.02)
         x, y = batch
         return torch.nn.functional.cross_entropy((self.one, self.two)[optimizer_idx](x), y)
 
@@ -40,14 +44,12 @@ def panel(lab: Lab) -> Locator:
     lab.viewport(1300, 1500)
     lab.open_notebook([BENCH], name="searches.ipynb")
     lab.run_cell(0)
-    found = lab.output(0).locator(".wb-panel")
-    expect(found).to_be_visible()
-    return found
+    return lab.panel(0)
 
 
 def swept(lab: Lab, **said: object) -> None:
     lab.execute(f"job = bench.find_lr(**{said!r})")
-    lab.until("print(job.status)", "finished", timeout=60)
+    lab.until("print(job.status)", "finished")
 
 
 def rate(lab: Lab) -> float:
@@ -59,17 +61,17 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     swept(lab)
     swept(lab, min_lr=1e-4, num_training=60)
     panel.locator(".wb-step-lr button", has_text="Find").click()
-    lab.until("print(len(bench.jobs), bench.job.status)", "3 finished", timeout=60)
+    lab.until("print(len(bench.jobs), bench.job.status)", "3 finished")
 
     # Every rule has its name and value at its mark, none upon another; the last two sweeps lie behind.
     found = lab.execute("print(sum(s.lr is not None for s in bench.job.result().suggestions.values()))").splitlines()[-1]
     flags = card.locator(".wb-flag")
+    lab.settle()  # as many may have stood there of the sweep before
     expect(flags).to_have_count(int(found))
-    boxes = [box for box in (flag.bounding_box() for flag in flags.all()) if box is not None]
-    for i, a in enumerate(boxes):
-        for b in boxes[:i]:
-            beside = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
-            assert beside or abs(a["y"] - b["y"]) >= 13, flags.all_inner_texts()
+    boxes = flags.evaluate_all("all => all.map((one) => [one.innerText, one.getBoundingClientRect().toJSON()])")
+    for (one, a), (other, b) in itertools.combinations(boxes, 2):
+        beside = a["right"] <= b["left"] or b["right"] <= a["left"]
+        assert beside or abs(a["y"] - b["y"]) >= 13, (one, other)
     expect(card.locator(".wb-key")).to_contain_text("0001")
     expect(card.locator(".wb-key")).to_contain_text("0002")
     expect(card.locator(".wb-verdict-line")).to_contain_text("Recommended")
@@ -80,10 +82,12 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     assert lab.violations(".wb-panel") == []
 
     # Which of them lies under the mouse is said.
+    card.locator(".u-over").hover(position={"x": 1, "y": 1})  # in view, where it stands still
     over = card.locator(".u-over").bounding_box()
     assert over is not None
     for i in range(60):
         lab.page.mouse.move(over["x"] + 0.6 * over["width"], over["y"] + i / 60 * over["height"])
+        lab.frames()
         if card.locator(".wb-tag").is_visible():
             break
     expect(card.locator(".wb-tag")).to_contain_text(": suggested ")
@@ -97,15 +101,16 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     lab.screenshot("finder-beyond", panel)
     grip.focus()
     grip.press("Home")
-    lab.until("print(bench.settings.lr < 2e-5)", "True", timeout=10)
+    lab.until("print(bench.settings.lr < 2e-5)", "True")
     for _ in range(3):
         grip.press("Shift+ArrowRight")
-    lab.until("print(5e-5 < bench.settings.lr < 6e-5)", "True", timeout=10)
+    lab.until("print(5e-5 < bench.settings.lr < 6e-5)", "True")
     expect(panel.locator(".wb-step-lr input[type=number]")).to_have_value("0.0000564")
     expect(card.locator(".wb-handle-value")).to_contain_text("5.64e-5")
 
     # A group's own rates: the setting stays the base rate.
     card.locator(".wb-groups select").select_option(index=1)
+    whose = card.locator(".wb-groups option:checked").inner_text()
     expect(card.locator(".wb-handle-value")).to_contain_text("5.64e-4")
     assert rate(lab) == 5.64e-5
 
@@ -113,7 +118,7 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     panel.locator(".wb-step-lr select").select_option(index=1)
     expect(card.locator(".wb-hint")).to_be_visible()
     panel.locator(".wb-step-lr button", has_text="Find").click()
-    lab.until("print(len(bench.jobs), bench.job.status)", "4 finished", timeout=60)
+    lab.until("print(len(bench.jobs), bench.job.status)", "4 finished")
     expect(panel.locator(".wb-code")).to_contain_text("bench.find_lr(optimizer=1)")
     expect(card.locator(".wb-whose")).to_contain_text("Optimizer 1 of 2")
     expect(card.locator(".wb-handle-value")).to_contain_text("2.82e-5")
@@ -127,8 +132,9 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     expect(card.locator(".wb-key")).to_contain_text("0001")
     lab.save()
     lab.reload()
-    again = lab.output(0).locator(".wb-finder")
-    expect(again.locator(".wb-key")).to_contain_text("0002", timeout=30_000)
+    again = lab.panel(0).locator(".wb-finder")
+    expect(again.locator(".wb-key")).to_contain_text("0002")
+    expect(again.locator(".wb-groups option:checked")).to_have_text(whose)
     assert lab.complaints == []
 
 
@@ -137,9 +143,11 @@ def test_the_batch_sizes(lab: Lab, panel: Locator) -> None:
     lab.execute("bench.set(batch_size=8, accumulate_grad_batches=4)")
     step = panel.locator(".wb-step").first
     step.get_by_label("keep 32 an update").check()
+    (lab.folder / "hold").touch()  # in its first trial, until that was seen
     step.get_by_role("button", name="Find").click()
-    expect(card.locator(".wb-trying")).to_contain_text("trying", timeout=30_000)
-    lab.until("print(bench.job.status)", "finished", timeout=90)
+    expect(card.locator(".wb-trying")).to_contain_text("trying")
+    (lab.folder / "hold").unlink()
+    lab.until("print(bench.job.status)", "finished", timeout=2 * TIMEOUT)
     expect(panel.locator(".wb-code")).to_contain_text("bench.find_batch_size(keep_effective=True)")
     expect(card.locator(".wb-trying")).to_have_count(0)
     expect(card).to_contain_text("A trial could take")
@@ -147,7 +155,7 @@ def test_the_batch_sizes(lab: Lab, panel: Locator) -> None:
     use = card.get_by_role("button", name="Use 2 x 16")
     use.focus()
     use.press("Enter")
-    lab.until("print(bench.settings.batch_size, bench.settings.accumulate_grad_batches)", "16 2", timeout=10)
+    lab.until("print(bench.settings.batch_size, bench.settings.accumulate_grad_batches)", "16 2")
     expect(panel.locator(".wb-code")).to_contain_text("bench.set(batch_size=16, accumulate_grad_batches=2)")
     used = card.get_by_role("button", name="2 x 16 in use")
     expect(used).to_have_attribute("aria-pressed", "true")

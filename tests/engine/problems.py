@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import time
 
 import torch
 import torch.nn.functional as F
@@ -108,6 +109,14 @@ def bench(model, data, root, optimizer=sgd, **settings):
     settings = {"accelerator": "cpu", "batch_size": 8, "lr": 0.05, **settings}
     loss = settings.pop("loss", F.cross_entropy)
     return wb.Workbench(model, train=data, loss=loss, optimizer=optimizer, root=root, **settings)
+
+
+def until(true, seconds=120.0):
+    """Wait for what another thread or process does."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it has not come to that"
+        time.sleep(0.01)
 
 
 def loss_of(model, batch):

@@ -179,12 +179,16 @@ def test_killed_at_any_call_that_touches_the_disk_there_is_always_one_to_read(mo
 
             return call
 
-        for owner, name in TOUCHING:
-            setattr(owner, name, dying(getattr(owner, name)))
-        put(tmp_path, seed=2)
-        os._exit(0)
+        try:
+            for owner, name in TOUCHING:
+                setattr(owner, name, dying(getattr(owner, name)))
+            put(tmp_path, seed=2)
+            os._exit(0)
+        finally:
+            os._exit(1)  # an error must not bring the child back among the tests
     _, status = os.waitpid(child, 0)
     survived = os.WIFEXITED(status)
+    assert not survived or os.WEXITSTATUS(status) == 0
     assert seed_of(tmp_path) == 2 if survived else seed_of(tmp_path) in (1, 2)
     put(tmp_path, seed=3, name="00000009")  # the next one clears up
     assert names(tmp_path) == ["00000007", "00000009"]

@@ -1,5 +1,7 @@
 """What one rank hears or meets counts for all: commands, bad numbers, the end of its data."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from tests.engine.problems import labelled, plain_net, sgd
 from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Change, Mailbox, Pause, Resume, Stop
+from workbench.engine import meter
 from workbench.engine.dry_run import dry_run
 from workbench.instruments.finite import NonFiniteError
 from workbench.launch.assignments import Evaluating, Predicting
@@ -18,6 +21,11 @@ from workbench.task.make import task_of
 
 CE = {"loss": F.cross_entropy, "optimizer": sgd}
 PLAIN = {"max_epochs": 2, "lr": 0.05, "num_sanity_val_steps": 0, "batch_size": 4}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(one_thread):
+    """Sums repeat."""
 
 
 def my_rank():
@@ -48,7 +56,10 @@ def test_a_stop_ends_all_at_one_update(where):
 
 
 def test_changes_and_pauses():
+    """By a clock that goes on by 0.01 s whenever it is read: some updates are taken before the time is over, however slow they are."""
+
     def rank():
+        meter.perf_counter = itertools.count(0.0, 0.01).__next__
         commands = [Pause(), Change({"lr": 0.5}), Resume(), Change({"gradient_clip_val": 0.01})]
         settings = {**PLAIN, "max_epochs": None, "max_time": {"seconds": 1}}
         return fit(plain_net(), {"train": labelled(64).tensors, **CE}, settings, commands)

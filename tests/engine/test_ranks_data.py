@@ -33,6 +33,11 @@ from workbench.task.protocol import TaskError
 from workbench.task.shares import Share
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(one_thread):
+    """Sums repeat."""
+
+
 class Sentences(Dataset):
     def __len__(self):
         return 13

@@ -20,6 +20,7 @@ from tests.engine.resuming import Fit, settings_of, supervised
 from tests.engine.sharded import FSDP, alone, sharded
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
+from workbench.engine import fsdp
 from workbench.engine.checkpoint import read_state
 from workbench.engine.pieces import in_shards
 from workbench.launch.assignments import Predicting, Sweeping

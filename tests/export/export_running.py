@@ -87,7 +87,7 @@ class Runner:
         argv = [str(script), *options, "--log_file", str(there / "log.jsonl"), "--output", str(there / "weights.pt")]
         usual = {**clean_environment(), **self._environment}
         started = [self._processes.start(*argv, folder=self.folder, environment={**usual, **rank}, leave=True) for rank in ranks]
-        said = "".join(text for process in started for text in process.communicate(120))
+        said = "".join(text for process in started for text in process.communicate(280))
         codes = [process.wait() for process in started]
         assert not any(codes), f"{script} ended with {codes}:\n{said}\n{script.read_text()}"
         return Outcome.read(there, said)
@@ -119,7 +119,7 @@ def run_alone(command: Sequence[str], script: Path, folder: Path, *options: str)
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     process = subprocess.Popen(whole, cwd=folder, env=clean_environment(), start_new_session=True, **quiet)
     try:
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=280)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # the launcher and its processes
         raise

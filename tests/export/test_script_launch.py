@@ -90,7 +90,9 @@ def test_a_notebook(runner: Runner, tmp_path: Path) -> None:
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     where = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(book, allow_errors=True, kernel_name="python3", timeout=120, resources=where).execute()
+    # What a cell has printed is left out where it comes later than iopub_timeout behind the cell's end.
+    patient = {"timeout": 280, "startup_timeout": 280, "iopub_timeout": 120}
+    nbclient.NotebookClient(book, allow_errors=True, kernel_name="python3", resources=where, **patient).execute()
     printed = [output for output in book.cells[-1].outputs if output.output_type == "stream"]
     assert printed, book.cells[-2].outputs
     losses = json.loads(printed[0].text)

@@ -15,6 +15,8 @@ nbclient = importlib.import_module("nbclient")
 nbformat = importlib.import_module("nbformat")
 
 HERE = Path(__file__).parent
+PATIENT = {"timeout": 280, "startup_timeout": 280, "iopub_timeout": 120}
+"""What a cell has printed is left out where it comes later than the last of these behind the cell's end."""
 
 START = f"import sys\nsys.path.insert(0, {str(HERE)!r})\nimport export_slicing\nexport_slicing.install()"
 IMPORTS = "%matplotlib inline\nimport torch, json\nfrom torch import nn\nimport torch.nn.functional as F\nimport workbench as wb"
@@ -39,7 +41,7 @@ TELL = (
 def run_notebook(*cells: str) -> tuple[list[Any], str]:
     """Run cells in a kernel, errors allowed; what the last cell tells, and all that was printed."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in (START, TELL, *cells, SHOW)])
-    nbclient.NotebookClient(notebook, allow_errors=True, kernel_name="python3", timeout=120).execute()
+    nbclient.NotebookClient(notebook, allow_errors=True, kernel_name="python3", **PATIENT).execute()
     texts = [
         out.get("text", "") or "\n".join(out.get("traceback", ()))
         for cell in notebook.cells
@@ -84,7 +86,7 @@ def test_a_notebook(without: Warm, tmp_path: Path) -> None:
     assert notes[0].startswith("`x = torch.randn(32, 4)` (In [7], line 1) drew random numbers after the seed was set")
     script = tmp_path / "again.py"
     script.write_text(f"{imports}\n{code}\nprint(model(x).shape)\n")
-    again = without.run(str(script))
+    again = without.run(str(script), timeout=280)
     assert again.stdout == "torch.Size([32, 2])\n", again.stderr
     assert "ZeroDivisionError" in printed
 
@@ -110,7 +112,7 @@ def test_the_same_values_in_a_fresh_process(without: Warm, tmp_path: Path) -> No
     assert code.count("x = x * 2") == 3
     script = tmp_path / "again.py"
     script.write_text(f"{imports}\n{code}\n{STATE}\nprint('SUM', h(model), float(x.sum()), float(model(x).sum()))\n")
-    again = without.run(str(script))
+    again = without.run(str(script), timeout=280)
     assert again.stdout.strip() == next(line for line in printed.splitlines() if line.startswith("SUM"))
 
 

@@ -121,7 +121,7 @@ def test_two_processes_on_one_root(tmp_path):
     for process in both:
         process.start()
     for process in both:
-        process.join(120)
+        process.join(250)
         assert process.exitcode == 0
     (alone,), runs = list_runs(tmp_path / "alone"), list_runs(root)
     assert len({run.id for run in runs}) == 2

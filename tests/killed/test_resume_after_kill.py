@@ -35,7 +35,7 @@ def live(processes, root: Path, start: str, place: str = "never", count: int = 0
     if seconds is not None:
         time.sleep(seconds)
         process.kill()
-    process.join(120)
+    process.join(250)
     assert process.exitcode is not None, "it hangs"
     return process.exitcode
 

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 import workbench as wb
 from workbench.engine import checkpoint
+from workbench.launch.opening import Opening
 from workbench.runs.store import RunFolder
 
 
@@ -85,6 +86,8 @@ def arm(dying: Dying) -> None:
         replace(source, target, *rest)
 
     RunFolder.append, os.replace, checkpoint.save_file = appended, replaced, written
+    # A checkpoint waits so long at most for the record before it: on a machine that is held up, too.
+    Opening.settle.__defaults__ = (200.0,)
 
 
 def run(root: str, start: str, place: str, count: int) -> None:

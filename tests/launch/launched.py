@@ -16,11 +16,20 @@ import psutil
 from tests import warm
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 200.0) -> None:
+    """Until it is so. As long as a slow machine may take: what never comes costs the test its time, what comes costs none."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not come to pass"
         time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has reaped yet has, too. In one look: it may end at any moment."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @contextlib.contextmanager
@@ -38,6 +47,7 @@ def kill_all_of(process: subprocess.Popen[str] | warm.Script) -> None:
     """As Jupyter kills a kernel: its whole process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # it may not have come to have a group of its own
     process.wait()
     if process.stdout is not None:
         process.stdout.close()
@@ -60,8 +70,11 @@ def ended(root: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        left = [process for run in (root / "runs").glob("*") for process in processes_of(run)]
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(left, 10)
+        for _ in range(10):  # a launcher may just have started one more
+            left = [process for run in (root / "runs").glob("*") for process in processes_of(run)]
+            if not left:
+                break
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(left, 20)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,16 @@ def data(n: int = 48) -> tuple[Tensor, Tensor]:
 def bench(model: nn.Module, root: Path, **given: Any) -> Workbench:
     usual = {"train": data(), "loss": F.cross_entropy, "batch_size": 4, "max_epochs": 2, "lr": 0.05}
     where = {"devices": DEVICES, "accelerator": "cpu", "root": root}
-    return Workbench(model, **{**usual, **where, **given})
+    made = Workbench(model, **{**usual, **where, **given})
+    warmed()
+    return made
+
+
+def warmed() -> None:
+    """Behind it no thread is about to start ranks ahead: a late one would do so when a test counts them."""
+    for thread in threading.enumerate():
+        if thread.name == "workbench-warm":
+            thread.join()
 
 
 def losses(job: Any) -> list[float]:
@@ -65,8 +75,18 @@ def ranks() -> list[psutil.Process]:
 
 def shared() -> tuple[set[str], int]:
     """What lies in shared memory: names that no stranger's process uses, and this process's segments."""
-    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    gc.collect()  # what only a cycle holds would go at any moment
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # another thread has closed it; or it was that of the list
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
     return named(), sum("memfd" in link for link in links)
+
+
+def nothing_new(before: tuple[set[str], int]) -> bool:
+    """Whether no more is shared than there was. Waited for: a stranger's name that nobody has mapped yet is there for a moment."""
+    names, segments = shared()
+    return names <= before[0] and segments == before[1]
 
 
 def named() -> set[str]:
@@ -81,10 +101,3 @@ def named() -> set[str]:
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
             used |= {Path(line.split(maxsplit=5)[5]).name.removesuffix(" (deleted)") for line in lines if "/dev/shm/" in line}
     return names.intersection(os.listdir("/dev/shm")) - used
-
-
-def wait_until(true: Callable[[], Any], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests import warm
+from tests.launch.launched import gone, kill_all_of, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
 
 
-def start(folder: Path, code: str) -> warm.Script:
+@contextlib.contextmanager
+def started(folder: Path, code: str) -> Iterator[warm.Script]:
     (folder / "script.py").write_text(code)
-    return warm.python().start("script.py", folder=folder)
+    script = warm.python().start("script.py", folder=folder)
+    try:
+        yield script
+    finally:
+        kill_all_of(script)
 
 
 def test_classes_of_main_and_of_a_local_module(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "nets.py").write_text("class Net:\n    bias = 2\n")
     (tmp_path / "random.py").write_text("raise SystemExit('not the library')")
-    script = start(
-        tmp_path,
-        """
+    code = """
 import os, sys
 sys.path.pop(0)  # the folder's random.py is a trap for a server that looks there first
 from workbench.launch import forked
@@ -56,9 +60,9 @@ for _ in range(2):
     out = run_in_child(train, Config(nets.Net()), threads=1).get()
 assert type(out) is Config and type(out.net) is nets.Net and out.seen == 6, out
 print("good")
-""",
-    )
-    out, said = script.communicate(timeout=60)
+"""
+    with started(tmp_path, code) as script:
+        out, said = script.communicate(timeout=200)
     assert out.splitlines() == [str(tmp_path), str(tmp_path), "good"], said
 
 
@@ -72,14 +76,15 @@ from workbench.launch.child import run_in_child
 def sleep():
     loader = DataLoader(TensorDataset(torch.zeros(64, 3)), num_workers=1, persistent_workers=True)
     next(iter(loader)); iterator = iter(loader); next(iterator)
-    for _ in range(2):
+    while True:
         print(json.dumps([os.getpid(), os.getppid(), *[p.pid for p in psutil.Process().children()]]), flush=True)
-        time.sleep(0.5)
-    time.sleep(60)
+        while not os.path.exists("again"):
+            time.sleep(0.02)
+        os.unlink("again")
 
 if os.fork() == 0:  # a sibling that has copies of all sockets must not keep anything alive
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    time.sleep(60)
+    time.sleep(1000)
     os._exit(0)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 def hear(line):
@@ -93,47 +98,32 @@ def pids_and_folder(script: warm.Script) -> tuple[list[int], str]:
     return told["pids"], told["temporary"]
 
 
-def all_gone(pids: list[int], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def test_an_interrupt_reaches_nobody_and_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
-    script = start(tmp_path, SLEEPER)
-    pids, temporary = pids_and_folder(script)
-    child, server, worker = pids
-    assert os.path.isdir(temporary)
-    # An interrupt goes to the whole group of the kernel; it reaches none of them, wherever it is sent.
-    for group in (script.pid, child):
-        os.killpg(group, signal.SIGINT)
-    os.kill(server, signal.SIGINT)
-    assert pids_and_folder(script)[0] == [child, server, worker]
-    script.kill()
-    script.wait()
-    try:
-        assert all_gone(pids, 2.0)
+    with started(tmp_path, SLEEPER) as script:
+        pids, temporary = pids_and_folder(script)
+        child, server, worker = pids
+        assert os.path.isdir(temporary)
+        # An interrupt goes to the whole group of the kernel; it reaches none of them, wherever it is sent.
+        for group in (script.pid, child):
+            os.killpg(group, signal.SIGINT)
+        os.kill(server, signal.SIGINT)
+        (tmp_path / "again").touch()
+        assert pids_and_folder(script)[0] == [child, server, worker]
+        script.kill()  # the sibling goes on
+        script.wait()
+        wait_for(lambda: all(map(gone, pids)), 60)
         assert not os.path.exists(temporary)
-    finally:
-        os.killpg(script.pid, signal.SIGKILL)  # the sibling
 
 
 def test_a_group_killed_while_the_server_starts(tmp_path: Path) -> None:
-    script = start(
-        tmp_path,
-        """
+    code = """
 import time
 from workbench.launch import forked
 server = forked.server()
 print(server.process.pid, server.temporary, flush=True)
-time.sleep(60)
-""",
-    )
-    pid, temporary = script.stdout.readline().split()
-    os.killpg(script.pid, signal.SIGKILL)  # as Jupyter ends a kernel
-    script.wait()
-    assert all_gone([int(pid)], 2.0)
+time.sleep(1000)
+"""
+    with started(tmp_path, code) as script:
+        pid, temporary = script.stdout.readline().split()  # then it is killed, as Jupyter ends a kernel
+    wait_for(lambda: gone(int(pid)), 60)
     assert not os.path.exists(temporary)

@@ -74,7 +74,7 @@ def test_two_ranks_train_as_one_process_and_the_model_comes_home(root: Path) -> 
     assert (run.folder / "output.log").read_text().count("loss of batch 1\n") == 2
     assert (run.folder / "checkpoints" / "start.safetensors").exists()
     assert not (run.folder / "launch").exists()  # no code lies about
-    wait_for(lambda: not processes_of(run.folder), 10)
+    wait_for(lambda: not processes_of(run.folder))
 
     again = made.fit(start=run.id, max_epochs=3, devices=1, batch_size=8).result()  # its settings go on too: it is launched
     assert again.step == 12 + 12
@@ -132,14 +132,14 @@ def test_a_run_outlives_its_kernel_and_is_followed_and_commanded_from_another(ro
     (folder / "control" / "1.json").write_text("{")
     wait_for(lambda: sum(isinstance(e, Message) and e.level == "warning" for e in job.events) == 2)
     job.stop()
-    run = job.result(60)
+    run = job.result(200)
     assert run.status == "stopped"
     assert run == Run.open(folder) == Run.from_events(job.events, folder)
     assert [c.values for c in run.changes] == [{"lr": 0.25}]
     assert list(run.history["step"]) == list(range(run.step))
     assert run.checkpoints[-1].end
     assert run.checkpoints[-1].step == run.step
-    wait_for(lambda: not processes_of(folder), 15)
+    wait_for(lambda: not processes_of(folder))
     fresh = bench(torch.nn.Linear(6, 3), labelled(16), root)
     fresh.load(run)  # the weights are where those of any run are
 
@@ -147,13 +147,13 @@ def test_a_run_outlives_its_kernel_and_is_followed_and_commanded_from_another(ro
 def test_a_closed_bench_lets_go_and_a_killed_rank_0_is_told(root: Path) -> None:
     with kernel(CLOSES, str(root), "1") as asked:
         assert asked.stdout.readline() == "closed\n"
-        assert asked.wait(60) == 0  # nothing keeps it
+        assert asked.wait(200) == 0  # nothing keeps it
     folder = root / "runs" / "0001-fit"
     job = wb.attach("0001-fit", root)
     assert job.status == "running"
     psutil.Process(json.loads((folder / "run.json").read_text())["pid"]).kill()
     with pytest.raises(LaunchError, match="0001-fit ended without ending the run"):
-        job.result(60)
+        job.result(200)
     assert job.status == "failed"
     assert wb.attach("0001-fit", root).status == Run.open(folder).status == "failed"
 
@@ -188,7 +188,7 @@ def test_the_error_of_one_rank_is_the_error_of_the_job(root: Path) -> None:
     assert "is spoilt" in (job.folder.path / "output.log").read_text()
     with pytest.raises(RuntimeError, match="is spoilt"):
         wb.attach(job.id, root).result()
-    wait_for(lambda: not processes_of(job.folder.path), 40)
+    wait_for(lambda: not processes_of(job.folder.path))
 
 
 def test_what_a_job_finds_comes_back_and_a_launcher_that_fails_is_quoted(root: Path) -> None:
@@ -219,9 +219,9 @@ def test_a_rank_that_hangs_ends_the_job_with_where_it_was(root: Path) -> None:
     def _sleeps_for_ever() -> None:
         time.sleep(1000)
 
-    job = bench(plain_net(), labelled(64), root, loss=loss, rank_timeout=4.0).fit(strategy="launch", devices=2)
-    with pytest.raises(TimeoutError, match=r"(?s)for 4 s \(rank_timeout\).*rank 1 was here:.*_sleeps_for_ever"):
+    job = bench(plain_net(), labelled(64), root, loss=loss, rank_timeout=12.0).fit(strategy="launch", devices=2)
+    with pytest.raises(TimeoutError, match=r"(?s)for 12 s \(rank_timeout\).*rank 1 was here:.*_sleeps_for_ever"):
         job.result()
     assert job.folder is not None
     assert Run.open(job.folder.path).status == "failed"
-    wait_for(lambda: not processes_of(job.folder.path), 40)
+    wait_for(lambda: not processes_of(job.folder.path))

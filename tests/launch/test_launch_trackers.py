@@ -14,7 +14,7 @@ from accelerate.tracking import GeneralTracker
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
-from tests.launch.launched import ended, wait_for
+from tests.launch.launched import ended, processes_of, wait_for
 from tests.test_trackers import scalars, words
 from workbench.events import Message, StepsDone
 
@@ -45,9 +45,18 @@ class Here(GeneralTracker):
         self.finished = True
 
 
-def slow(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    time.sleep(0.02)
-    return F.cross_entropy(output, y)
+class Held:
+    """A slow loss, which holds the ranks behind some updates until there is a file."""
+
+    def __init__(self, until: Path) -> None:
+        self.until, self.calls = until, 0
+
+    def __call__(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        time.sleep(0.02)
+        while self.calls > 100 and not self.until.exists():
+            time.sleep(0.02)
+        return F.cross_entropy(output, y)
 
 
 def test_they_go_on_when_the_bench_is_closed(tmp_path: Path) -> None:
@@ -55,12 +64,14 @@ def test_they_go_on_when_the_bench_is_closed(tmp_path: Path) -> None:
     unsent = {"tensorboard": {"comment": lock}}  # what cannot be sent to another process, and is no matter to TensorBoard
     with ended(tmp_path):
         made = wb.Workbench(
-            plain_net(), train=labelled(32), loss=slow, root=tmp_path, accelerator="cpu", trackers=["tensorboard", here], max_steps=150,
+            plain_net(), train=labelled(32), loss=Held(tmp_path / "closed"), root=tmp_path, accelerator="cpu", trackers=["tensorboard", here], max_steps=150,
         )  # fmt: skip
         job = made.fit(strategy="launch", devices=2, batch_size=8)
         wait_for(lambda: any(isinstance(e, StepsDone) for e in job.events) or job.done())
         made.close()
-        run = wb.attach(job.id, tmp_path).result(120)
+        (tmp_path / "closed").touch()
+        run = wb.attach(job.id, tmp_path).result(200)
+        wait_for(lambda: not processes_of(run.folder))  # what they told the trackers is in the files
     assert (run.status, run.step) == ("finished", 150)
     found = scalars(tmp_path / "trackers" / "tensorboard" / job.id)
     told = dict(zip(*found["loss"], strict=True))
@@ -74,7 +85,7 @@ def test_they_go_on_when_the_bench_is_closed(tmp_path: Path) -> None:
     other = wb.Workbench(plain_net(), train=labelled(32), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", trackers=unsent)
     with ended(tmp_path):
         kept = other.fit(strategy="launch", devices=1, max_steps=3)
-        assert kept.result(120).status == "finished"
+        assert kept.result(200).status == "finished"
     warnings = [e.text for e in kept.events if isinstance(e, Message) and e.level == "warning"]
     assert any("tracker 'tensorboard' stays in this process" in text for text in warnings)
     assert scalars(tmp_path / "trackers" / "tensorboard" / kept.id)["loss"][0] == [0, 1, 2]

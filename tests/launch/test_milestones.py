@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import workbench as wb
 from tests.engine.learners import Learner
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
+from tests.launch.launched import wait_for
 from workbench.commands import Change, Mailbox, Pause, Stop
 from workbench.engine.opening import opened
 from workbench.engine.orders import obey
@@ -25,6 +26,7 @@ from workbench.events import (
 )
 from workbench.launch import milestones
 from workbench.launch.progress import Progress
+from workbench.launch.thread import JobDesk
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
 from workbench.share.parcel import ParcelError
@@ -39,20 +41,19 @@ def of(job, kind):
     return [e for e in job.events if isinstance(e, kind)]
 
 
-class At:
-    """A listener that sends commands to a job when an event of a kind is heard for the nth time."""
+def commanded_at(monkeypatch, kind, commands, nth=1):
+    """Commands for a job that come as it tells an event of a kind for the nth time, before it goes on."""
+    tell, left = JobDesk.__call__, [nth]
 
-    def __init__(self, kind, commands, nth=1):
-        self.kind, self.commands, self.left, self.job = kind, commands, nth, None
-        self.ready = threading.Event()
+    def telling(desk, event):
+        tell(desk, event)
+        if isinstance(event, kind):
+            left[0] -= 1
+            if left[0] == 0:
+                for command in commands:
+                    desk._job.inbox.put(command)
 
-    def __call__(self, event):
-        if isinstance(event, self.kind):
-            self.left -= 1
-            if self.left == 0:
-                assert self.ready.wait(20)
-                for command in self.commands:
-                    self.job.inbox.put(command)
+    monkeypatch.setattr(JobDesk, "__call__", telling)
 
 
 # -- the learning rate
@@ -349,30 +350,25 @@ def test_a_dry_run_has_no_milestones(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [CurvePoint, Trial])
-def test_a_stop_during_a_search_stops_the_fit(kind, tmp_path):
-    at = At(kind, [Stop()])
+def test_a_stop_during_a_search_stops_the_fit(kind, tmp_path, monkeypatch):
+    commanded_at(monkeypatch, kind, [Stop()])
     b = wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8,
-                     max_epochs=100, find_lr_at={1}, find_batch_size_at={1}, listeners=[at])  # fmt: skip
-    at.job = job = b.fit()
-    at.ready.set()
-    run = job.result(timeout=60)
+                     max_epochs=100, find_lr_at={1}, find_batch_size_at={1})  # fmt: skip
+    job = b.fit()
+    run = job.result(timeout=200)
     assert run.status == "stopped"
     assert run.step == 7
     assert [c for c in of(job, Changed) if "lr" in c.values] == []
 
 
-def test_a_change_and_a_pause_during_a_search_are_obeyed_after_it(tmp_path):
-    at = At(CurvePoint, [Change({"lr": 0.0123}), Pause()], nth=3)
+def test_a_change_and_a_pause_during_a_search_are_obeyed_after_it(tmp_path, monkeypatch):
+    commanded_at(monkeypatch, CurvePoint, [Change({"lr": 0.0123}), Pause()], nth=3)
     b = wb.Workbench(plain_net(), train=labelled(), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", batch_size=8,
-                     max_epochs=2, find_lr_at={1}, listeners=[at])  # fmt: skip
-    at.job = job = b.fit()
-    at.ready.set()
-    deadline = threading.Event()
-    while job.status != "paused":
-        assert not deadline.wait(0.01)
-        assert not job.done()
+                     max_epochs=2, find_lr_at={1})  # fmt: skip
+    job = b.fit()
+    wait_for(lambda: job.status == "paused" or job.done())
     job.resume()
-    run = job.result(timeout=60)
+    run = job.result(timeout=200)
     assert run.status == "finished"
     steps = [(c.step, c.values) for c in of(job, Changed)]
     assert [step for step, _ in steps] == [7, 7]

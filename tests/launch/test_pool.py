@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from tests import warm
-from tests.launch.pools import Net, bench, data, losses, net, ranks, shared, wait_until
+from tests.launch.launched import wait_for
+from tests.launch.pools import Net, bench, data, losses, net, nothing_new, ranks, shared, warmed
 from workbench.events import Changed, Validated
 from workbench.launch import child, pool
 from workbench.share.parcel import ParcelError
@@ -50,7 +51,7 @@ def test_a_fit_trains_the_model_in_place_and_the_ranks_stay(tmp_path: Path) -> N
     again = two.fit()
     again.result()
     assert pids() == there
-    assert shared() == left
+    wait_for(lambda: nothing_new(left))
     assert losses(again) == losses(first)
     one = bench(net(), tmp_path, batch_size=8, devices=1, strategy="thread", val=data(9)).fit()
     one.result()
@@ -75,17 +76,17 @@ def test_other_jobs_in_the_same_pool(tmp_path: Path) -> None:
 
 
 def test_commands_reach_all_ranks(tmp_path: Path) -> None:
-    job = bench(net(slow), tmp_path, max_epochs=1000).fit()
-    wait_until(lambda: losses(job))
+    job = bench(net(slow), tmp_path, max_epochs=100_000).fit()
+    wait_for(lambda: losses(job))
     job.pause()
-    wait_until(lambda: job.status == "paused")
+    wait_for(lambda: job.status == "paused")
     paused = len(job.events)
     time.sleep(0.2)
     assert len(job.events) <= paused + 1  # what was on its way
     job.change(lr=0.01)
     job.resume()
-    wait_until(lambda: any(isinstance(event, Changed) for event in job.events))
-    wait_until(lambda: job.status == "running")
+    wait_for(lambda: any(isinstance(event, Changed) for event in job.events))
+    wait_for(lambda: job.status == "running")
     job.stop()
     job.result()
     assert job.status == "stopped"
@@ -98,10 +99,12 @@ def test_another_number_of_ranks_is_another_pool(tmp_path: Path) -> None:
     some.fit().result()
     two = pids()
     some.set(devices=3)
+    warmed()
     some.fit().result()
     assert len(pids()) == 3
     assert not pids() & two
     some.set(devices=1, strategy="pool")
+    warmed()
     alone = some.fit()
     alone.result()
     assert len(pids()) == 1
@@ -122,7 +125,8 @@ def test_benches_share_the_pool_and_take_turns(tmp_path: Path) -> None:
 
 def test_it_can_be_closed_and_warmed(tmp_path: Path) -> None:
     pool.warm("cpu", (0, 1))
-    wait_until(lambda: len(pids()) == 2)
+    warmed()
+    wait_for(lambda: len(pids()) == 2)
     there = pids()
     some = bench(net(), tmp_path)
     some.fit().result()
@@ -135,9 +139,9 @@ def test_it_can_be_closed_and_warmed(tmp_path: Path) -> None:
 
 
 def test_closing_a_bench_stops_its_job_and_the_pool_stays(tmp_path: Path) -> None:
-    some = bench(net(slow), tmp_path, max_epochs=1000)
+    some = bench(net(slow), tmp_path, max_epochs=100_000)
     job = some.fit()
-    wait_until(lambda: losses(job))
+    wait_for(lambda: losses(job))
     there = pids()
     some.close()
     assert job.status == "stopped"
@@ -164,7 +168,7 @@ def test_what_ranks_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             print("trouble", file=sys.stderr)
 
     job = bench(net(say), tmp_path).fit()
-    job.result()
+    assert job.ended.wait(200)  # nobody waits by result(), whose bar would stand before a line
     assert sorted(job.output) == ["[rank 1] hello from 1", "[rank 1] trouble", "hello from 0", "trouble"]
     seen = capsys.readouterr()
     assert "\n[rank 1] hello from 1\n" in f"\n{seen.out}"

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch.utils.data import Dataset
 
 from tests import warm
 from tests.conftest import count
-from tests.launch.pools import bench, losses, named, net, ranks, shared, wait_until
-from tests.launch.test_child_process import all_gone
+from tests.launch.launched import gone, wait_for
+from tests.launch.pools import bench, losses, named, net, nothing_new, ranks, shared
 from workbench.commands import Mailbox
 from workbench.events import RunStarted
 from workbench.launch import child, children, pool
@@ -38,8 +39,8 @@ def _nothing_is_left(one_thread: None, tmp_path: Path) -> Iterator[None]:
     before = shared()
     yield
     bench(net(), tmp_path).fit().result()
-    wait_until(lambda: len(ranks()) == 2, 5.0)
-    assert shared() == before
+    wait_for(lambda: len(ranks()) == 2)
+    wait_for(lambda: nothing_new(before))
 
 
 def at(step: int, rank: int, act: Callable[[], Any]) -> Callable[[int, int], None]:
@@ -80,7 +81,7 @@ def test_an_exception_in_one_rank_is_the_jobs(tmp_path: Path, rank: int) -> None
     assert "at update 3, epoch 0" in notes(error)
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "in fail" in str(error.__cause__)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 200  # the other rank was not waited for until it is taken for a hang
     # The weights are those of the last update.
     bench(twin, tmp_path, max_steps=3).fit().result()
     torch.testing.assert_close(model.layers.state_dict(), twin.layers.state_dict())
@@ -165,16 +166,20 @@ def test_memory_that_runs_out_in_one_rank(tmp_path: Path) -> None:
     assert "take a smaller batch_size" in notes(error)
 
 
+PATIENCE = 6.0
+"""Seconds without a step for which a rank may be held up on a busy machine: more is a hang."""
+
+
 def test_a_rank_that_hangs(tmp_path: Path) -> None:
     def hang() -> None:
         time.sleep(1000)
 
     model = net(at(3, 1, hang))
     before = model.layers[0].weight.clone()
-    error, job = failed(model, tmp_path, rank_timeout=1.5)
+    error, job = failed(model, tmp_path, rank_timeout=PATIENCE)
     assert isinstance(error, RankTimeout)
     text = str(error)
-    assert text.startswith("no rank has come on for 1.5 s (rank_timeout). One of them hangs")
+    assert text.startswith(f"no rank has come on for {PATIENCE:g} s (rank_timeout). One of them hangs")
     first, second = text.split("rank 1 of 2:")
     assert "rank 0 of 2:" in first
     assert "in backward" in first
@@ -187,18 +192,18 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
     model = net(at(3, 1, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
-    error, _ = failed(model, tmp_path, rank_timeout=1.5)
+    error, _ = failed(model, tmp_path, rank_timeout=PATIENCE)
     assert isinstance(error, RankTimeout)
     assert "Rank 1 is stopped, and the others wait for it:" in str(error)
     assert "rank 1 of 2:\nits process " in str(error)
 
 
 def test_a_pause_may_be_longer_than_the_watchdog_waits(tmp_path: Path) -> None:
-    job = bench(net(at(-1, 0, fail)), tmp_path, rank_timeout=1.5, max_epochs=1000).fit()
-    wait_until(lambda: losses(job))
+    job = bench(net(at(-1, 0, fail)), tmp_path, rank_timeout=PATIENCE, max_epochs=100_000).fit()
+    wait_for(lambda: losses(job))
     job.pause()
-    wait_until(lambda: job.status == "paused")
-    time.sleep(2.5)
+    wait_for(lambda: job.status == "paused")
+    time.sleep(PATIENCE + 1.0)
     job.resume()
     job.stop()
     assert job.result().status == "stopped"
@@ -213,7 +218,7 @@ def test_time_that_the_owner_takes_is_not_the_ranks(tmp_path: Path) -> None:
 
         def __call__(self, event: Any, /) -> None:
             if not self.heard:
-                time.sleep(3.0)
+                time.sleep(PATIENCE + 2.0)
             self.heard.append(event)
 
         def settle(self, seconds: float = 3.0) -> None:
@@ -222,7 +227,7 @@ def test_time_that_the_owner_takes_is_not_the_ranks(tmp_path: Path) -> None:
         def printed(self, line: str) -> None:
             pass
 
-    some = bench(net(at(-1, 0, fail)), tmp_path, rank_timeout=1.0, max_epochs=2)
+    some = bench(net(at(-1, 0, fail)), tmp_path, rank_timeout=PATIENCE, max_epochs=2)
     training = Training("slow", some._task, some.settings, None)
     outlet = Slow()
     done = pool.carry(training, "cpu", (0, 1), outlet, Mailbox())
@@ -257,23 +262,25 @@ def test_a_listener_that_raises(tmp_path: Path) -> None:
 
 
 def test_ranks_that_are_killed_between_jobs(tmp_path: Path) -> None:
-    for process in ranks():
+    killed = ranks()
+    for process in killed:
         process.kill()
+    psutil.wait_procs(killed)  # one that is still about to die could be given the job
     job = bench(net(), tmp_path).fit()
     job.result()
     assert job.status == "finished"
 
 
 def test_a_pool_that_is_closed_under_its_job(tmp_path: Path) -> None:
-    job = bench(net(at(-1, 0, fail)), tmp_path, max_epochs=1000).fit()
-    wait_until(lambda: losses(job))
+    job = bench(net(at(-1, 0, fail)), tmp_path, max_epochs=100_000).fit()
+    wait_for(lambda: losses(job))
     pool.close()
     assert isinstance(job.exception(), ChildDied)
 
 
 def test_an_interrupt_at_any_moment(tmp_path: Path) -> None:
     """It goes to the whole group of a kernel; the job is stopped, and the next one works. Every other one wants a new pool."""
-    numbers = random.Random(0)
+    numbers, made = random.Random(0), []
     for number in range(count(5, 50)):
         script = subprocess.Popen([
             sys.executable, "-c", f"import os, signal, time; time.sleep({numbers.random() * 0.7}); os.kill({os.getpid()}, signal.SIGINT)"
@@ -281,14 +288,17 @@ def test_an_interrupt_at_any_moment(tmp_path: Path) -> None:
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 some = bench(net(at(-1, 0, fail)), tmp_path, max_epochs=3, devices=2 + number % 2)
+                made.append(some)
                 some.fit().result()
                 script.wait()
                 time.sleep(0.2)
         finally:
             script.wait()
+    for some in made:  # where it came before anybody waited for the job, that went on
+        some.close()
     jobs = [bench(net(), tmp_path).fit() for _ in range(2)]
     assert [job.result().status for job in jobs] == ["finished", "finished"]
-    assert len(ranks()) == len(children._live) == 2
+    wait_for(lambda: len(ranks()) == len(children._live) == 2)
 
 
 KERNEL = """
@@ -318,6 +328,6 @@ def test_a_kernel_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
         there, temporary = json.loads(kernel.stdout.readline())
     kernel.kill()
     kernel.wait()
-    assert all_gone(there, 5.0)
+    wait_for(lambda: all(map(gone, there)), 60)
     assert not os.path.exists(temporary)
-    assert named() <= before
+    wait_for(lambda: named() <= before)

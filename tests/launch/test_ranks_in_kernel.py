@@ -13,6 +13,7 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
+from tests.launch.launched import wait_for
 from tests.launch.pools import named
 
 CELLS = """
@@ -80,7 +81,7 @@ class Kernel:
 
     def begin(self) -> None:
         """Run CELLS, also where they have been run before, and after a restart."""
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=200)
         self.run(CELLS)
 
     def run(self, cell: str) -> str:
@@ -91,7 +92,7 @@ class Kernel:
             if message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
 
-        reply = self.client.execute_interactive(cell, timeout=120, output_hook=hear)
+        reply = self.client.execute_interactive(cell, timeout=200, output_hook=hear)
         assert reply["content"]["status"] == "ok", "\n".join([*printed, *reply["content"].get("traceback", ())])
         return "".join(printed)
 
@@ -153,7 +154,7 @@ def test_all_kinds_of_jobs_go_to_the_ranks_and_what_they_print_comes_back(kernel
     pids = {int(line.split()[-1]) for line in printed.splitlines() if "in " in line}
     assert len(pids) == 2
     assert own not in pids
-    assert any(line.startswith("[rank 1] in ") for line in printed.splitlines())
+    assert "[rank 1] in " in printed
     metrics = kernel.value("talking.validate().result()")
     assert metrics["val_loss"] == pytest.approx(kernel.value("run.metrics['val_loss']"), rel=1e-5)
     assert kernel.value("len(talking.find_lr(num_training=20).result().lrs)") == 20
@@ -172,9 +173,9 @@ def test_a_kernel_that_ends_in_a_fit_leaves_no_process_and_no_segment(kernel: Ke
         kernel.manager.restart_kernel(now=False)
     else:
         os.kill(pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(theirs, timeout=10)
+    _, alive = psutil.wait_procs(theirs, timeout=60)
     assert alive == []
-    assert named() <= before
+    wait_for(lambda: named() <= before)  # a stranger's name that nobody has mapped yet is there for a moment
     if how == "restart":
         kernel.begin()
         assert len(kernel.value("told(2, 8)")["loss"]) == 21

@@ -3,6 +3,7 @@
 import functools
 import json
 import textwrap
+import threading
 import time
 
 import lightning
@@ -17,6 +18,7 @@ from tests import warm
 from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
 from workbench.engine import checkpoint
 from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
+from workbench.launch.opening import Opening
 from workbench.runs.read import read_events
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -77,6 +79,18 @@ def stopped_at(b, update, **settings):
     run = b.fit(**settings).result()
     assert run.status == "stopped"
     return run
+
+
+def held(b, update, act=lambda: None):
+    """Hold the next fit at this update until the event is set, so that others can be asked for meanwhile; then act."""
+    go = threading.Event()
+
+    def hold():
+        assert go.wait(200)
+        act()
+
+    b.on(update, hold)
+    return go
 
 
 def raising(error):
@@ -356,7 +370,9 @@ def test_two_benches_on_one_root(tmp_path):
 def test_a_queue_of_fits(tmp_path):
     """Asked for at once: each is looked up when it has its turn."""
     b = make(tmp_path, max_epochs=1)
+    asked = held(b, 3)
     jobs = [b.fit(), b.fit(start="continue", max_epochs=2), b.fit(start="0002-fit", max_epochs=3), b.fit(start="continue", max_epochs=4)]
+    asked.set()
     runs = [job.result() for job in jobs]
     assert [run.step for run in runs] == [7, 14, 21, 28]
     assert same_runs(runs[-1], whole(tmp_path / "whole", max_epochs=4)[0])
@@ -365,8 +381,9 @@ def test_a_queue_of_fits(tmp_path):
 
 def test_one_that_is_dropped_before_its_turn_is_no_last_fit(tmp_path):
     b = make(tmp_path, max_epochs=1)
-    b.on(3, lambda: b.jobs[1].stop())
+    asked = held(b, 3, lambda: b.jobs[1].stop())
     first, dropped, on = b.fit(), b.fit(seed=3, max_epochs=5), b.fit(start="continue", max_epochs=2)
+    asked.set()
     run = on.result()
     assert dropped.result().step == 0
     assert of(on, Resumed)[0].run == first.id
@@ -546,8 +563,10 @@ def test_a_finished_run_goes_on_to_a_larger_length(tmp_path, length, more):
 
 def test_nothing_left_in_a_queue_is_the_jobs_error(tmp_path):
     b = make(tmp_path, max_epochs=1)
+    asked = held(b, 3)
     b.fit()
     job = b.fit(start="continue")
+    asked.set()
     with pytest.raises(wb.SettingsError, match="nothing is left to do"):
         job.result()
     assert job.status == "failed"
@@ -588,6 +607,7 @@ def test_no_checkpoint_is_ahead_of_the_record(tmp_path, monkeypatch):
         seen.append((steps, info["step"]))
         write(folder, name, tensors, state, info)
 
+    monkeypatch.setattr(Opening.settle, "__defaults__", (200.0,))  # what waits so long at most, on any machine
     monkeypatch.setattr(RunFolder, "append", slow)
     monkeypatch.setattr(checkpoint, "write", looking)
     make(tmp_path, max_epochs=2, checkpoint_every=3, val_check_interval=4).fit().result()

@@ -27,6 +27,7 @@ from tests.engine.problems import (
     twin_of,
     weights,
 )
+from tests.launch.launched import wait_for
 from tests.reference import loop
 from workbench.events import (
     Changed,
@@ -36,12 +37,16 @@ from workbench.events import (
     StatusChanged,
     StepsDone,
 )
+from workbench.launch import protocol
+from workbench.launch.progress import Progress
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 LONG = {"max_epochs": 100_000}
+PATIENCE = 200.0
+"""Seconds for what is bound to come, as long as a slow machine may take."""
 
 
 class Gate:
@@ -62,15 +67,8 @@ class Gate:
         self.calls += 1
         if held is not None:
             held[0].set()
-            assert held[1].wait(30)
+            assert held[1].wait(PATIENCE)
         return self.loss(output, y)
-
-
-def wait_for(condition, seconds=20.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come to pass"
-        time.sleep(0.005)
 
 
 def of(job, kind):
@@ -85,14 +83,14 @@ def test_a_job_returns_at_once_and_result_waits(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=2)
     arrived, go = gate.hold(3)
     job = b.fit()
-    assert arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     assert job.status == "running"
     assert not job.done()
     assert b.job is job
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="it goes on"):
         job.result(timeout=0.3)
-    assert 0.2 < time.monotonic() - began < 2
+    assert 0.2 < time.monotonic() - began < PATIENCE / 2  # the job was not waited for
     assert job.wait(timeout=0) is False
     with pytest.raises(TimeoutError):
         job.exception(timeout=0)
@@ -105,8 +103,18 @@ def test_a_job_returns_at_once_and_result_waits(tmp_path):
     assert job.result() == run
 
 
-def test_progress_is_shown_while_waiting(tmp_path, capsys):
-    bench(plain_net(), labelled(), tmp_path, max_epochs=2).fit().result()
+def test_progress_is_shown_while_waiting(tmp_path, capsys, monkeypatch):
+    gate = Gate()
+    b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=2)
+    _, go = gate.hold(3)
+
+    class Shown(Progress):
+        def __enter__(self):
+            go.set()  # not before somebody waits
+            return super().__enter__()
+
+    monkeypatch.setattr(protocol, "Progress", Shown)
+    b.fit().result()
     assert "14/14" in capsys.readouterr().out
 
 
@@ -138,7 +146,7 @@ def test_jobs_run_one_after_another_in_the_order_asked(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_steps=5)
     arrived, go = gate.hold(2)
     first, second, third = b.fit(), b.find_lr(num_training=5), b.fit(max_steps=3)
-    assert arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     assert (first.status, second.status, third.status) == ("running", "queued", "queued")
     go.set()
     assert third.result().step == 3
@@ -178,7 +186,7 @@ def test_stop_keeps_what_there_is(tmp_path):
     b = bench(model, labelled(), tmp_path, loss=gate, **LONG)
     arrived, go = gate.hold(9)
     job = b.fit()
-    assert arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     job.stop()
     go.set()
     run = job.result()
@@ -197,7 +205,7 @@ def test_stop_of_a_job_that_waits_leaves_the_model_alone(tmp_path):
     b = bench(model, labelled(), tmp_path, loss=gate, max_epochs=1)
     arrived, go = gate.hold(3)
     first, second = b.fit(), b.fit(lr=0.5)
-    assert arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     second.stop()
     go.set()
     trained = first.result()
@@ -215,7 +223,7 @@ def test_close_drops_what_waits(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, **LONG)
     arrived, go = gate.hold(5)
     running, waiting = b.fit(), b.fit()
-    assert arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     threading.Timer(0.1, go.set).start()
     b.close()
     assert (running.status, waiting.status) == ("stopped", "stopped")
@@ -239,22 +247,26 @@ def test_pause_and_resume(tmp_path):
     gate = Gate()
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=3)
     arrived, go = gate.hold(4)
+    began = time.perf_counter()
     job = b.fit()
-    assert arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     job.pause()
     go.set()
     wait_for(lambda: job.status == "paused")
+    paused = time.perf_counter()
     calls = gate.calls
     time.sleep(0.6)
     assert gate.calls == calls == 5 + 1  # the dry step's one, and five updates
     assert [e.rows for e in of(job, StepsDone)]  # what was measured is told before the pause
     assert sum(e.rows for e in of(job, StepsDone)) == 5
+    paused = time.perf_counter() - paused
     job.resume()
     run = job.result()
+    most = time.perf_counter() - began - paused
     assert run.status == "finished"
     assert [(e.status, e.step) for e in of(job, StatusChanged)] == [("paused", 5), ("running", 5)]
-    assert run.seconds < 0.5  # pauses are left out, in every place
-    assert of(job, StepsDone)[-1].seconds < 0.5
+    assert run.seconds < most  # pauses are left out, in every place
+    assert of(job, StepsDone)[-1].seconds < most
     reference = bench(plain_net(), labelled(), tmp_path / "b", max_epochs=3).fit().result()
     assert np.array_equal(run.history["loss"], reference.history["loss"])
 
@@ -264,12 +276,12 @@ def test_stop_while_paused(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, **LONG)
     arrived, go = gate.hold(4)
     job = b.fit()
-    arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     job.pause()
     go.set()
     wait_for(lambda: job.status == "paused")
     job.stop()
-    assert job.result(timeout=5).step == 5
+    assert job.result(timeout=PATIENCE).step == 5
     assert job.status == "stopped"
 
 
@@ -309,7 +321,7 @@ def test_a_change_holds_from_exactly_its_update(at, tmp_path):
 def change_at(b, gate, update, **values):
     arrived, go = gate.hold(update)
     job = b.fit()
-    assert arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     for name, value in values.items():
         job.change(**{name: value})
     go.set()
@@ -354,7 +366,7 @@ def test_what_cannot_be_commanded_says_so(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=1)
     arrived, go = gate.hold(1)
     job = b.fit()
-    arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     with pytest.raises(SettingsError, match="batch_size cannot change while a run goes on; these can: lr, accumulate_grad_batches, gradient"):
         job.change(batch_size=4)
     with pytest.raises(SettingsError, match=r"lr=-1.*greater than 0"):
@@ -375,7 +387,7 @@ def test_commands_to_a_job_that_waits_hold_when_it_begins(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_steps=4)
     arrived, go = gate.hold(1)
     b.fit()
-    arrived.wait(20)
+    assert arrived.wait(PATIENCE)
     second = b.fit()
     second.change(lr=0.5)
     go.set()
@@ -475,7 +487,7 @@ def test_a_listener_that_is_slow_does_not_hold_up_the_updates(tmp_path):
 
     def slow(event):
         if isinstance(event, RunStarted):
-            assert hold.wait(30)
+            assert hold.wait(PATIENCE)
 
     b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=3, listeners=[slow])
     job = b.fit()
@@ -608,10 +620,18 @@ def test_a_plain_process_waits_for_its_jobs(tmp_path):
 def test_an_interrupt_stops_the_fit_and_keeps_its_history(tmp_path):
     out = python(
         """
-        import sys, _thread
+        import sys, _thread, threading
         from tests.engine.problems import bench, plain_net, labelled
+        from workbench.launch import protocol
+        waits = threading.Event()
+        class Shown(protocol.Progress):
+            def __enter__(self):
+                waits.set()
+                return super().__enter__()
+        protocol.Progress = Shown
         def listener(event):
-            if type(event).__name__ == "StepsDone" and event.step > 200:
+            if type(event).__name__ == "StepsDone" and event.step > 200 and waits.is_set():
+                waits.clear()  # once, and while somebody waits
                 _thread.interrupt_main()
         b = bench(plain_net(), labelled(), sys.argv[1], max_epochs=10**6)
         leave = b.subscribe(listener)
@@ -638,21 +658,28 @@ def test_an_interrupt_while_waiting_for_one_behind_another(tmp_path):
         """
         import sys, _thread, threading, time
         from tests.engine.problems import bench, plain_net, labelled
+        from workbench.launch import protocol
+        class Shown(protocol.Progress):
+            def __enter__(self):  # somebody waits now
+                threading.Timer(0.5, _thread.interrupt_main).start()
+                return super().__enter__()
         b = bench(plain_net(), labelled(), sys.argv[1], max_epochs=10**6)
         running, waiting = b.fit(), b.fit()
-        threading.Timer(1.0, _thread.interrupt_main).start()
-        began = time.monotonic()
+        while running.status != "running":
+            time.sleep(0.01)
+        shown, protocol.Progress = protocol.Progress, Shown
         try:
             waiting.result()
         except KeyboardInterrupt:
-            print("raised again", time.monotonic() - began < 10, running.status)
+            print("raised again", running.status)
+        protocol.Progress = shown
         running.stop()
         running.result()
         print(waiting.result().status, waiting.result().step)
         """,
         tmp_path,
     )
-    assert "raised again True running" in out.stdout
+    assert "raised again running" in out.stdout
     assert "stopped 0" in out.stdout
 
 

@@ -136,7 +136,7 @@ def test_ids_are_unique_among_processes(tmp_path: Path) -> None:
     ]
     for worker in workers:
         worker.start()
-    ids = [id for _ in workers for id in out.get(timeout=60)]
+    ids = [id for _ in workers for id in out.get(timeout=240)]
     for worker in workers:
         worker.join()
     numbers = [id.split("-")[0] for id in ids]

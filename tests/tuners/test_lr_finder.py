@@ -5,7 +5,6 @@ import functools
 import random
 import sys
 import textwrap
-import time
 
 import numpy as np
 import psutil
@@ -27,9 +26,11 @@ from tests.engine.problems import (
     same_weights,
     sgd,
     twin_of,
+    until,
     weights,
 )
 from tests.reference import finder, loop
+from workbench.commands import Stop
 from workbench.settings import SettingsError
 from workbench.task.protocol import TaskError
 
@@ -158,6 +159,24 @@ class FailingLoss:
         return F.cross_entropy(output, y)
 
 
+class HeldUp:
+    """Waits at its n-th call until a stop has been asked for: the sweep is not over before anybody comes to that."""
+
+    def __init__(self):
+        self.calls, self.at, self.asked = 0, None, None
+
+    def __call__(self, output, y):
+        self.calls += 1
+        if self.calls == self.at:
+            until(self.asked)
+        return F.cross_entropy(output, y)
+
+    def hold(self, bench, points):
+        """The next job of this bench behind so many batches; its Stop stays in its inbox."""
+        number = len(bench.jobs)
+        self.at, self.asked = self.calls + points + 1, lambda: bench.jobs[number].inbox.has(Stop)
+
+
 CASES = {
     "sgd-momentum": (plain_net, sgd, {}, labelled),
     "adam-batchnorm-dropout": (noisy_net, adam, {}, labelled),
@@ -217,9 +236,11 @@ def test_no_trace_after_an_error_in_the_middle(case, tmp_path):
 
 def test_no_trace_after_a_stop(tmp_path):
     expected = alone("augmented", tmp_path / "alone")
-    model, b = make_bench("augmented", tmp_path / "found")
+    loss = HeldUp()
+    model, b = make_bench("augmented", tmp_path / "found", loss=loss)
     before = Trace(model)
     stop_at(b, 5)
+    loss.hold(b, 20)
     job = b.find_lr(num_training=5000)
     curve = job.result()
     assert job.status == "stopped"
@@ -242,21 +263,30 @@ def test_no_trace_after_an_interrupt(tmp_path):
     """Ctrl-C in result(): in a process of its own, as the main thread's signal handling is what is tested."""
     script = textwrap.dedent(
         """
-        import sys, _thread
+        import sys, threading, _thread
         import numpy as np, torch
-        from tests.tuners.test_lr_finder import Trace, alone, make_bench, check_fit
+        from tests.engine.problems import until
+        from tests.tuners.test_lr_finder import HeldUp, Trace, alone, make_bench, check_fit
         from pathlib import Path
         torch.set_num_threads(1)
         root = Path(sys.argv[1])
         expected = alone("adam-batchnorm-dropout", root / "alone")
-        model, b = make_bench("adam-batchnorm-dropout", root / "found")
+        loss = HeldUp()
+        model, b = make_bench("adam-batchnorm-dropout", root / "found", loss=loss)
         before = Trace(model)
         fired = []
+        def in_result():
+            frame = sys._current_frames()[threading.main_thread().ident]
+            while frame is not None and frame.f_code.co_name != "_watch":
+                frame = frame.f_back
+            return frame is not None
         def listener(event):
             if type(event).__name__ == "CurvePoint" and event.index == 20:
+                until(in_result)  # elsewhere an interrupt would be no matter of the job's
                 fired.append(1)
                 _thread.interrupt_main()
         b.subscribe(listener)
+        loss.hold(b, 50)
         job = b.find_lr(num_training=100000)
         try:
             job.result()
@@ -375,10 +405,7 @@ def test_no_loader_process_is_left_by_a_failure(tmp_path):
     fit = b.fit()
     with pytest.raises(ValueError, match="had enough"):
         fit.result()
-    until = time.monotonic() + 10
-    while (left := set(loaders()) - before) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not left, "loader processes live on, held by the traceback of the error"
+    until(lambda: set(loaders()) <= before)  # else they live on, held by the traceback of the error
     assert job.exception() is not None  # which the job still holds
 
 

@@ -205,9 +205,9 @@ def training(job: FakeJob, epochs: int, updates: int) -> Iterator[Event]:
     rng = np.random.default_rng(1)
     while step < total and not job.stopped:
         if job.changes:
-            settings |= job.changes
-            yield Changed(step, dict(job.changes))
-            job.changes = {}
+            changes, job.changes = job.changes, {}  # at once: more may be asked for while this is told
+            settings |= changes
+            yield Changed(step, changes)
         rows = min(7, total - step, updates - step % updates)
         yield flush(
             step, rows, step // updates, total=total, rng=rng, lr=settings["lr"], clip=settings["gradient_clip_val"]

@@ -15,7 +15,7 @@ from workbench.events import Message
 from workbench.ui.following import Following
 
 
-def until(true: Callable[[], object], seconds: float = 10.0) -> None:
+def until(true: Callable[[], object], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"
@@ -47,7 +47,7 @@ class Job(FakeJob):
 def job() -> Job:
     bench = FakeBench(lr=0.1, gradient_clip_val=1.0, epochs=1, updates=40)
     real = bench.fit()
-    assert real.wait(10)
+    assert real.wait(60)
     until(lambda: type(real.events[-1]).__name__ == "RunEnded")
     return Job(real.events)
 
@@ -75,13 +75,13 @@ def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest
     job.finish()
     until(lambda: mirror.state["progress"]["status"] == "finished")
     assert mirror.state["progress"]["done"] == 40
-    until(lambda: view.stop.disabled)
-    assert [one.disabled for one in (view.pause, view.validate)] == [True, True]
+    until(lambda: all(one.disabled for one in (view.stop, view.pause, view.validate)))
 
 
 def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     view = Following(job)
     until(lambda: view._in_run)
+    assert view.pump.drain(60)  # the boxes have been brought to what the run has
     view.validate.click()
     assert job.asked == ["validate"]
     view.checkpoint.click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,6 +36,7 @@ from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.ui.channels import Buckets
 from workbench.ui.findings import Findings
+from workbench.ui.live import LiveView
 from workbench.ui.panel import Panel
 from workbench.ui.past import Curves
 from workbench.ui.rates import BUCKETS, Rates
@@ -45,11 +47,16 @@ TASK = {"model": "ResNet", "parameters": 11_181_642}
 """As tests.ui.fakes.Summary has it."""
 
 
-def until(true: Callable[[], object], seconds: float = 10.0) -> None:
+def until(true: Callable[[], object], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
+
+
+def reading() -> bool:
+    """Whether a record is being read: the table's, one that is shown, those that are compared."""
+    return any(thread.name in ("workbench-runs", "workbench-show", "workbench-compare") for thread in threading.enumerate())
 
 
 class Face:
@@ -64,8 +71,9 @@ class Face:
         self.panel.canvas._heard(self.panel.canvas, {"type": "ready"}, [])
         self.settled(lambda: "runs" in self.mirror.state or not fits(root))
 
-    def settled(self, true: Callable[[], object]) -> None:
-        until(lambda: self.panel.pump.drain() and true())
+    def settled(self, true: Callable[[], object] = lambda: True) -> None:
+        """Until this holds with all read that is to be read, and all sent: nothing moves then but a job that goes on."""
+        until(lambda: self.panel.pump.drain(60) and not reading() and self.panel.pump.drain(60) and true())
 
     def state(self, name: str) -> Any:
         return self.mirror.state.get(name)
@@ -74,9 +82,30 @@ class Face:
         self.panel.canvas._heard(self.panel.canvas, {"type": "ask", "what": what, **more}, [])
 
 
+class Early(LiveView):
+    """A canvas whose view opens at once: a kernel may take that in on another thread, while its panel is being made."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._heard(self, {"type": "ready"}, [])
+
+
 def three(root: Path) -> None:
     for i, (n, lr) in enumerate(((200, 0.1), (300, 0.01), (400, 0.001)), 1):
         recorded(root, events(n, lr=lr, id=f"{i:04d}-fit"), f"{i:04d}-fit", created=1000.0 * i, task=TASK)
+
+
+def test_a_view_that_opens_before_its_panel_is_made_finds_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    three(tmp_path)
+    monkeypatch.setattr("workbench.ui.panel.LiveView", Early)
+    bench, mirror = FakeBench(), Mirror()
+    bench.root = tmp_path
+    panel = Panel(bench)
+    assert panel.pump.drain(60)
+    panel.canvas.send = lambda content, buffers: mirror.hear(content, buffers)
+    panel.canvas._picture.outbox.everything()
+    panel.pump.wake()
+    until(lambda: panel.pump.drain(60) and not reading() and panel.pump.drain(60) and mirror.state.get("runs"))
 
 
 def test_the_table_lists_fits_newest_first(tmp_path: Path) -> None:
@@ -156,7 +185,7 @@ def test_a_run_is_shown_again_and_back(tmp_path: Path) -> None:
     three(tmp_path)
     face = Face(tmp_path, epochs=2, updates=40)
     job = face.bench.fit()
-    assert job.wait(10)
+    assert job.wait(60)
     face.settled(lambda: face.state("progress")["status"] == "finished" and face.state("progress")["done"] == 80)
     live = face.mirror.rows("fit").copy()
     face.bench.tell(Shown("0002-fit"))
@@ -179,19 +208,27 @@ def test_a_run_is_shown_again_and_back(tmp_path: Path) -> None:
 def test_what_goes_on_meanwhile_is_there_on_the_way_back(tmp_path: Path) -> None:
     three(tmp_path)
     face = Face(tmp_path, speed=0.02, epochs=2, updates=200)
+    rests = [21, 154]
+
+    def rest(event: object) -> None:
+        """At these updates it waits, so that it is not over before the other run has been shown, however slow that is."""
+        if isinstance(event, StepsDone) and rests and event.step >= rests[0]:
+            rests.pop(0)
+            face.bench.jobs[0].pause()
+
+    face.bench.subscribe(rest)
     job = face.bench.fit()
-    face.settled(lambda: (face.state("progress") or {}).get("done", 0) > 20)
-    job.pause()  # so that it is not over before the other run is shown, however slow that is
-    until(lambda: job.status == "paused")
+    face.settled(lambda: job.status == "paused" and (face.state("progress") or {}).get("done", 0) > 20)
     face.bench.tell(Shown("0001-fit"))
     face.settled(lambda: face.state("progress")["done"] == 200 and face.state("progress")["status"] == "finished")
     done = len(job.events)
     job.resume()
-    until(lambda: len(job.events) > done + 5)
+    face.settled(lambda: len(job.events) > done + 5 and job.status == "paused")
     assert face.state("progress")["done"] == 200
-    assert not face.panel.run.stop.disabled  # the controls are the running job's
+    assert not face.panel.run.stop.disabled  # the controls are the live job's
+    job.resume()
     face.bench.tell(Shown(""))
-    assert job.wait(20)
+    assert job.wait(60)
     face.settled(lambda: face.state("progress")["done"] == 400 and face.state("progress")["status"] == "finished")
     seen = np.concatenate([event.array("loss") for event in job.events if isinstance(event, StepsDone)])
     fit = face.mirror.rows("fit")
@@ -226,7 +263,7 @@ def test_what_was_shown_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_search_is_drawn_once_on_the_way_back(tmp_path: Path) -> None:
     three(tmp_path)
     face = Face(tmp_path)
-    assert face.bench.find_lr().wait(10)
+    assert face.bench.find_lr().wait(60)
     face.settled(lambda: (face.state("progress") or {}).get("status") == "finished")
     before = (face.state("swept"), face.mirror.rows("curve").copy())
     face.bench.tell(Shown("0002-fit"))
@@ -251,7 +288,7 @@ def test_a_new_job_ends_the_showing(tmp_path: Path) -> None:
     face = Face(tmp_path, epochs=1, updates=40)
     face.bench.tell(Shown("0001-fit"))
     face.settled(lambda: (face.state("progress") or {}).get("done") == 200)
-    assert face.bench.fit().wait(10)
+    assert face.bench.fit().wait(60)
     face.settled(lambda: face.state("opened") is None and face.state("progress")["done"] == 40)
     assert len(face.mirror.rows("fit")) == 40
     face.panel.close()

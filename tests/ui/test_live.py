@@ -481,7 +481,7 @@ def test_fakes_are_as_the_panel_expects() -> None:
     bench = FakeBench()
     heard: list[Any] = []
     stop = bench.subscribe(heard.append)
-    assert bench.find_lr().wait(10)
+    assert bench.find_lr().wait(60)
     stop()
     bench.set(lr=0.1)
     assert isinstance(heard[-1], RunEnded)

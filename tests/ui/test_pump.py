@@ -38,6 +38,8 @@ def alive(pump: Pump) -> bool:
 def test_flushes_keep_their_distance_and_the_last_event_is_flushed() -> None:
     ear = Ear()
     pump = ear.pump()
+    pump.put(Called("first"))
+    assert pump.drain(60)  # so that there are two flushes at least, however late its thread goes on
 
     def many() -> None:
         for i in range(500):
@@ -49,9 +51,9 @@ def test_flushes_keep_their_distance_and_the_last_event_is_flushed() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert pump.drain(5)
-    assert len(ear.heard) == 1500
-    assert ear.at_flush[-1][1] == 1500
+    assert pump.drain(60)
+    assert len(ear.heard) == 1501
+    assert ear.at_flush[-1][1] == 1501
     times = [at for at, _ in ear.at_flush]
     assert min(b - a for a, b in pairwise(times)) >= 0.03 * 0.9
 
@@ -61,7 +63,7 @@ def test_each_threads_events_stay_in_order() -> None:
     pump = ear.pump(0.001)
     for i in range(300):
         pump.put(flush(i, 1))
-    assert pump.drain(5)
+    assert pump.drain(60)
     assert [event.step for event in ear.heard] == list(range(300))  # type: ignore[union-attr]
 
 
@@ -70,24 +72,26 @@ def test_what_does_not_fit_in_one_message_follows() -> None:
     ear.more = 4
     pump = ear.pump(0.005)
     pump.wake()
-    assert pump.drain(5)
+    assert pump.drain(60)
     assert len(ear.at_flush) == 4
 
 
 def test_putting_never_waits_for_the_view() -> None:
     gate = threading.Event()
+    heard: list[BenchEvent] = []
 
-    def slow(_: BenchEvent) -> None:
-        gate.wait(5)
+    def slow(event: BenchEvent) -> None:
+        gate.wait(60)
+        heard.append(event)
 
     pump = Pump(slow, lambda: False, lambda _: None, 0.0)
-    start = time.monotonic()
     for i in range(1000):
         pump.put(Called(str(i)))
-    assert time.monotonic() - start < 1
+    assert heard == [], "all are put while the view is at the first"
     assert not pump.drain(0.05)
     gate.set()
-    assert pump.drain(5)
+    assert pump.drain(60)
+    assert len(heard) == 1000
 
 
 def test_errors_are_shown_and_the_rest_goes_on() -> None:
@@ -101,7 +105,7 @@ def test_errors_are_shown_and_the_rest_goes_on() -> None:
     pump = Pump(hear, ear.flush, ear.failed.append, 0.001)
     for code in ("good", "bad", "good too"):
         pump.put(Called(code))
-    assert pump.drain(5)
+    assert pump.drain(60)
     assert len(ear.heard) == 3
     assert [str(error) for error in ear.failed] == ["cannot draw this"]
     assert ear.at_flush
@@ -113,7 +117,7 @@ def test_an_error_that_cannot_be_shown_is_kept() -> None:
 
     pump = Pump(fail, lambda: False, fail, 0.001)
     pump.put(Called("x"))
-    assert pump.drain(5)
+    assert pump.drain(60)
     assert len(pump.errors) == 2
 
 
@@ -124,13 +128,13 @@ def test_the_thread_ends_when_idle_and_comes_back() -> None:
     old, module._IDLE = module._IDLE, 0.05
     try:
         pump.put(Called("one"))
-        assert pump.drain(5)
-        end = time.monotonic() + 5
+        assert pump.drain(60)
+        end = time.monotonic() + 60
         while alive(pump) and time.monotonic() < end:
             time.sleep(0.01)
         assert not alive(pump)
         pump.put(Called("two"))
-        assert pump.drain(5)
+        assert pump.drain(60)
         assert len(ear.heard) == 2
     finally:
         module._IDLE = old

@@ -16,11 +16,6 @@ class RankTimeout(TimeoutError):
     """The ranks of a job did not come on any more; the message says what each of them did."""
 
 
-_FOLLOWS = re.compile(
-    r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo/transport|Socket closed|NCCL|"
-    r"(?i:timed out).*(?:recv|send|store)|process group"
-)
-"""What a rank says whose partner is gone."""
 _NO_ROOM = re.compile(
     r"(unable to|could not) [^\n]*(/torch_|shared memory|shm)|out of shared memory|killed by signal: Bus|"
     r"multiprocessing/(?:synchronize|heap)\.py[\s\S]*No space left"
@@ -49,16 +44,12 @@ def _rank_of_cause(fate: Fate) -> tuple[int, float, int]:
     """Errors of a rank's own come before a death, which may be its consequence, and before those of a lost partner."""
     if fate.dead:
         kind = 1
-    elif _follows(fate.value):
+    elif fate.follows:
         kind = 3
     else:
         # An error that all ranks raise for what one of them saw.
         kind = 2 if isinstance(fate.value, NonFiniteError) and not getattr(fate.value, "own", True) else 0
     return kind, fate.at if kind == 0 else 0.0, fate.rank
-
-
-def _follows(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and bool(_FOLLOWS.search(str(error)))
 
 
 def _own(fate: Fate) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import selectors
 import time
 from collections.abc import Sequence
@@ -21,8 +22,17 @@ from workbench.share.parcel import Parcel, unpack
 
 POLL = 0.02
 """Seconds between two looks into the inbox."""
-GATHER = 3.0
+GATHER = 5.0
 """Seconds that the others have to say what became of them, once one has failed."""
+_CAUSE = 15.0
+"""Seconds that they have as long as nothing was heard but that a partner is gone: what has ended it is still to be told."""
+_HAND_OVER = 10.0
+"""Seconds that rank 0 has to hand over what there is of the task, once it is asked for it."""
+_FOLLOWS = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo/transport|Socket closed|NCCL|"
+    r"(?i:timed out).*(?:recv|send|store)|process group"
+)
+"""What a rank says whose partner is gone."""
 
 
 @dataclass
@@ -50,6 +60,16 @@ class Fate:
     def failed(self) -> bool:
         return self.dead or (self.said is not None and self.said.failed)
 
+    @property
+    def follows(self) -> bool:
+        """Whether it failed for no more than that another one did."""
+        return self.failed and not self.dead and is_echo(self.value)
+
+
+def is_echo(error: object) -> bool:
+    """Whether an error of a rank says no more than that its partner is gone."""
+    return isinstance(error, RuntimeError) and bool(_FOLLOWS.search(str(error)))
+
 
 @dataclass
 class Course:
@@ -76,7 +96,7 @@ class Following:
         self.course = Course([Fate(member.rank, member.pid) for member in members])
         self._watchdog = Watchdog(members, timeout)
         self._deadline = float("inf")
-        self._asked = False
+        self._asked = self._explained = False
         for member in members:
             member.listen(emit.printed)
 
@@ -148,13 +168,15 @@ class Following:
 
     def _keep_time(self) -> None:
         """When one has failed, or nothing comes on, the others have some seconds; then what rank 0 has is taken."""
-        if self._deadline == float("inf") and self.course.failed:
-            self._deadline = time.monotonic() + GATHER
+        if not self._explained and any(fate.failed and not fate.follows for fate in self.course.fates):
+            self._explained, self._deadline = True, min(self._deadline, time.monotonic() + GATHER)
+        elif self._deadline == float("inf") and self.course.failed:
+            self._deadline = time.monotonic() + _CAUSE
         if self._watchdog.due():
             self.course.hung = self._watchdog.report()
             self._deadline = 0.0
         if time.monotonic() >= self._deadline and not self._asked and not self.course.fates[0].over:
-            self._asked, self._deadline = True, time.monotonic() + GATHER
+            self._asked, self._deadline = True, time.monotonic() + _HAND_OVER
             self._members[0].tell(Leave())
 
 

@@ -29,7 +29,8 @@ from workbench.share.segment import Handle
 POLL = 0.02
 """Seconds between two looks at `stop`."""
 
-_GRACE = 5.0
+_GRACE = 15.0
+"""Seconds that a child which was killed, or the server, has to be gone: longer than the server itself waits."""
 Stop = Callable[[], bool]
 
 
@@ -82,7 +83,7 @@ class ForkServer:
     def how_it_ended(self) -> str:
         """In words, once it is reaped: its sockets are closed a moment before."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)
+            self.process.wait(5.0)
         code = self.process.returncode
         return "it goes on" if code is None else f"it ended with code {code}"
 

@@ -39,7 +39,8 @@ from workbench.share.rebind import rebind
 from workbench.share.room import Room
 from workbench.share.shelf import Shelf
 
-_GRACE = 5.0
+_GRACE = 15.0
+"""Seconds that ranks which were killed have to be gone: longer than the server itself waits."""
 _numbers = itertools.count()
 
 

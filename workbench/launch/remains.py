@@ -125,7 +125,7 @@ def hung(folder: Path, mine: Failure, others: Sequence[Process], seconds: float)
     """Rank 0 has waited in vain: those of this machine are ended, and say where they were; the failure to be told."""
     here = [process.pid for process in others if process.host == socket.gethostname()]
     _send(here, _STACKS)  # also of one that is not in Python; it goes to the output
-    until = time.monotonic() + 2 * _GRACE  # on a busy machine writing that down takes a while
+    until = time.monotonic() + 4 * _GRACE  # on a busy machine writing that down takes a while
     while len(there := found(folder)) < len(others) and time.monotonic() < until:
         # Again and again: a signal that another one of its threads takes does not wake the main one, which sleeps on.
         time.sleep(0.3)

@@ -46,7 +46,8 @@ FIXED = 4
 """File descriptors of a child before those that are its own."""
 
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE = 2.0
+_GRACE = 10.0
+"""Seconds that what was killed has to be gone. On a busy machine it ends when it has its turn; what never ends is not waited for."""
 
 
 class _Child:
@@ -190,8 +191,8 @@ class Server:
         """Gone at once, with every child and its children."""
         for child in self._children.values():
             child.kill()
-        shutil.rmtree(self._temporary, ignore_errors=True)
         _wait_for_all()
+        shutil.rmtree(self._temporary, ignore_errors=True)  # nobody is left who could put something there
         os._exit(0)
 
 

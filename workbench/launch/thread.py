@@ -174,6 +174,7 @@ class JobDesk:
             ))  # fmt: skip
         self._post.put(None)
         clerk.join()
+        self._end_turn()  # whoever has waited for the end finds the process as it was before the job
         self._job.end("running" if left else status, error)
 
     @contextlib.contextmanager

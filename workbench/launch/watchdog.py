@@ -13,8 +13,10 @@ _EVERY = 1.0
 """Seconds between two looks, at most."""
 _STARTING = 120.0
 """Seconds until rank 0 answers for the first time, at least: the server may be reading torch from a slow disk."""
-_WRITING = 1.0
-"""Seconds that the ranks have to write their stacks."""
+_WRITING = 10.0
+"""Seconds that the ranks have to write their stacks, at most."""
+_QUIET = 0.3
+"""Seconds without anything new from them: what they have written is whole."""
 
 
 class Watchdog:
@@ -52,11 +54,7 @@ class Watchdog:
         stopped = [member.rank for member in self._members if member.state in ("T", "t")]
         for member in self._members:
             member.ask_for_stacks()
-        asked = [member for member in self._members if member.rank not in stopped]
-        until = time.monotonic() + _WRITING
-        while time.monotonic() < until and not all(member.stacks() for member in asked):
-            time.sleep(0.02)
-        time.sleep(0.05)  # the last lines
+        _written([member for member in self._members if member.rank not in stopped])
         told = [f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}" for m in self._members]
         return "\n\n".join([f"no rank has come on for {self._timeout:g} s (rank_timeout). {_culprit(stopped)}", *told])
 
@@ -64,6 +62,19 @@ class Watchdog:
         if member.rank in stopped:
             return f"its process {member.pid} is stopped (SIGSTOP, or by a debugger)."
         return _own_threads(member.stacks()) or "it did not say what it does."
+
+
+def _written(members: Sequence[Member]) -> None:
+    """Wait until these have written their stacks, to the last line."""
+    until = time.monotonic() + _WRITING
+    there, since = [""], time.monotonic()
+    while (now := time.monotonic()) < until:
+        found = [member.stacks() for member in members]
+        if found != there:
+            there, since = found, now
+        elif all(there) and now - since > _QUIET:
+            return
+        time.sleep(0.02)
 
 
 def _culprit(stopped: Sequence[int]) -> str:

@@ -117,7 +117,7 @@ class Following(widgets.VBox):  # type: ignore[misc]
 
     def _cell_ends(self) -> None:
         """The pictures of a job that has ended in this cell are in its notebook before it is over."""
-        if self._job.done() and self._handed_on.wait(5.0) and self.pump.drain() and self.still.settled():
+        if self._job.done() and self._handed_on.wait(still.PATIENCE) and self.pump.drain(still.PATIENCE) and self.still.settled():
             self._cells.close()
 
     def _hear(self, event: Event) -> None:

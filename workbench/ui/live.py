@@ -62,6 +62,8 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         """Called with what the person asks for in the canvas: {"what": "use_batch_size", "value": 64}, say."""
         self.looked: Callable[[], None] = lambda: None
         """Called when a view has opened."""
+        self.opened = False
+        """Whether one has; it may have before anybody could ask to be called."""
         self.on_msg(self._heard)
 
     def draw(self, event: BenchEvent) -> None:
@@ -144,6 +146,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             with self._lock:
                 self._picture.outbox.everything()
             self.wake()
+            self.opened = True
             self.looked()
         elif content.get("type") == "ask":
             message = {name: value for name, value in content.items() if name != "type"}

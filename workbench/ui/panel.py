@@ -125,6 +125,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         heard_whole(self, self._lock)
         self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.pump.wake
+        if self.canvas.opened:  # a browser may make its view as soon as the canvas is here, on another thread
+            self.history.look()
         self._catch_up()
         self._stay = bench.on_close(self.close)
         _OPEN[id(bench)] = self
@@ -141,7 +143,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._cells.close()
         self._unsubscribe()
         self.history.close()
-        if self.pump.drain():
+        if self.pump.drain(still.PATIENCE):
             self.still.settled()
         self.pump.close()
         for widget in list(tree(self))[1:]:
@@ -333,7 +335,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _cell_ends(self) -> None:
         """The pictures of the jobs that have ended in this cell are in its notebook before it is over."""
         over = {id(job) for job in self._bench.jobs if job.done()}
-        if not over - self._over or (self.pump.drain() and self.still.settled()):
+        if not over - self._over or (self.pump.drain(still.PATIENCE) and self.still.settled()):
             self._over = over
 
     def _follow(self, status: Status) -> None:

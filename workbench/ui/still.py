@@ -20,8 +20,8 @@ from workbench.runs.run import Run
 from workbench.ui.calm import aside
 
 _BESIDE = "display:flex;flex-wrap:wrap;gap:4px 24px;align-items:flex-start"
-PATIENCE = 15.0
-"""Seconds that the end of a cell waits for pictures of jobs that have ended in it, at most."""
+PATIENCE = 60.0
+"""Seconds that the end of a cell waits for pictures of jobs that have ended in it, at most; a slow machine takes some."""
 _ORDER = ("find_batch_size", "find_lr", "fit")
 
 

@@ -32,7 +32,7 @@ export class Finder {
   private keyed = "";
   private readonly band = new Band();
   private readonly behind: Behind;
-  private readonly groups = new Groups(() => this.regroup());
+  private readonly groups: Groups;
   private readonly handle: Handle;
   private readonly verdict = new Verdict();
   private readonly close: () => void;
@@ -42,6 +42,7 @@ export class Finder {
     private readonly colours: PaletteOf,
   ) {
     this.behind = new Behind(store, colours);
+    this.groups = new Groups(store, () => this.regroup());
     const shown = { factor: () => this.groups.base, text: (lr: number) => this.beside(lr) };
     this.handle = new Handle("x", new Choice(store.model, "marker"), "Chosen learning rate", () => this.move(), shown);
     this.card.tools.append(this.groups.root);

@@ -2,6 +2,7 @@
 
 import { el } from "./dom";
 import { rate } from "./format";
+import type { Store } from "./store";
 import type { Group } from "./wire";
 
 export class Groups {
@@ -9,11 +10,18 @@ export class Groups {
   private readonly choice = el("select", "wb-select");
   private groups: Group[] = [];
   private drawn = "";
+  /** Which one the person wants to see, also while there are fewer. */
+  private wanted: number;
 
-  constructor(changed: () => void) {
+  constructor(store: Store, changed: () => void) {
+    this.wanted = store.looks("finder group", 0);
     this.root.append(this.choice);
     this.root.hidden = true;
-    this.choice.addEventListener("change", changed);
+    this.choice.addEventListener("change", () => {
+      this.wanted = this.choice.selectedIndex;
+      store.keep("finder group", this.wanted);
+      changed();
+    });
     this.choice.addEventListener("keydown", (event) => event.stopPropagation()); // the notebook has commands on single keys
   }
 
@@ -31,9 +39,8 @@ export class Groups {
     if (now === this.drawn) return;
     this.drawn = now;
     this.groups = groups;
-    const chosen = Math.min(Math.max(this.choice.selectedIndex, 0), groups.length - 1);
     this.choice.replaceChildren(...groups.map((group, i) => el("option", "", words(group, i, this.base))));
-    this.choice.selectedIndex = chosen;
+    this.choice.selectedIndex = Math.min(this.wanted, groups.length - 1);
     this.root.hidden = !groups.some((group) => Math.abs(group.ratio / this.base - 1) > 1e-9);
     if (this.root.hidden) this.choice.selectedIndex = 0;
   }

@@ -57,9 +57,10 @@ export class Heat {
   }
 
   draw(): void {
+    if (this.coming) return; // what is drawn stays until then: a canvas that is hidden meanwhile loses the focus
     const rows = this.store.heat.rows;
     this.card.empty = this.rows.length === 0;
-    const some = rows.count > 0 && rows.view === this.store.state.map?.view; // the rows of what was shown before may still lie here
+    const some = rows.count > 0 && this.store.state.map !== undefined;
     this.canvas.hidden = !some;
     this.words.hidden = some;
     this.readout.hidden = !some;
@@ -79,6 +80,13 @@ export class Heat {
     this.margins.updates(ctx, frame, rows, this.colours().muted);
     this.marks(ctx, frame);
     this.canvas.setAttribute("aria-label", this.description());
+  }
+
+  /** The rows of what was shown before lie here, and those of what is to be shown are on their way. */
+  private get coming(): boolean {
+    const { rows } = this.store.heat;
+    const { map } = this.store.state;
+    return rows.count > 0 && map !== undefined && rows.view !== map.view;
   }
 
   private get rows(): Row[] {
@@ -259,7 +267,7 @@ export class Heat {
   /** Open a module; draw a layer as a line, or no more (`asLine`: a module too). */
   private choose(layer: number, asLine: boolean): void {
     const row = this.rows[layer];
-    if (!row) return;
+    if (!row || this.coming) return; // else it is another row than the one that is seen
     const [, first, end] = row;
     this.store.request(many(row) && !asLine ? "open_group" : "pick_layer", { first, end });
   }

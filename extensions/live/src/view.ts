@@ -70,12 +70,17 @@ export function show(store: Store, host: HTMLElement): () => void {
     heat.draw();
   });
   let unname = () => {};
-  const first = requestAnimationFrame(() => {
-    followPage(root); // only now is the view in the page
+  const begin = () => {
+    if (!root.isConnected) { // a panel or a notebook that is built up slowly: outside of the page nothing has a colour
+      first = requestAnimationFrame(begin);
+      return;
+    }
+    followPage(root);
     unname = nameHandles(root);
     palette = readPalette(root);
     drawers.forEach(drawn);
-  });
+  };
+  let first = requestAnimationFrame(begin);
   return () => {
     cancelAnimationFrame(first);
     stop();
