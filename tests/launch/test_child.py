@@ -16,12 +16,14 @@ import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+from tqdm.std import tqdm
 
 from tests.launch.launched import gone, wait_for
 from tests.launch.pools import named
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import child, forked
 from workbench.launch.child import ChildDied, Outcome, ServerError, Stopped, run_in_child
+from workbench.launch.lines import Lines
 from workbench.share import segment
 from workbench.share.parcel import ParcelError, pack
 
@@ -205,6 +207,18 @@ def test_lines_are_passed_on_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(lines) == sorted(["one", "two", "100%", "from a shell", "no end"])
     call(speak)
     assert capsys.readouterr() == ("one\ntwo\nfrom a shell\nno end\n", "100%\n")
+
+
+def test_lines_do_not_stand_behind_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(prefix="[rank 1] ")
+    with tqdm(total=10, file=sys.stdout, mininterval=0) as bar:
+        bar.update(5)
+        lines.feed("out", b"said\n")
+        lines.feed("err", b"warned\n")
+    out, err = capsys.readouterr()
+    assert "[rank 1] said" in out.splitlines()  # which parts at every return of the carriage, too
+    assert err == "[rank 1] warned\n"
+    assert "50%" in out[out.index("said") :], "the bar is drawn again"
 
 
 def test_much_output_does_not_block() -> None:

@@ -6,6 +6,8 @@ import contextlib
 import sys
 from collections.abc import Callable
 
+from tqdm.std import tqdm
+
 Hear = Callable[[str], None]
 
 
@@ -51,5 +53,6 @@ class Lines:
             self._also(text)
         stream = sys.stdout if name == "out" else sys.stderr
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none: that ends no job
-            stream.write(text + "\n")
-            stream.flush()
+            with tqdm.external_write_mode(file=stream):  # a bar makes room, and stands behind it again
+                stream.write(text + "\n")
+                stream.flush()
