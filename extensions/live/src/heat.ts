@@ -126,7 +126,7 @@ export class Heat {
   private description(): string {
     const rows = this.store.heat.rows;
     const what = this.ratios ? "Update ratios" : "Gradient norms";
-    return `${what} of ${this.rows.length} rows of layers over ${stepsWords(rows.step(rows.count - 1))} updates. ` +
+    return `${what} of ${this.rows.length} rows of layers, up to update ${stepsWords(rows.step(rows.count - 1))}. ` +
       "Arrow keys read values, Enter opens a module or draws a layer as a line, Space draws a module as a line, Escape goes back.";
   }
 
