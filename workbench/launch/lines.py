@@ -52,7 +52,7 @@ class Lines:
         if self._also is not None:
             self._also(text)
         stream = sys.stdout if name == "out" else sys.stderr
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none: that ends no job
-            with tqdm.external_write_mode(file=stream):  # a bar makes room, and stands behind it again
-                stream.write(text + "\n")
-                stream.flush()
+        # Closed, or none: that ends no job. A bar makes room, and stands behind the line again.
+        with contextlib.suppress(OSError, ValueError, AttributeError), tqdm.external_write_mode(file=stream):
+            stream.write(text + "\n")
+            stream.flush()
