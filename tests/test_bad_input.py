@@ -278,6 +278,15 @@ def test_nothing_to_train(tmp_path):
             make(tmp_path, model)
 
 
+def test_weights_without_a_shape(tmp_path):
+    model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 3))
+    with refused(TaskError, "0.weight (and", "has no shape yet", "call the model once on a batch"):
+        make(tmp_path, model)
+    with torch.no_grad():
+        model(X[:2])
+    make(tmp_path, model)
+
+
 def test_a_loss_of_the_wrong_shape(tmp_path):
     with refused(TaskError, "the loss has shape (2,) for a batch of 2", "must be one number", ".mean()", "reduction"):
         make(tmp_path, loss=nn.CrossEntropyLoss(reduction="none"))

@@ -4,7 +4,7 @@ Parts: `slowdown` (training with the panel open against the same without), `draw
 points and a heat map of 50 x 500), `long` (a run of a million updates, opened), `latency` (from the loss to the screen) and
 `peers` (other displays of a training loop). The kernel has a core of its own, and torch one thread; browser and server have
 the other cores. "Slower" is by the clock, medians of interleaved rounds, with their quartiles; "work" is by the processor
-time of the kernel's process, which other programs on the machine hardly move.
+time of the kernel's process.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import argparse
 import json
 import statistics
 import tempfile
-from contextlib import nullcontext
-from itertools import permutations
+import time
 from typing import Any
 
+from tests.benchmarks.panels import turns
 from tests.benchmarks.panels.stage import Watch, ask, stage
-from tests.benchmarks.panels.tape import SOCKET, played, recorded
+from tests.benchmarks.panels.tape import SOCKET, recorded
 
 PARTS = ("slowdown", "drawing", "long", "latency", "peers")
 _PAINTS = """() => {
@@ -57,31 +57,24 @@ def heading() -> None:
     print(f"{'':<42} {'slower':>8} {'quartiles':>18} {'work':>8} {'browser':>9} {'msg/s':>8} {'kB/s':>9} {'largest':>9}")
 
 
-def slowdown(rounds: int, steps: int) -> None:
-    """Three kinds of fits, their order turned from round to round: shown, without a panel, and without one while the page
-    draws what it drew of a shown one: on a machine whose cores share more than memory, a page that draws slows whatever runs."""
-    cells = ["from tests.benchmarks.panels import fits\nimport tempfile\nroot = tempfile.mkdtemp()\n"
-             "shown, unseen = fits.bench(root), fits.bench(root)", "shown"]  # fmt: skip
+def slowdown(rounds: int) -> None:
+    """Three kinds of turns within one fit: shown, as without a panel, and as without one while the page draws what it drew of a
+    fit that was shown: on a machine whose cores share more than memory, a page that draws slows whatever runs."""
+    cells = ["from tests.benchmarks.panels import fits, turns\nimport tempfile\nbench = fits.bench(tempfile.mkdtemp())", "bench"]
+    arms = turns.order(["shown", "quiet", "drawing"], rounds)
     with stage(cells, script=SOCKET) as lab:
-        watch = Watch()
-        lab.execute("fits.fit(unseen, 300)")
         with recorded(lab.page):
-            lab.execute(f"fits.fit(shown, {steps})")
-        lab.execute("fits.beside.clear()")
-        found: dict[str, list[Any]] = {"shown": [], "quiet": [], "drawing": []}
-        orders = list(permutations(found))
-        for i in range(rounds):
-            for name in orders[i % len(orders)]:
-                with played(lab.page) if name == "drawing" else nullcontext():
-                    of = "shown" if name == "shown" else "unseen"
-                    found[name].append(ask(lab, f"fits.fit({of}, {steps}, {name!r})"))
+            lab.execute("bench.fit(max_steps=2000).result()")
+        watch, began = Watch(), time.time() + 5
+        plan = [[arm == "drawing" for arm in arms], 1000 * began, 1000 * turns.SECONDS]
+        lab.page.evaluate("(plan) => __tape.playIn(...plan)", plan)
+        lab.execute(f"found = turns.by_turns(bench, {arms!r}, {began!r})", 60 + 2 * turns.SECONDS * len(arms))
         for words, other in (("the panel", "quiet"), ("the same page drawing in both", "drawing")):
-            pairs = list(zip(found["shown"], found[other], strict=True))
-            table_row(words, ask(lab, f"inside.compared({pairs!r})"), watch.share([one[2] for one in found["shown"]]))
-        shares = ", ".join(f"{name} {watch.share([one[2] for one in fits]):.0f}%" for name, fits in found.items())
-        used = {name: statistics.median(values) for name, values in ask(lab, "fits.beside").items()}
-        beside = ", ".join(f"{name} {used[name]:.1f}%" for name in found)
-        print(f"page: {shares}; kernel, beside the thread that trains: {beside} of a core")
+            found = ask(lab, f"turns.compared(found['shown'], found[{other!r}])")
+            table_row(words, found, watch.share(found["spans"]))
+            print(turns.said(found))
+        spans = ask(lab, "{arm: [turn.span for turn in of] for arm, of in found.items()}")
+        print("page: " + ", ".join(f"{arm} {watch.share(of):.0f}%" for arm, of in spans.items()))
         watch.close()
         lab.screenshot("benchmark-slowdown")
 
@@ -141,17 +134,19 @@ def long_runs() -> None:
 
 def latency(steps: int) -> None:
     cells = ["from tests.benchmarks.panels import fits\nimport tempfile\nroot = tempfile.mkdtemp()\n"
-             "bench = fits.bench(root, fits.slow_loss)", "bench"]  # fmt: skip
-    with stage(cells) as lab:
-        lab.page.locator(".wb-panel .wb-words").wait_for()
-        lab.page.evaluate(_SEEN)
-        noted = ask(lab, f"fits.followed(bench, {steps})")
-        lab.page.wait_for_timeout(1000)
-        seen = lab.page.evaluate("() => window.__seen")
-    first = [min((when for done, when in seen if done >= i), default=float("inf")) for i in range(1, steps + 1)]
-    waits = sorted(1000 * (shown - known) for shown, known in zip(first, noted, strict=True))[:-1]  # the last waits for the end of the run
-    p95 = waits[int(0.95 * len(waits))]
-    print(f"from the loss to the screen: median {statistics.median(waits):.0f} ms, p95 {p95:.0f} ms, of {len(waits)} updates at 10 a second")
+             "bench = fits.bench(root, LOSS)", "bench"]  # fmt: skip
+    for words, loss in (("waits most of the time", "fits.slow_loss"), ("works all the time", "fits.heavy_loss")):
+        with stage([cells[0].replace("LOSS", loss), cells[1]]) as lab:
+            lab.page.locator(".wb-panel .wb-words").wait_for()
+            lab.page.evaluate(_SEEN)
+            noted = ask(lab, f"fits.followed(bench, {steps})")
+            lab.page.wait_for_timeout(1000)
+            seen = lab.page.evaluate("() => window.__seen")
+        first = [min((when for done, when in seen if done >= i), default=float("inf")) for i in range(1, steps + 1)]
+        waits = sorted(1000 * (shown - known) for shown, known in zip(first, noted, strict=True))[:-1]  # the last waits for the end of the run
+        p95 = waits[int(0.95 * len(waits))]
+        print(f"from the loss to the screen, where the kernel {words}: median {statistics.median(waits):.0f} ms, p95 {p95:.0f} ms, "
+              f"of {len(waits)} updates at 10 a second")  # fmt: skip
 
 
 def peers(rounds: int, steps: int, packages: str | None) -> None:
@@ -171,8 +166,8 @@ def peers(rounds: int, steps: int, packages: str | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="part")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=12, help="of slowdown ten times as many, of peers half as many")
+    parser.add_argument("--steps", type=int, default=2000, help="updates of each loop of peers")
     parser.add_argument("--packages", help="a folder with fastprogress, which fastai draws with (pip install --target)")
     given = parser.parse_args()
     if unknown := set(given.parts) - set(PARTS):
@@ -184,7 +179,7 @@ def main() -> None:
             continue
         match part:
             case "slowdown":
-                slowdown(given.rounds, given.steps)
+                slowdown(10 * given.rounds)
             case "drawing":
                 drawing(20.0)
             case "long":

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from workbench.engine.opening import opened
 from workbench.engine.optimizing import Optimizing
@@ -34,6 +35,11 @@ def dry_run(task: Task, settings: Settings) -> int:
     """
     if task.train is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
+    if lazy := _without_shape(task.model):
+        raise TaskError(
+            f"model: {lazy} has no shape yet (a lazy module gets it from the first batch): call the model once on a batch, "
+            "under torch.no_grad(), before you make the bench."
+        )
     if task.val is not None and task.val.one_shot:
         raise TaskError(
             "val can be read only once (it is an iterator), and each check reads it all: "
@@ -56,6 +62,12 @@ def dry_run(task: Task, settings: Settings) -> int:
             _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
                        lambda: validate(session, [held_out]))  # fmt: skip
         return len(session.optimizers)
+
+
+def _without_shape(model: nn.Module) -> str:
+    """'0.weight' or '0.weight (and 3 more)': what a lazy module has not made yet."""
+    names = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
+    return "" if not names else names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
 
 def _peek(spec: DataSpec, count: int) -> Any:

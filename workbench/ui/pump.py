@@ -7,10 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from workbench.events import BenchEvent
+from workbench.events import BenchEvent, RunStarted, StepsDone
+from workbench.ui.pace import Pace
 
 INTERVAL = 0.1
-"""Seconds between two messages at least: ten a second."""
+"""Seconds from one message to the next at least: ten a second."""
 _IDLE = 5.0
 """Seconds without work after which the thread ends; the next event starts another."""
 
@@ -18,7 +19,8 @@ _IDLE = 5.0
 class Pump:
     """Hands events to `hear` and lets `flush` send, on one thread of its own that lives only while there is work.
 
-    The last event is always followed by a flush. Errors of `hear` and `flush` go to `failed`, and the pump goes on.
+    A message goes when something comes, unless one has just gone, or a flush is better told with the next one (`Pace`). The
+    last event is always followed by a flush. Errors of `hear` and `flush` go to `failed`, and the pump goes on.
     """
 
     def __init__(
@@ -34,6 +36,13 @@ class Pump:
         self._thread: threading.Thread | None = None
         self._due = False
         """A flush is owed."""
+        self._pace = Pace(interval)
+        self._came: deque[float] = deque([0.0, 0.0], maxlen=2)
+        """When the engine's last two flushes came."""
+        self._told = 0.0
+        """When the last one came that was told."""
+        self._urgent = False
+        """Something else is to be told, which waits for no flush."""
         self._busy = False
         self._closed = False
         self._errors: deque[Exception] = deque(maxlen=20)
@@ -42,11 +51,18 @@ class Pump:
         """Take an event, from any thread; returns at once."""
         with self._changed:
             self._events.append(event)
+            if isinstance(event, StepsDone):
+                self._came.append(time.monotonic())
+            else:
+                self._urgent = True
+            if isinstance(event, RunStarted):
+                self._pace.on(event.device)
             self._work()
 
     def wake(self) -> None:
         """Something is to be sent that no event brought."""
         with self._changed:
+            self._urgent = True
             self._work()
 
     def drain(self, timeout: float = 5.0) -> bool:
@@ -83,17 +99,26 @@ class Pump:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._due or self._closed, _IDLE)
+                if self._due and not self._urgent:
+                    self._changed.wait_for(self._may_go, self._pace.patience(self._told))
                 if self._closed or not self._due:
                     self._thread = None
                     return
                 events = list(self._events)
                 self._events.clear()
-                self._due, self._busy = False, True
+                self._told = self._came[-1]
+                self._due, self._urgent, self._busy = False, False, True
+            self._pace.sends()
+            next_at = time.monotonic() + self._interval
             more = self._send(events)
             with self._changed:
+                self._urgent = self._urgent or more
                 self._due, self._busy = (self._due or more) and not self._closed, False
                 self._changed.notify_all()
-            time.sleep(self._interval)
+            time.sleep(max(0.0, next_at - time.monotonic()))
+
+    def _may_go(self) -> bool:
+        return self._urgent or self._closed or self._pace.goes(self._came[1], self._came[0])
 
     def _send(self, events: list[BenchEvent]) -> bool:
         for event in events:

@@ -99,7 +99,6 @@ def compared(pairs: Sequence[tuple[Timed, Timed]]) -> dict[str, Any]:
         "from": slower[len(slower) // 4],
         "to": slower[-1 - len(slower) // 4],
         "more": statistics.median(100 * (a[1] / b[1] - 1) for a, b in pairs),
-        "kernel": statistics.median(100 * (a[1] - b[1]) / b[0] for a, b in pairs),
         "update": 1e6 * statistics.median(b[0] for _, b in pairs),
         "spans": spans,
         **traffic(spans),

@@ -40,6 +40,12 @@ SOCKET = """(() => {
     turn();
   };
   tape.end = () => { tape.playing = false; };
+  // In some of the turns that begin at `began` (ms since 1970), of so many ms each, one after the other.
+  tape.playIn = (turns, began, each) => turns.forEach((on, i) => {
+    if (!on) return;
+    setTimeout(tape.play, began + i * each - Date.now());
+    setTimeout(tape.end, began + (i + 1) * each - Date.now());
+  });
 })()"""
 
 
@@ -49,13 +55,3 @@ def recorded(page: Page) -> Iterator[None]:
     page.evaluate("() => __tape.record()")
     yield
     assert page.evaluate("() => __tape.stop()") > 0, "the page was told nothing"
-
-
-@contextmanager
-def played(page: Page) -> Iterator[None]:
-    """Inside, the page is told once more what is on the tape."""
-    page.evaluate("() => __tape.play()")
-    try:
-        yield
-    finally:
-        page.evaluate("() => __tape.end()")
