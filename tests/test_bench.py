@@ -382,6 +382,37 @@ def test_the_lines_told_can_be_run(tmp_path):
     assert job.settings == b.jobs[0].settings
 
 
+def test_of_two_threads_that_set_one_thing_each_both_count(tmp_path, monkeypatch):
+    b, replace, wants = bench(plain_net(), labelled(), tmp_path), Settings.replace, threading.Event()
+    second = threading.Thread(target=lambda: b.set(weight_decay=0.5))
+
+    class Lock:
+        """Tells when the second is at it."""
+
+        def __init__(self, lock):
+            self.lock = lock
+
+        def __enter__(self):
+            if threading.current_thread() is second:
+                wants.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_):
+            self.lock.release()
+
+    def slow(settings, **changes):
+        if threading.current_thread() is not second:  # it has read what it changes, and has not put it back
+            second.start()
+            assert wants.wait(120)
+        return replace(settings, **changes)
+
+    b._lock = Lock(b._lock)
+    monkeypatch.setattr(Settings, "replace", slow)
+    b.set(lr=0.25)
+    second.join()
+    assert (b.settings.lr, b.settings.weight_decay) == (0.25, 0.5)
+
+
 def test_a_bench_describes_itself(tmp_path):
     b = bench(plain_net(), labelled(), tmp_path, max_steps=1)
     assert "Sequential" in repr(b)

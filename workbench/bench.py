@@ -144,13 +144,14 @@ class Workbench:
 
     def set(self, **changes: Any) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
-        settings = self._settings.replace(**changes)
-        where.warm(settings)
-        self._settings = settings
-        self._sets.append(changes)
+        with self._lock:  # of two threads that set one thing each, both count
+            settings = self._settings.replace(**changes)
+            where.warm(settings)
+            self._settings = settings
+            self._sets.append(changes)
         self._listeners.tell(Called(line("set", changes)))
         self._listeners.tell(SettingsSet(self._settings.model_dump()))
-        return self._settings
+        return settings
 
     # -- jobs
 
@@ -421,7 +422,7 @@ class Workbench:
             needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
         place = place_for(self.root, kind, settings, self.summary, len(self.jobs), needed)
         work.bind(place, self._trackers)
-        job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish))
+        job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
         for past in self.jobs:
             past.forget_frames()
         with self._lock:
@@ -431,6 +432,11 @@ class Workbench:
         self._listeners.tell(StatusChanged("queued"))
         self._launcher.submit(job)
         return job
+
+    def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any]) -> None:
+        """What was asked of one of its jobs is a line too."""
+        name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
+        self._listeners.called(line(f"{name}.{method}", arguments))
 
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:

@@ -164,14 +164,15 @@ def narrow(lab: Lab) -> None:
     )
 
 
-HEAT, KEY, CAPTION = ".wb-heat canvas", ".wb-loss > .wb-head .wb-key", ".wb-finder .wb-caption"
+HEAT, EXTENT, KEY, CAPTION = ".wb-heat canvas", ".wb-heat .wb-extent", ".wb-loss > .wb-head .wb-key", ".wb-finder .wb-caption"
 
 
 def drawn(panel: Locator) -> tuple[str, str, str]:
     """What is drawn from the first point to the last, in words; all of it is there."""
     expect(panel.locator(HEAT)).to_have_attribute("aria-label", re.compile("Gradient norms of"))
+    expect(panel.locator(EXTENT)).to_have_text(re.compile(r"^\d+ rows of layers, up to update \S+\.$"))
     expect(panel).to_contain_text("landmarks")
-    heat = panel.locator(HEAT).get_attribute("aria-label") or ""
+    heat = panel.locator(EXTENT).text_content() or ""
     return heat, panel.locator(KEY).inner_text(), panel.locator(CAPTION).inner_text()
 
 
@@ -179,7 +180,8 @@ def draws(panel: Locator, seen: tuple[str, str, str]) -> None:
     """The same, once its last part has come."""
     expect(panel).to_contain_text("Training: finished")
     expect(panel).to_contain_text("landmarks")
-    expect(panel.locator(HEAT)).to_have_attribute("aria-label", seen[0])
+    expect(panel.locator(HEAT)).to_have_attribute("aria-label", re.compile("Gradient norms of"))
+    expect(panel.locator(EXTENT)).to_have_text(seen[0])
     expect(panel.locator(KEY)).to_have_text(seen[1], use_inner_text=True)
     expect(panel.locator(CAPTION)).to_have_text(seen[2], use_inner_text=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from .lab import Lab
 
@@ -61,23 +61,28 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     expect(canvas).to_be_visible()
     canvas.focus()
     expect(canvas).to_have_attribute("aria-label", re.compile("^Update ratios of"))
+    expect(canvas).to_have_attribute("aria-describedby", heat.locator(".wb-extent").get_attribute("id") or "none")
+    expect(heat.locator(".wb-extent")).to_have_text(re.compile(r"^\d+ rows of layers, up to update [\d.]+[kM]?\.$"))
     lab.screenshot("gradients-ratios", panel)
 
     # The suggested clip value, then the same line moved by keyboard; the run that goes on is asked apart.
     use = norm.get_by_role("button", name="Use ")
     expect(use).to_be_visible()
     # Read and pressed in one: a new suggestion may come at any time while it trains.
-    suggested = float(use.evaluate("button => { const said = button.innerText; button.click(); return said }").removeprefix("Use "))
+    said = use.evaluate("button => { button.focus(); const said = button.innerText; button.click(); return said }")
+    suggested = float(said.removeprefix("Use "))
     lab.until("print(bench.settings.gradient_clip_val)", lambda clip: clip not in ("None", ""))
     expect(panel.get_by_role("button", name="Apply to the run")).to_be_visible()
     chosen = float(lab.execute("print(bench.settings.gradient_clip_val)"))
     assert chosen == pytest.approx(suggested, rel=0.05)  # the button has two digits
     grip = norm.locator(".wb-grip")
     expect(grip).to_be_visible()  # before the value has arrived there is none
+    expect(norm.locator(":focus")).to_have_count(1)  # the button has gone, or offers another value by now
     grip.press("Shift+ArrowUp")
     lab.until("print(bench.settings.gradient_clip_val)", lambda clip: float(clip) > 1.5 * chosen)
     panel.get_by_role("button", name="Stop").click()
     lab.until("print(bench.job.status)", "stopped")
+    plots(lab, panel)
     lab.theme("dark")
     lab.screenshot("gradients-dark", panel)
     lab.theme("light")
@@ -89,3 +94,30 @@ def test_gradients_by_keyboard(lab: Lab) -> None:
     expect(again.locator(".wb-norm .wb-pick")).to_have_count(1)
     expect(again.locator(".wb-heat")).to_contain_text("hardly learns")
     assert lab.complaints == []
+
+
+def plots(lab: Lab, panel: Locator) -> None:
+    """Line plots are read by keyboard, too, and share their cursor; and what has the focus keeps it when the next fit begins."""
+    lab.settle()
+    heat, norm, key = panel.locator(".wb-heat"), panel.locator(".wb-norm"), panel.locator(".wb-loss > .wb-head .wb-key")
+    plot, said = norm.locator(".u-over"), norm.locator(".uplot > .wb-spoken")
+    plot.press("Home")
+    expect(said).to_have_text(re.compile(r"^update \d+: total .*, clip line "))
+    first = said.text_content() or ""
+    at = re.search(r"update \d+", first)
+    assert at is not None
+    expect(key).to_contain_text(f"at {at[0]}")
+    plot.press("ArrowRight")
+    expect(said).not_to_have_text(first)
+    expect(key).not_to_contain_text(f"at {at[0]}")
+    plot.press("Escape")
+    expect(said).to_be_empty()
+    expect(key).not_to_contain_text("at update")
+
+    heat.get_by_role("button", name="norm", exact=True).click()
+    heat.locator("canvas").focus()
+    lab.execute("bench.fit(max_epochs=2)")
+    lab.until("print(bench.job.status)", "finished")
+    lab.settle()
+    expect(heat.locator("canvas")).to_be_focused()
+    heat.get_by_role("button", name="update ratio").click()

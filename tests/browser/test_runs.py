@@ -91,8 +91,11 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(panel.locator(".wb-code code")).to_have_text("bench.show('0001-fit')")
     lab.page.wait_for_timeout(300)
     lab.screenshot("runs-opened", panel)
+    paint = rows.nth(2).locator(".wb-run-actions").evaluate("cell => getComputedStyle(cell).backgroundColor")
+    assert not re.search("rgba|/", paint), "what is scrolled below the buttons does not show through"
     panel.get_by_role("button", name="Back to now").click()
     expect(panel.locator(".wb-opened")).to_be_hidden()
+    expect(rows.nth(2).get_by_role("button", name="Open 0001-fit")).to_be_focused()
     expect(panel.locator(".wb-loss .wb-head .wb-key")).to_contain_text("lr0.01")
 
     # Deleting asks first; Escape keeps. Then the row is gone, from the comparison too, and the keyboard is on the next one.
@@ -113,6 +116,10 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     rows.nth(1).get_by_role("button", name="Continue 0001-fit").click()
     expect(panel.locator(".wb-notice")).to_contain_text("0001-fit")
 
+    refusals(lab, panel)
+    preview(lab, panel)
+    findings(lab, panel)
+
     # All of it is there again on the reloaded page.
     lab.save()
     lab.reload()
@@ -120,8 +127,53 @@ def test_a_morning_with_several_runs(lab: Lab, panel: Locator) -> None:
     expect(again.locator(".wb-runs tbody tr")).to_have_count(2)
     expect(again.locator(".wb-compare canvas")).to_be_visible()
     expect(again.locator(".wb-strip canvas")).to_be_visible()  # switches are as they were left
-    expect(again.locator(".wb-loss .wb-caption")).to_contain_text("behind: 0001-fit")
+    expect(again.locator(".wb-loss .wb-caption")).to_contain_text(re.compile(r"behind: 0003-fit \(.*\) · 0001-fit \("))
     assert lab.complaints == []
+
+
+def refusals(lab: Lab, panel: Locator) -> None:
+    """What the bench refuses leaves no trace in the table."""
+    lab.execute(
+        "def no(*runs):\n    raise RuntimeError('not ' + ' nor '.join(runs))\n"
+        "bench.fit(lr=1e-3, max_epochs=1).result()\nbench.compare, bench.delete = no, no"
+    )
+    new = panel.locator(".wb-runs tbody tr").first
+    new.locator("input").check()
+    expect(panel.locator(".wb-notice")).to_contain_text("Compare: RuntimeError: not ")
+    new.get_by_role("button", name="Delete").click()
+    new.get_by_role("button", name="for good").click()
+    expect(panel.locator(".wb-notice")).to_contain_text("Delete: RuntimeError: not ")
+    expect(new.get_by_role("button", name="Delete")).to_be_focused()
+    expect(new.locator("input")).not_to_be_checked()
+    expect(panel.locator(".wb-runs input:checked")).to_have_count(2)
+    lab.execute("del bench.compare, bench.delete")
+
+
+def preview(lab: Lab, panel: Locator) -> None:
+    """The script that is shown is that of the last fit, also when another one becomes that."""
+    script = panel.locator(".wb-script")
+    panel.locator(".wb-run").get_by_role("button", name="Export").click()
+    expect(script.locator("pre")).to_contain_text("0.001")
+    lab.execute("bench.fit(lr=0.0314, max_epochs=1).result()")
+    expect(script.locator("pre")).to_contain_text("0.0314")
+    panel.locator(".wb-run").get_by_role("button", name="Export").click()
+    expect(script).to_be_hidden()
+    lab.execute("[bench.delete(run) for run in bench.runs[2:]]")
+    expect(panel.locator(".wb-runs tbody tr")).to_have_count(2)
+
+
+def findings(lab: Lab, panel: Locator) -> None:
+    """A screen reader says lines that are added: a worse finding is a new line above the others, which stay where they are."""
+    lines = panel.locator(".wb-health li")
+    lab.execute("from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; note = dict(level='warning', text='12 of 30 are slow', remedy='')")
+    lab.execute("canvas.put('health', [note])")
+    expect(lines).to_contain_text(["12 of 30 are slow"])
+    lines.first.evaluate("line => { line.old = true; }")
+    lab.execute("canvas.put('health', [dict(note, level='error', text='the loss is not finite'), dict(note, text='14 of 40 are slow')])")
+    expect(lines).to_contain_text(["The loss is not finite", "14 of 40 are slow"])
+    assert lines.evaluate_all("all => all.map((line) => line.old === true)") == [False, True]
+    lab.execute("canvas.put('health', [])")
+    expect(lines).to_contain_text(["Nothing to report."])
 
 
 def looks(lab: Lab, panel: Locator) -> None:

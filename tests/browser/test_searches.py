@@ -124,6 +124,9 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     expect(card.locator(".wb-handle-value")).to_contain_text("2.82e-5")
     panel.locator(".wb-step-lr button.wb-use").click()
     expect(panel.locator(".wb-code")).to_contain_text("bench.set(lr=")
+    use = panel.locator(".wb-step-lr button.wb-use")
+    expect(use).to_contain_text("in use")
+    expect(use).to_be_focused()
     half = float(lab.execute("print(bench.job.result().suggestion)").splitlines()[-1])
     assert rate(lab) == pytest.approx(2 * half, rel=1e-2)
     lab.screenshot("finder-optimizer-1", panel)
@@ -135,6 +138,11 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
     again = lab.panel(0).locator(".wb-finder")
     expect(again.locator(".wb-key")).to_contain_text("0002")
     expect(again.locator(".wb-groups option:checked")).to_have_text(whose)
+    # Of a sweep that another process does nothing is chosen here.
+    expect(again.locator(".wb-handle")).to_be_visible()
+    lab.execute("from workbench.ui.panel import Panel; canvas = Panel.of(bench).canvas; canvas.unobserve_all('marker'); canvas.marker = 0.0")
+    expect(again.locator(".wb-handle")).to_be_hidden()
+    expect(again.locator(".wb-key")).not_to_contain_text("you")
     assert lab.complaints == []
 
 
@@ -169,4 +177,10 @@ def test_the_batch_sizes(lab: Lab, panel: Locator) -> None:
     card.locator("summary").focus()
     card.locator("summary").press("Enter")
     expect(card.locator(".wb-error pre")).to_contain_text("more words")
+    lab.execute("hear(Trial(8, True, 0.1, 100.0, 10**9)); Panel.of(bench).pump.wake()")  # all bars are measured anew
+    expect(card).to_contain_text("1 GB")
+    expect(card.locator("summary")).to_be_focused()
+    expect(card.locator(".wb-error pre")).to_be_visible()
+    lab.execute("Panel.of(bench).canvas.put('followed', True)")  # a search of another process has nothing to set here
+    expect(card.get_by_role("button", name="Use")).to_have_count(0)
     assert lab.complaints == []

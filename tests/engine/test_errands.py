@@ -13,6 +13,7 @@ from tests.engine.resuming import Fit, assert_goes_on_as, learning, resumed, set
 from tests.ranks import on_ranks
 from workbench.commands import Checkpoint, Mailbox, Pause, Resume, Stop, Validate
 from workbench.engine import loop, orders
+from workbench.engine.checkpoint import read_state
 from workbench.engine.opening import opened
 from workbench.events import Message, StatusChanged, Validated
 from workbench.runs.checkpoints import find
@@ -161,6 +162,25 @@ def test_the_clock_of_the_run_stands_still_meanwhile(tmp_path, monkeypatch):
     commands = {3: Validate(), 9: (Pause(), Validate(), Resume())}
     run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), settings_of(), tmp_path, commands=commands)
     assert -3000 <= run.session.meter.seconds < -2000
+
+
+@pytest.mark.parametrize("commands", [(Pause(), Stop()), (Pause(), Validate(), Stop())])
+def test_a_pause_that_a_stop_ends_is_left_out_too(commands, tmp_path, monkeypatch):
+    """The same clock: one of 1000 s, or of 2000 with the look in it. A fit that goes on from the end has it from its state."""
+    monkeypatch.setattr(orders, "perf_counter", itertools.count(0, 1000).__next__)
+    run = Fit(supervised(plain_net(), val=labelled(20, seed=2)), settings_of(), tmp_path, commands={3: commands})
+    assert run.status == "stopped"
+    assert 0 <= run.session.meter.seconds + 1000 * (len(commands) - 1) < 1000
+    assert read_state(run.checkpoints[-1].path)["seconds"] < 0
+
+
+def test_a_look_that_a_stop_ends_is_left_out_too(monkeypatch):
+    monkeypatch.setattr(orders, "perf_counter", itertools.count(0, 1000).__next__)
+    inbox = Mailbox()
+    inbox.put(Validate())
+    with opened(supervised(Stopping(inbox), val=labelled(20, seed=2)), settings_of()) as session:
+        assert loop.fit(session, lambda event: None, inbox) == "stopped"
+        assert -1000 <= session.meter.seconds < 0
 
 
 @pytest.mark.parametrize(

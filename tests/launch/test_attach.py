@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import workbench as wb
 from tests.engine.problems import bench, labelled, plain_net
 from tests.launch.launched import wait_for
-from workbench.commands import Stop
+from workbench.commands import Change, Pause, Stop
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack, to_line
 from workbench.launch import sealed
 from workbench.launch.remains import LaunchError
@@ -103,6 +103,26 @@ def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch:
         folder.append(RunEnded("stopped", 0, 0.5))
         assert job.ended.wait(200)
         assert job.status == "stopped"
+
+
+def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for root, words in ((".workbench", "'0001-fit'"), ("else where", "'0001-fit', 'else where'")):
+        with RunFolder.create(Path(root), "0001-fit", {"kind": "fit", "launched": True, "settings": {}}) as folder:
+            folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
+            job = wb.attach("0001-fit", root)
+            lines: list[str] = []
+            job.told = lines.append  # type: ignore[attr-defined]
+            job.pause()
+            job.change(lr=1e-4)
+            assert lines == [f"wb.attach({words}).pause()", f"wb.attach({words}).change(lr=0.0001)"]
+            wait_for(lambda: len(list(folder.control.glob("[0-9]*.json"))) == 2)
+            exec("; ".join(lines), {"wb": wb})
+            wait_for(lambda: len(list(folder.control.glob("[0-9]*.json"))) == 4)
+            asked = list(control.take(folder.path))
+            assert asked[:2] == asked[2:] == [Pause(), Change({"lr": 1e-4})]
+            folder.append(RunEnded("stopped", 0, 0.5))
+            assert job.ended.wait(200)
 
 
 def test_a_run_whose_process_died(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from tests.engine.problems import (
 from tests.launch.launched import wait_for
 from tests.reference import loop
 from workbench.events import (
+    Called,
     Changed,
     Message,
     RunEnded,
@@ -163,6 +164,26 @@ def test_two_benches_take_turns(tmp_path):
     jobs = [one.fit(), two.fit(), one.fit(), two.fit()]
     losses = [job.result().history["loss"] for job in jobs]
     assert all(np.array_equal(losses[0], other) for other in losses[1:])
+
+
+def test_a_job_that_waits_for_another_benchs_turn_can_be_stopped(tmp_path):
+    gate = Gate()
+    one = bench(plain_net(), labelled(), tmp_path / "one", loss=gate, **LONG)
+    two = bench(plain_net(), labelled(), tmp_path / "two", **LONG)
+    arrived, go = gate.hold(1)
+    first = one.fit()
+    assert arrived.wait(PATIENCE)
+    second, third = two.fit(), two.fit()
+    second.stop()
+    assert (second.result(timeout=PATIENCE).status, second.result().step) == ("stopped", 0)
+    assert Run.open(second.folder.path).status == "stopped"
+    assert third.status == "queued"
+    two.close()
+    assert (third.status, first.status) == ("stopped", "running")
+    first.stop()
+    go.set()
+    assert first.result().status == "stopped"
+    assert bench(plain_net(), labelled(), tmp_path / "two", max_steps=2).fit().result().step == 2, "the turn is free again"
 
 
 def test_settings_of_a_job_hold_for_it_alone(tmp_path):
@@ -394,6 +415,54 @@ def test_commands_to_a_job_that_waits_hold_when_it_begins(tmp_path):
     run = second.result()
     assert run.changes == (Changed(0, {"lr": 0.5}),)
     assert run.history["lr"].tolist() == [0.5] * 4
+
+
+def test_what_is_asked_of_a_job_is_a_line_that_asks_the_same(tmp_path):
+    gate, heard = Gate(), []
+    b = bench(plain_net(), labelled(), tmp_path, loss=gate, max_epochs=3, listeners=[heard.append])
+    arrived, go = gate.hold(1)
+    job = b.fit()
+    assert arrived.wait(PATIENCE)
+    waits = b.fit()
+    heard.clear()
+    for ask in (job.pause, job.resume, job.validate, job.checkpoint, job.stop, waits.stop):
+        ask()
+    job.change(lr=0.01, gradient_clip_val=None)
+    with pytest.raises(SettingsError):
+        job.change(lr=-1)
+    lines = [e.code for e in heard if isinstance(e, Called)]
+    assert lines == [
+        "bench.job.pause()", "bench.job.resume()", "bench.job.validate()", "bench.job.checkpoint()", "bench.job.stop()",
+        "bench.jobs[1].stop()", "bench.job.change(lr=0.01, gradient_clip_val=None)",
+    ]  # fmt: skip
+    asked = [list(one.inbox._commands) for one in (job, waits)]
+    for one in (job, waits):
+        one.inbox._commands.clear()
+    for line in lines:
+        eval(line, {"bench": b})
+    assert [list(one.inbox._commands) for one in (job, waits)] == asked
+    go.set()
+    job.result()
+    waits.result()
+    heard.clear()
+    job.stop()
+    b.close()  # what it drops nobody has asked to be stopped
+    assert heard == []
+    assert not [e for e in job.events if isinstance(e, Called)], "no part of the record"
+
+
+def test_what_a_listener_asks_for_does_not_come_back_to_it(tmp_path):
+    heard = []
+
+    def listener(event):
+        heard.append(event)
+        if isinstance(event, Called):
+            b.jobs[0].change(lr=0.25)
+
+    b = bench(plain_net(), labelled(), tmp_path, max_steps=2, listeners=[listener])
+    run = b.fit().result()
+    assert [e.code for e in heard if isinstance(e, Called)] == ["bench.fit()"]
+    assert run.changes == (Changed(0, {"lr": 0.25}),)
 
 
 # -- failures

@@ -115,13 +115,14 @@ def test_waiting_for_data() -> None:
 
 
 def test_clipping_that_cuts_all_or_nothing() -> None:
-    def run(norm: float, clip: float | None, n: int = 1200) -> list[str]:
+    def run(norm: float, clip: float | None, n: int = 1200, **settings: Any) -> list[str]:
         cut = None if clip is None else min(norm, clip)
-        return said(started(gradient_clip_val=clip), *(steps(falling(100, at), at, norm, cut) for at in range(0, n, 100)))
+        return said(started(gradient_clip_val=clip, **settings), *(steps(falling(100, at), at, norm, cut) for at in range(0, n, 100)))
 
     assert run(5.0, 1.0)[0].startswith("100% of the last 200 updates were clipped")
     assert run(0.5, 1.0)[0].startswith("none of 1200 updates was clipped: the largest norm was 0.5, the clip value is 1")
     assert run(0.5, 1.0, n=900) == run(5.0, 1.0, n=100) == run(5.0, None) == []
+    assert run(5.0, 1.0, track_grad_norm=1.0) == run(0.5, 1.0, track_grad_norm="inf") == []  # other norms than those clipped
     # A new clip value is a new question.
     changed = [steps(falling(200), 0, 5.0, 1.0), Changed(200, {"gradient_clip_val": 9.0}), steps(falling(200, 200), 200, 5.0, 5.0)]
     assert said(started(gradient_clip_val=1.0), *changed) == []

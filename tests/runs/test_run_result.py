@@ -333,6 +333,15 @@ def test_how_much_was_clipped_and_left_out() -> None:
     assert Run.from_events([]).clip_share is None
 
 
+def test_norms_of_another_order_say_nothing_of_what_was_clipped() -> None:
+    run = Run.from_events(of_two(track_grad_norm=1.0))
+    assert (run.clip_share, run.clip_shares) == (None, (None, None))
+    assert "clipped" not in repr(run)
+    *norms, last = run.charts("clip")
+    assert all("is not the 2-norm" in chart.notes[0] for chart in [*norms, last]), "and no chart of the share"
+    assert [s.name for s in last.series] == ["before clipping", "after clipping (2-norm)"]
+
+
 RICH = {
     "early_stopping": [{"monitor": "val_loss", "patience": 5}, "f1"],
     "accumulate_grad_batches": {0: 8, 4: 4},

@@ -49,7 +49,7 @@ class Mirror:
             return
         assert len(data) == part["rows"] * target.columns
         target.data = np.concatenate([target.data[:at], data])
-        target.head = {key: part[key] for key in ("origin", "width", "view") if key in part}
+        target.head = {key: part[key] for key in ("origin", "width", "every", "view") if key in part}
         if target is self.staged.get(name) and not part["more"]:
             self.tables[name] = self.staged.pop(name)
 

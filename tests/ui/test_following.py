@@ -11,7 +11,7 @@ import pytest
 
 from tests.ui.fakes import FakeBench, FakeJob
 from tests.ui.mirror import Mirror
-from workbench.events import Message
+from workbench.events import Changed, Message
 from workbench.ui.following import Following
 
 
@@ -78,6 +78,13 @@ def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest
     until(lambda: all(one.disabled for one in (view.stop, view.pause, view.validate)))
 
 
+def test_the_line_of_what_was_asked_is_shown(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = Following(job)
+    mirror = browser(view, monkeypatch)
+    job.told("wb.attach('0012-fit').pause()")
+    until(lambda: mirror.state.get("code") == "wb.attach('0012-fit').pause()")
+
+
 def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     view = Following(job)
     until(lambda: view._in_run)
@@ -99,6 +106,37 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
     assert view.notice.lines[0][1].endswith("cannot be asked of a job of another process.")
     view.stop.click()
     assert job.stopped
+    job.finish()
+
+
+def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(job: Job) -> None:
+    view = Following(job)
+    until(lambda: view._in_run)
+    assert view.pump.drain(60)
+    assert (view.canvas.marker, view.canvas.clip) == (0.1, 1.0)
+    view.canvas.set_state({"marker": 0.02, "clip": 0.5})  # as a browser does
+    assert view.apply.description == "Apply to the run: lr 0.02, clip 0.5"
+    view.boxes["lr"].widget.value = 0.03
+    assert view.canvas.marker == 0.03
+    job.finish()
+    until(lambda: (view.canvas.marker, view.canvas.clip) == (0.0, 0.0))
+    view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
+    assert "does not train now" in view.notice.lines[0][1]
+    assert view.boxes["gradient_clip_val"].read() == 0.5
+    sweep = Following(Job(job.events, kind="find_lr"))
+    assert (sweep.canvas.marker, sweep.canvas.clip) == (0.0, 0.0), "nothing of a sweep can be changed"
+    sweep._job.finish()  # type: ignore[attr-defined]
+
+
+def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
+    view = Following(job)
+    until(lambda: view._in_run)
+    assert view.pump.drain(60)
+    view.boxes["gradient_clip_val"].widget.value = 0.5  # a person's own
+    view.pump.put(Changed(20, {"lr": 0.01, "gradient_clip_val": 2.0, "weight_decay": 0.1}))
+    assert view.pump.drain(60)
+    assert (view.boxes["lr"].read(), view.canvas.marker) == (0.01, 0.01)
+    assert view.apply.description == "Apply to the run: clip 0.5"
     job.finish()
 
 

@@ -17,6 +17,8 @@ from workbench.ui.modules import in_order, rows
 from workbench.ui.panel import Panel
 from workbench.ui.wire import LIMIT
 
+CLIPPED = 6
+"""The column of "fit" (extensions/live/src/loss.ts)."""
 BLOCK = ("ln.weight", "ln.bias", "attn.weight", "attn.bias", "mlp.weight", "mlp.bias")
 
 
@@ -154,6 +156,16 @@ def test_where_it_was_first_not_finite_is_said_once() -> None:
     assert state(screen)["broken"] == {"step": 1, "place": None, "words": "loss not finite at update 1"}
 
 
+def test_a_layer_without_a_gradient_is_not_where_it_began() -> None:
+    screen, nan, inf = Screen(), np.nan, np.inf
+    screen.draw(started(("frozen", "b", "c")), norms_of(0, np.array([[nan, 1, 1]] * 5), grad_norm=np.ones(5)))
+    screen.draw(norms_of(5, np.array([[nan, 1, 1], [nan, 1, inf], [nan, nan, inf]]), grad_norm=[1, inf, inf]))
+    assert state(screen)["broken"] == {"step": 6, "place": 2, "words": "gradient not finite at update 6, first in c"}
+    np.testing.assert_array_equal(screen.mirrors[0].rows("heat")[5:], [[nan, 1, 1], [nan, 1, inf], [nan, inf, inf]])
+    screen.draw(started(("frozen", "b", "c")), norms_of(0, np.array([[nan, nan, inf]]), grad_norm=[inf]))
+    assert state(screen)["broken"]["words"] == "gradient not finite at update 0, first in c", "of the others nothing is known"
+
+
 def test_ratios_hold_until_the_next_measurement_and_no_longer() -> None:
     screen, nan = Screen(), np.nan
     ones = np.ones((4, 2))
@@ -167,7 +179,7 @@ def test_ratios_hold_until_the_next_measurement_and_no_longer() -> None:
     screen.settle()
     expected = [[nan, nan], [1e-3, 2e-3], [1e-3, 2e-3], *[[1e-3, 4e-3]] * 5, *[[nan, nan]] * 6, [5e-3, nan], [5e-3, nan]]
     np.testing.assert_allclose(screen.mirrors[0].rows("heat"), expected, rtol=1e-6)
-    assert screen.mirrors[0].tables["heat"].head == {"origin": 4, "width": 1, "view": state(screen)["map"]["view"]}
+    assert screen.mirrors[0].tables["heat"].head == {"origin": 4, "width": 1, "every": 1, "view": state(screen)["map"]["view"]}
     ask(screen, "show_ratios", on=False)
     np.testing.assert_array_equal(screen.mirrors[0].rows("heat"), np.ones((20, 2)))
 
@@ -215,6 +227,22 @@ def test_a_clip_value_is_suggested_from_the_norms_seen() -> None:
         assert state(screen)["norm"]["suggested"] is None, "other norms than those that are clipped"
     screen.draw(started(("a", "b")), norms_of(0, np.ones((200, 2)), **{"grad_norm.0": spread, "grad_norm.1": 3 * spread}))
     assert state(screen)["norm"]["suggested"] == 4.2, "each optimizer is clipped by its own norm"
+
+
+@pytest.mark.parametrize("order", [1.0, "inf"])
+def test_norms_of_another_order_are_not_compared_with_what_is_clipped(order: Any) -> None:
+    screen, table = Screen(), np.full((200, 1), 5.0)
+    cut = {"grad_norm_clipped": np.ones(200)}
+    screen.draw(started(("a",), gradient_clip_val=1.0, track_grad_norm=order), norms_of(0, table, **cut))
+    told = state(screen)["norm"]
+    assert told["caption"] == "the clip value limits the 2-norm and is no line among these norms · p50 5 · p95 5"
+    assert (told["by_norm"], told["suggested"]) == (False, None)
+    assert not (screen.mirrors[0].rows("fit")[:, CLIPPED] > 0).any()
+    screen.draw(started(("a",), gradient_clip_val=1.0), norms_of(0, table, **cut))
+    told = state(screen)["norm"]
+    assert told["caption"].startswith("clipped 100% of the last 200")
+    assert told["by_norm"] is True
+    assert (screen.mirrors[0].rows("fit")[:, CLIPPED] == 1).all()
 
 
 def test_a_view_that_opens_late_sees_what_was_opened() -> None:

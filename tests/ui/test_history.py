@@ -29,6 +29,7 @@ from workbench.events import (
     StepsDone,
     Validated,
     pack,
+    to_line,
 )
 from workbench.runs.brief import Brief
 from workbench.runs.health import examine
@@ -36,6 +37,7 @@ from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.ui.channels import Buckets
 from workbench.ui.findings import Findings
+from workbench.ui.growing import Growing
 from workbench.ui.live import LiveView
 from workbench.ui.panel import Panel
 from workbench.ui.past import Curves
@@ -169,6 +171,10 @@ def test_runs_over_one_another(tmp_path: Path) -> None:
     face.settled(lambda: face.state("compared"))
     face.ask("compare", runs=[])
     face.settled(lambda: face.state("compared") is None)
+    shutil.rmtree(tmp_path / "runs" / "0002-fit")
+    face.bench.tell(Deleted("0002-fit"))
+    face.settled(lambda: len(face.state("runs")["rows"]) == 1)
+    assert face.state("compared") is None, "what was put away does not come back"
     assert face.panel.notice.lines == []
     face.panel.close()
 
@@ -291,6 +297,90 @@ def test_a_new_job_ends_the_showing(tmp_path: Path) -> None:
     assert face.bench.fit().wait(60)
     face.settled(lambda: face.state("opened") is None and face.state("progress")["done"] == 40)
     assert len(face.mirror.rows("fit")) == 40
+    face.panel.close()
+
+
+def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.ui.runs_table.EVERY", 0.02)
+    monkeypatch.setattr("workbench.ui.history.EVERY", 0.02)
+    told = events(100)
+    path = recorded(tmp_path, told[:4], task=TASK)  # of this very process, and of no job of this bench
+    face = Face(tmp_path)
+    face.settled(lambda: [(row["status"], row["step"]) for row in face.state("runs")["rows"]] == [("running", 30)])
+    face.bench.tell(Shown("0001-fit"))
+    face.settled(lambda: (face.state("progress") or {}).get("done") == 30)
+    add(path, told[4:6])
+    face.settled(lambda: face.state("progress")["done"] == face.state("runs")["rows"][0]["step"] == 50)
+    add(path, told[6:])
+    face.settled(lambda: face.state("progress")["status"] == face.state("runs")["rows"][0]["status"] == "finished")
+    assert len(face.mirror.rows("fit")) == 100  # each update once
+    row = face.state("runs")["rows"][0]
+    whole = Brief.read(path)
+    assert (row["loss"], row["value"], len(row["spark"])) == (f"{whole.loss:.4g}", f"{whole.value:.4g}", 32)
+    until(lambda: not alive("workbench-rows") and not alive("workbench-follow"), 60)  # nothing is left to look at
+    recorded(tmp_path, told[:4], "0002-fit", created=9e9, task=TASK)
+    face.ask("refresh")
+    face.settled(lambda: len(face.state("runs")["rows"]) == 2)
+    assert alive("workbench-rows")
+    face.panel.close()
+    until(lambda: not alive("workbench-rows"), 60)
+
+
+def add(path: Path, of: list[Any]) -> None:
+    with (path / "metrics.jsonl").open("a") as file:
+        file.writelines(to_line(event) + "\n" for event in of)
+
+
+def alive(name: str) -> bool:
+    return any(thread.name == name for thread in threading.enumerate())
+
+
+def test_a_run_in_the_place_of_one_that_was_deleted_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = recorded(tmp_path, events(100)[:8], created=1000.0)
+    growing = Growing(path)
+    assert growing.brief().step == 70
+    shutil.rmtree(path)
+    recorded(tmp_path, events(40, lr=0.5)[:3], created=2000.0)
+    again = growing.brief()
+    assert (again.step, again.settings["lr"], len(again.curve)) == (20, 0.5, 20)
+    add(path, events(40)[3:4])
+    assert len(growing.brief().curve) == 30
+
+
+def test_a_comparison_that_is_put_away_while_it_is_read_stays_away(tmp_path: Path) -> None:
+    three(tmp_path)
+    face = Face(tmp_path)
+    gate, asked = threading.Event(), []
+
+    def compare(*runs: str) -> None:
+        asked.append(runs)
+        assert gate.wait(60)
+        face.bench.tell(Compared(runs))
+
+    face.bench.compare = compare  # type: ignore[attr-defined]
+    face.ask("compare", runs=["0001-fit", "0002-fit"])
+    until(lambda: asked)
+    face.ask("compare", runs=["0001-fit", "0002-fit", "0003-fit"])
+    face.ask("compare", runs=[])
+    gate.set()
+    until(lambda: not reading())
+    face.settled()
+    assert (asked, face.state("compared")) == ([("0001-fit", "0002-fit")], None)
+    assert face.panel.history._compared == ()
+    face.panel.close()
+
+
+def test_a_run_that_was_not_deleted_is_said_to_its_row(tmp_path: Path) -> None:
+    face = Face(tmp_path)
+
+    def delete(run: str) -> None:
+        raise RuntimeError(f"{run} goes on")
+
+    face.bench.delete = delete  # type: ignore[attr-defined]
+    for times in (1, 2):
+        face.ask("delete", run="0001-fit")
+        face.settled(lambda times=times: face.state("kept") == {"run": "0001-fit", "times": times})
+    assert "0001-fit goes on" in face.panel.notice.lines[0][1]
     face.panel.close()
 
 

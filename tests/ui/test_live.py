@@ -31,6 +31,7 @@ from workbench.events import (
 )
 from workbench.settings import Settings
 from workbench.ui.live import LiveView
+from workbench.ui.picture import MEASURED
 from workbench.ui.wire import LIMIT, Outbox, cut
 
 
@@ -158,7 +159,7 @@ def test_a_million_updates_stay_small() -> None:
     assert 500 <= len(fit) <= 1000
     assert 256 <= len(heat) <= 512
     assert heat.shape[1] == len(screen.mirrors[0].state["map"]["rows"]) == 34
-    assert screen.mirrors[0].tables["fit"].head == {"origin": 0, "width": 1024}
+    assert screen.mirrors[0].tables["fit"].head == {"origin": 0, "width": 1024, "every": 1}
     assert max(screen.sent) <= LIMIT
     assert len(screen.mirrors[0].state["changes"]) == 100
 
@@ -299,6 +300,19 @@ def test_a_run_without_a_length_counts_without_a_total() -> None:
     progress = screen.mirrors[0].state["progress"]
     assert progress["total"] is None
     assert progress["words"] == ["152", "00:20", "7.6 updates/s", "epoch 1"]
+
+
+def test_what_a_validation_found_stands_in_its_line() -> None:
+    screen = Screen()
+    many = {f"val_{i}": float(i) for i in range(20)}
+    screen.draw(RunStarted("r1", "validate", {}, "cpu"), Validated(0, 0, {"val_loss": 0.25, **many}), RunEnded("finished", 0, 1.0))
+    screen.settle()
+    values = screen.mirrors[0].state["progress"]["values"]
+    assert values[:2] == [["val_loss", "0.25"], ["val_0", "0"]]
+    assert len(values) == MEASURED
+    screen.draw(RunStarted("r2", "test", {}, "cpu"))
+    screen.settle()
+    assert screen.mirrors[0].state["progress"]["values"] == []
 
 
 def test_updates_that_were_left_out_are_said() -> None:

@@ -194,9 +194,15 @@ def test_found_values_are_offered_and_only_a_click_applies_them(panel: Panel, be
     panel.header.use_batch_size.click()
     assert places(panel) == [4.7e-3] * 3
     assert bench.settings.batch_size == panel.header.batch_size.read() == 256
-    assert not visible(panel.header.use_lr)
+    assert visible(panel.header.use_lr), "the keyboard is on it"
+    assert panel.header.use_lr.description == "4.7e-3 in use"
+    assert panel.pump.drain(60)
+    code = panel.canvas._picture.outbox._values["code"]
+    panel.header.use_lr.click()
+    assert panel.pump.drain(60)
+    assert panel.canvas._picture.outbox._values["code"] == code, "there is nothing to set"
     panel.header.lr.widget.value = 1e-2
-    assert visible(panel.header.use_lr), "still there to go back to"
+    assert panel.header.use_lr.description == "Use 4.7e-3", "still there to go back to"
 
 
 def test_what_the_button_says_is_what_it_sets(panel: Panel, bench: FakeBench) -> None:
@@ -206,7 +212,7 @@ def test_what_the_button_says_is_what_it_sets(panel: Panel, bench: FakeBench) ->
     assert panel.header.use_lr.description == "Use 6.16e-3"
     panel.header.use_lr.click()
     assert places(panel) == [6.16e-3] * 3
-    assert not visible(panel.header.use_lr)
+    assert panel.header.use_lr.description == "6.16e-3 in use"
 
 
 def test_no_suggestion_no_button(panel: Panel, bench: FakeBench) -> None:
@@ -300,9 +306,12 @@ def test_a_fit_is_continued_as_code_would(tmp_path: Path) -> None:
         assert (whole.status, whole.settings.max_epochs) == ("finished", 3)
         assert [event.step for event in whole.resumes] == [len(done.history["step"])]
         assert len(whole.history["step"]) == 6
-        until(lambda: visible(panel.run.go_on))  # the controls say one epoch, and it has had three
+        assert panel.pump.drain(60)
+        assert not visible(panel.run.go_on)  # the controls say one epoch, and it has had three
+        panel.header.epochs.widget.value = "4"
+        assert visible(panel.run.go_on)
         panel.run.go_on.click()
-        until(lambda: any("nothing is left to do" in text for _, text in panel.notice.lines))
+        assert len(bench.jobs[-1].result().history["step"]) == 8
 
 
 def test_a_running_fit_is_changed_by_its_own_button_only() -> None:
@@ -389,14 +398,14 @@ def test_the_script_of_the_last_fit_is_that_of_the_last_fit(panel: Panel, bench:
     assert bench.jobs[0].wait(60)
     assert panel.pump.drain(60)
     panel.run.export.value = True
-    until(lambda: shown.get("script.0") == "# 1 fits\n" and previewed())
+    until(lambda: (shown.get("script.0") or {}).get("text") == "# 1 fits\n" and previewed())
     panel.run.fit.click()
-    until(lambda: shown["script.0"] == "# 2 fits\n" and previewed())
+    until(lambda: shown["script.0"]["text"] == "# 2 fits\n" and previewed())
     # With a search behind the fit, or before it: when both are over.
     with bench._one:
         bench.fit()
         bench.find_lr()
-    until(lambda: shown["script.0"] == "# 4 fits\n" and previewed())
+    until(lambda: shown["script.0"]["text"] == "# 4 fits\n" and previewed())
     assert panel.notice.lines == []
     panel.run.export.value = False
     until(lambda: shown["script"] is None)
@@ -420,6 +429,21 @@ def test_a_panel_made_later_has_seen_it_all_once(bench: FakeBench, monkeypatch: 
     assert len(picture._gradients._recent["grad_norm"]) == 80
     assert visible(panel.header.use_lr)
     assert panel.run.stop.disabled
+
+
+def test_a_panel_made_later_says_that_the_last_job_failed_before_it_began(bench: FakeBench) -> None:
+    assert bench.fit().wait(60)
+    bench._start("fit", lambda job: iter([RunEnded("failed", 0, 0.1, "Traceback\nTaskError: no such loss")]))
+    assert bench.jobs[-1].wait(60)
+    panel = Panel(bench)
+    assert panel.pump.drain(60)
+    assert panel.notice.lines == [("error", "Job failed. TaskError: no such loss")]
+    progress = panel.canvas._picture.outbox._values["progress"]
+    assert (progress["status"], progress["ended"]) == ("failed", "TaskError: no such loss")
+    assert bench.find_lr().wait(60)
+    later = Panel(bench)
+    assert later.pump.drain(60)
+    assert later.notice.lines == [], "what has come since counts"
 
 
 def test_one_panel_for_a_bench(bench: FakeBench) -> None:
@@ -554,7 +578,7 @@ def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
         model.gate.clear()
         other.fit()
         until(lambda: other.jobs[0].status == "running")
-        bench.fit()
+        first, second = bench.fit(), bench.fit()
         until(lambda: not panel.run.stop.disabled)
         assert panel.pump.drain(60)
         assert values["progress"]["status"] == "queued"
@@ -562,9 +586,15 @@ def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
         late = Panel(bench)
         assert not late.run.stop.disabled, "a panel made now says the same"
         panel.run.stop.click()
-        model.gate.set()
+        assert first.result().status == "stopped", "though the other's goes on"
+        assert second.status == "queued"
+        assert panel.pump.drain(60)
+        assert values["code"] == "bench.jobs[0].stop()"
+        panel.run.stop.click()
         until(lambda: panel.run.stop.disabled and late.run.stop.disabled)
-        assert bench.jobs[0].result().status == "stopped"
+        assert second.result().status == "stopped"
+        assert values["code"] == "bench.job.stop()"
+        model.gate.set()
         assert other.jobs[0].result().status == "finished"
         assert values["progress"]["status"] == "stopped"
 
@@ -581,7 +611,20 @@ def test_a_click_goes_to_the_job_that_runs_and_then_to_the_one_behind_it(tmp_pat
         assert panel.pump.drain(60)
         assert values["progress"]["status"] == "running"
         assert panel._job() is fit
-        panel.run.stop.click()
+        panel.header.lr.widget.value = 0.25
+        measure = {"type": "ask", "what": "measure_ratios", "on": True}
+        for click, line in (
+            (panel.run.validate.click, "bench.job.validate()"),
+            (panel.run.checkpoint.click, "bench.job.checkpoint()"),
+            (panel.run.apply.click, "bench.job.change(lr=0.25)"),
+            (lambda: panel.canvas._heard(panel.canvas, measure, []),
+             "bench.job.change(track_update_ratio=True); bench.set(track_update_ratio=True)"),
+            (panel.run.pause.click, "bench.job.pause()"),
+            (panel.run.stop.click, "bench.job.stop()"),
+        ):  # fmt: skip
+            click()
+            assert panel.pump.drain(60)
+            assert values["code"] == line
         model.gate.set()
         assert fit.result().status == "stopped"
         assert panel._job() is sweep, "whatever the panel has heard by now"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,15 @@ def shown(text: str) -> tuple[dict[str, object], str]:
     assert preview.run == "0012-fit"
     about = state["script"]
     assert isinstance(about, dict)
-    parts = [state[f"script.{number}"] for number in range(about["parts"])]
+    parts: list[Any] = [state[f"script.{number}"] for number in range(about["parts"])]
     assert all(len(json.dumps({"script.0": part})) < LIMIT - 400 for part in parts)
+    assert {part["of"] for part in parts} == {about["of"]}
+    preview.show("0012-fit", "short")
+    assert state["script"] != about, "another showing: what is left of the first is not put together with it"
     preview.hide()
-    assert (state["script"], preview.run) == (None, "")
-    return about, "".join(map(str, parts))
+    assert set(state.values()) == {None}
+    assert preview.run == ""
+    return about, "".join(part["text"] for part in parts)
 
 
 @pytest.mark.parametrize("text", ["import torch\n", "x = 'ä\U0001f600\"\\'\n" * 9000, "y = 1\n" * 20_000])

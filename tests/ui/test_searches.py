@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ui.fakes import FakeBench, FakeJob, sizes, sweep
+from tests.ui.fakes import FakeBench, FakeJob, flush, sizes, sweep
 from tests.ui.test_live import Screen, started
 from tests.ui.test_panel import said, until, visible
 from workbench.events import Event, RunEnded, RunStarted, SearchEnded, SettingsSet, Trial, TrialStarted
@@ -212,7 +212,7 @@ def test_keeping_the_effective_batch_takes_both_settings_with_one_line(bench: Fa
     panel.header.use_batch_size.click()
     assert (bench.settings.batch_size, bench.settings.accumulate_grad_batches) == (256, 2)
     assert lines == ["bench.find_batch_size(keep_effective=True)", "bench.set(batch_size=256, accumulate_grad_batches=2)"]
-    assert not visible(panel.header.use_batch_size)
+    assert panel.header.use_batch_size.description == "2 x 256 in use"
     ask(panel, "use_batch_size", value=64, batches=8)
     assert lines[-1] == "bench.set(batch_size=64, accumulate_grad_batches=8)"
     assert panel.header.keep.description == "keep 512 an update"
@@ -245,7 +245,7 @@ def test_a_choice_of_optimizer_decides_what_find_sweeps_and_what_is_offered(benc
     assert panel.header.use_lr.description == "Use 4.7e-3 (lr=9.4e-3)", "its rate is half of the setting"
     panel.header.use_lr.click()
     assert lines[-1] == "bench.set(lr=0.0094)"
-    assert not visible(panel.header.use_lr)
+    assert panel.header.use_lr.description == "4.7e-3 (lr=9.4e-3) in use"
     panel.header.optimizer.value = 0
     assert panel.header.use_lr.description == "Use 4.7e-3"
     assert panel.canvas._picture.outbox._values["swept"]["optimizer"] == 0
@@ -268,6 +268,25 @@ def test_a_panel_made_later_has_the_earlier_curves_of_each_optimizer(bench: Fake
     panel.header.optimizer.value = 0
     assert [curve["run"] for curve in values["earlier_curves"]] == ["find_lr-2", "find_lr-3"]
     assert values["swept"]["run"] == "find_lr-4"
+
+
+def test_a_search_within_a_fit_that_never_ended_leaves_nothing_for_the_next() -> None:
+    screen = Screen()
+    inside = [event for event in searched() if isinstance(event, TrialStarted | Trial)]
+    state = screen.mirrors[0].state
+    screen.draw(started(), *inside[:5])
+    screen.settle()
+    assert [trial["size"] for trial in state["trials"]] == [2, 4]
+    assert state["trying"]["size"] == 8
+    screen.draw(flush(0, 5))  # the fit goes on
+    screen.settle()
+    assert (len(state["trials"]), state["trying"]) == (2, None)
+    screen.draw(*inside[4:6])
+    screen.settle()
+    assert [trial["size"] for trial in state["trials"]] == [8], "those of another search are gone"
+    screen.draw(RunEnded("failed", 5, 1.0, "no"), started(), *inside[:2])
+    screen.settle()
+    assert [trial["size"] for trial in state["trials"]] == [2]
 
 
 def test_no_size_fits_and_nothing_is_offered(bench: FakeBench) -> None:

@@ -31,32 +31,37 @@ def obey(session: Session, emit: Emit, inbox: Inbox, errands: Errands | None = N
     errands: None where the run is about to stop, so that nobody goes on any.
     """
     paused_at: float | None = None
-    while True:
-        command = inbox.take()
-        if command is None and paused_at is None:
-            return False
-        if command is None:
-            inbox.wait(0.2)
-            rng.give_way()
-            if not threading.main_thread().is_alive():
-                return True  # the process wants to end, and nobody is left who could resume
-        elif isinstance(command, Stop):
-            return True
-        elif isinstance(command, Change):
-            change(session, command.values, emit)
-        elif isinstance(command, Validate | Checkpoint):
-            began = perf_counter()
-            if _run(session, emit, command, errands):
+    try:
+        while True:
+            command = inbox.take()
+            if command is None and paused_at is None:
+                return False
+            if command is None:
+                inbox.wait(0.2)
+                rng.give_way()
+                if not threading.main_thread().is_alive():
+                    return True  # the process wants to end, and nobody is left who could resume
+            elif isinstance(command, Stop):
                 return True
-            if paused_at is None and isinstance(command, Validate):
-                session.meter.leave_out(perf_counter() - began)
-        elif isinstance(command, Pause) and paused_at is None:
-            paused_at = perf_counter()
-            tell(session, emit, StatusChanged("paused", session.step))
-        elif isinstance(command, Resume) and paused_at is not None:
+            elif isinstance(command, Change):
+                change(session, command.values, emit)
+            elif isinstance(command, Validate | Checkpoint):
+                began = perf_counter()
+                stopped = _run(session, emit, command, errands)
+                if paused_at is None and isinstance(command, Validate):
+                    session.meter.leave_out(perf_counter() - began)
+                if stopped:
+                    return True
+            elif isinstance(command, Pause) and paused_at is None:
+                paused_at = perf_counter()
+                tell(session, emit, StatusChanged("paused", session.step))
+            elif isinstance(command, Resume) and paused_at is not None:
+                session.meter.leave_out(perf_counter() - paused_at)
+                paused_at = None
+                tell(session, emit, StatusChanged("running", session.step))
+    finally:  # a pause is no time of the run, however it ends
+        if paused_at is not None:
             session.meter.leave_out(perf_counter() - paused_at)
-            paused_at = None
-            tell(session, emit, StatusChanged("running", session.step))
 
 
 def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: Errands | None) -> bool:

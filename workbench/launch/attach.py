@@ -12,6 +12,7 @@ from workbench.events import Status, Validated
 from workbench.launch.attached import Follower, in_words
 from workbench.launch.protocol import WORKERS, Desk, Job
 from workbench.launch.remains import LaunchError
+from workbench.launch.spoken import line
 from workbench.launch.thread import JobDesk
 from workbench.runs import control
 from workbench.runs.alive import identity
@@ -41,7 +42,7 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     folder = _folder(run_id, Path(root))
     header = read_header(folder)
     kind, work = str(header.get("kind", "")), _Following(folder, header)
-    job: Attached = Attached(run_id, kind, None, work, _finish(kind, folder))
+    job = Attached(run_id, kind, Path(root), work, _finish(kind, folder))
     job.inbox = _Box(_refusal(folder, header))
     desk = JobDesk(job, lambda job, event: ())
     threading.Thread(target=desk.run, name=WORKERS[0], daemon=True).start()
@@ -55,6 +56,18 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
 
 class Attached(Job[Any]):
     """A job that belongs to another process."""
+
+    def __init__(self, run_id: str, kind: str, root: Path, work: _Following, finish: Callable[[Job[Any]], Any]) -> None:
+        super().__init__(run_id, kind, None, work, finish, Attached._say)
+        where = "" if root == Path(".workbench") else f", {str(root)!r}"
+        self._code = f"wb.attach({run_id!r}{where})"
+        self.told: Callable[[str], None] = lambda code: None
+        """Called with the line of code for what was asked of it; its view shows that."""
+
+    @staticmethod
+    def _say(job: Job[Any], method: str, arguments: Mapping[str, Any]) -> None:
+        assert isinstance(job, Attached)
+        job.told(line(method, arguments, of=job._code))
 
     def _interrupted(self) -> None:
         """It goes on: nobody here has asked for it."""

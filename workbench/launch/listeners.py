@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from workbench.events import BenchEvent, Event
+from workbench.events import BenchEvent, Called, Event
 from workbench.launch.protocol import AnyJob
 from workbench.task.lightning_refused import refuse_callbacks
 from workbench.task.protocol import TaskError
@@ -20,6 +21,8 @@ class Listeners:
     def __init__(self, listeners: Iterable[Listener]) -> None:
         self._listeners: list[Listener] = [_checked(listener) for listener in _several(listeners)]
         self._failing: list[Listener] = []
+        self._thread = threading.local()
+        """`tells`: whether the thread that looks is telling an event."""
 
     def add(self, listener: Listener) -> Callable[[], None]:
         """One more from now on; call what is returned to be rid of it."""
@@ -40,12 +43,25 @@ class Listeners:
     def tell(self, event: BenchEvent) -> list[tuple[Listener, str]]:
         """Tell all; those that failed, with their tracebacks."""
         failed = []
-        for listener in tuple(self._listeners):
-            try:
-                listener(event)
-            except (Exception, SystemExit):  # noqa: BLE001
-                failed.append((listener, traceback.format_exc()))
+        before, self._thread.tells = self._tells, True
+        try:
+            for listener in tuple(self._listeners):
+                try:
+                    listener(event)
+                except (Exception, SystemExit):  # noqa: BLE001
+                    failed.append((listener, traceback.format_exc()))
+        finally:
+            self._thread.tells = before
         return failed
+
+    def called(self, code: str) -> None:
+        """Tell a line of code; not one that a listener runs as it hears, which would come back to it, and again."""
+        if not self._tells:
+            self.tell(Called(code))
+
+    @property
+    def _tells(self) -> bool:
+        return getattr(self._thread, "tells", False)
 
 
 def _several(listeners: Any) -> list[Any]:

@@ -8,11 +8,11 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
-from workbench.commands import Change, Checkpoint, Mailbox, Pause, Resume, Stop, Validate
+from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.progress import Progress
@@ -76,8 +76,10 @@ class Job(Generic[T]):
     """
 
     def __init__(
-        self, id: str, kind: str, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T]
-    ) -> None:
+        self, id: str, kind: str, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T],
+        called: Callable[[Job[T], str, Mapping[str, Any]], None] | None = None,
+    ) -> None:  # fmt: skip
+        """called: hears what is asked of it while it is not over: the method's name, and its arguments."""
         self.id = id
         self.kind = kind
         self.folder = folder
@@ -85,6 +87,7 @@ class Job(Generic[T]):
         self.inbox = Mailbox()
         self._work = work
         self._finish = finish
+        self._called = called
         self._status: Status = "queued"
         self._began: float | None = None
         self._error: BaseException | None = None
@@ -140,27 +143,27 @@ class Job(Generic[T]):
 
     def stop(self) -> None:
         """End at the next update and keep what there is."""
-        self.inbox.put(Stop())
+        self._ask("stop", Stop())
 
     def pause(self) -> None:
         """Wait before the next update, until `resume()`."""
         self._only_fits("pause")
-        self.inbox.put(Pause())
+        self._ask("pause", Pause())
 
     def resume(self) -> None:
         """Go on after a pause."""
         self._only_fits("resume")
-        self.inbox.put(Resume())
+        self._ask("resume", Resume())
 
     def validate(self) -> None:
         """Check the validation data once before the next update, beside the checks that come anyway; nothing depends on it."""
         self._only_fits("validate")
-        self.inbox.put(Validate())
+        self._ask("validate", Validate())
 
     def checkpoint(self) -> None:
         """Write a checkpoint before the next update; it stays as long as the run does."""
         self._only_fits("checkpoint")
-        self.inbox.put(Checkpoint())
+        self._ask("checkpoint", Checkpoint())
 
     def change(self, **values: float | None) -> None:
         """New settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`.
@@ -181,7 +184,12 @@ class Job(Generic[T]):
                 f"{plan}={values[plan]!r}: while a run goes on it changes to one number, which holds from the next update on: "
                 f"change({plan}=4), say. A plan by epochs belongs to fit({plan}=…)."
             )
-        self.inbox.put(Change({name: getattr(checked, name) for name in values}))
+        self._ask("change", Change({name: getattr(checked, name) for name in values}), **values)
+
+    def _ask(self, method: str, command: Command, **values: float | None) -> None:
+        self.inbox.put(command)
+        if self._called is not None and not self.done():
+            self._called(self, method, values)
 
     def _only_fits(self, what: str) -> None:
         if self.kind != "fit":
@@ -191,7 +199,7 @@ class Job(Generic[T]):
 
     def _interrupted(self) -> None:
         """Whoever waits does not want it any more."""
-        self.stop()
+        self.inbox.put(Stop())
         if self._status != "queued":
             self.ended.wait()
 
@@ -231,7 +239,7 @@ class Job(Generic[T]):
         if self._left is not None:
             self._left.set()
         else:
-            self.stop()
+            self.inbox.put(Stop())
 
     @property
     def updates(self) -> int:

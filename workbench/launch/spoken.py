@@ -13,11 +13,11 @@ class Name(str):
         return str(self)
 
 
-def line(name: str, keywords: Mapping[str, Any], *positional: Any) -> str:
-    """`bench.name(…)` with these arguments."""
+def line(name: str, keywords: Mapping[str, Any], *positional: Any, of: str = "bench") -> str:
+    """`bench.name(…)` with these arguments; `of`: what the method is one of."""
     arguments = [repr(value) for value in positional]
     arguments += [f"{key}={_short(value)}" for key, value in keywords.items()]
-    return f"bench.{name}({', '.join(arguments)})"
+    return f"{of}.{name}({', '.join(arguments)})"
 
 
 def differing(request: Any, default: Any) -> dict[str, Any]:

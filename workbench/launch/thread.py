@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
 from workbench.launch.protocol import WORKERS, AnyJob, Away
 
@@ -40,6 +41,8 @@ def _end_all() -> None:
 
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
 _turn = threading.Lock()
+_LOOK = 0.1
+"""Seconds between two looks of a job that waits for its turn: whether it was stopped."""
 PATIENCE = 5.0
 """Seconds that `alone` waits for a job: one that has just ended puts its things away."""
 _looking = threading.RLock()
@@ -127,12 +130,21 @@ class ThreadLauncher:
                     return
                 job = self._running = self._waiting.popleft()
             with contextlib.ExitStack() as turn:
-                turn.enter_context(_turn)
-                turn.enter_context(_quick_switches())
+                if _has_turn(job):
+                    turn.callback(_turn.release)
+                    turn.enter_context(_quick_switches())
                 try:
                     JobDesk(job, self._tell, turn.close).run()
                 except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
                     job.end("failed", error)
+
+
+def _has_turn(job: AnyJob) -> bool:
+    """Wait for the turn; False: the job was stopped meanwhile, and needs none to say so (`Job.run`)."""
+    while not job.inbox.has(Stop):
+        if _turn.acquire(timeout=_LOOK):
+            return True
+    return False
 
 
 class GoesOn(RuntimeError):

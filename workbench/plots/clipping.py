@@ -21,11 +21,15 @@ _ROUNDING = 1e-4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clipped:
-    """The norms of one optimizer's updates `before` and `after` clipping, and where it was `on`, each of shape (rows,)."""
+    """The norms of one optimizer's updates `before` and `after` clipping, and where it was `on`, each of shape (rows,).
+
+    `after` is the 2-norm; `same`: so is `before`. Norms of two orders cannot be compared.
+    """
 
     before: Array
     after: Array
     on: Array
+    same: bool = True
 
     @property
     def turns(self) -> Array:
@@ -34,12 +38,12 @@ class Clipped:
 
     @property
     def cut(self) -> Array:
-        """1 where an update was cut, 0 where it was not, NaN where clipping was off or nothing was measured."""
-        return np.where(self.on, was_cut(self.before, self.after), np.nan)
+        """1 where an update was cut, 0 where it was not, NaN where clipping was off or that was not measured."""
+        return np.where(self.on & self.same, was_cut(self.before, self.after), np.nan)
 
     @property
     def share(self) -> float | None:
-        """The share of updates that were cut; None where clipping was off all through."""
+        """The share of updates that were cut; None where clipping was off all through, or that is not known."""
         known = self.cut[np.isfinite(self.cut)]
         return float(known.mean()) if known.size else None
 
@@ -79,7 +83,7 @@ _TONES = (0, 2, 3, 4)
 def _norms(step: Array, rows: Array, name: str, part: Clipped, limit: Array | None) -> Chart:
     series = [
         Series("before clipping", step[rows], part.before[rows], "thin"),
-        Series("after clipping", step[rows], part.after[rows], "thin", 2),
+        Series("after clipping" if part.same else "after clipping (2-norm)", step[rows], part.after[rows], "thin", 2),
     ]
     line = np.full(len(step), np.nan) if limit is None else limit
     if np.isfinite(line).any():
@@ -87,7 +91,10 @@ def _norms(step: Array, rows: Array, name: str, part: Clipped, limit: Array | No
         series.append(Series("clip value", step[kept], line[kept], "limit", 1))
     log = wide(np.concatenate([part.before, part.after, line]), 10)
     total = "Gradient norm before and after clipping"
-    note = "Clipping was off." if part.share is None else f"{part.share:.0%} of the updates with clipping on were cut."
+    if not part.same and part.on.any():
+        note = "What was measured before clipping (track_grad_norm) is not the 2-norm, which is what is known behind it: do not compare them."
+    else:
+        note = "Clipping was off." if part.share is None else f"{part.share:.0%} of the updates with clipping on were cut."
     return Chart(
         f"{total}, {name}" if name else total,
         Axis("update"),

@@ -29,12 +29,17 @@ class Compared:
     val: Array
 
 
+def are_losses(metrics: Collection[str]) -> bool:
+    """Whether what the checks are of can share the axis of the losses."""
+    return bool(metrics) and all("loss" in name for name in metrics)
+
+
 def compare_losses(runs: Sequence[Compared], x: X, metrics: Collection[str] = ()) -> Chart:
     """The chart of these runs. `metrics`: what the checks are of; they are drawn where that is a loss, on its axis.
 
     The y axis is logarithmic where the losses span more than a factor of 50.
     """
-    checked = bool(metrics) and all("loss" in name for name in metrics)
+    checked = are_losses(metrics)
     lines, seen = [], []
     for tone, run in enumerate(runs):
         lines.append(Series(run.name, run.x, run.loss, "line", tone, tone))

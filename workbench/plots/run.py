@@ -35,6 +35,7 @@ class Told:
     """What there is to draw of a run: its `history`, `validation` and `logged` (over epochs) as `Run` has them.
 
     `clip` is the clip value that the run began with (None: off); it is drawn only where it limits the recorded norm.
+    `same_norm`: the norms before clipping are 2-norms, as those after it always are.
     `by_model`: the columns of `history` that the model logged.
     """
 
@@ -46,6 +47,7 @@ class Told:
     logged: Mapping[str, Array] = field(default_factory=dict)
     by_model: Collection[str] = ()
     best: Best | None = None
+    same_norm: bool = True
 
     def whole(self) -> list[Chart]:
         """The loss, and gradient norms and update ratios where they were recorded."""
@@ -77,7 +79,7 @@ class Told:
         layers = {name.removeprefix(_LAYER): self.history[name] for name in measured}
         # Of several optimizers each one's norm is limited, and not the total.
         limit = self.limit if self.clips_norm and not self._of_each("grad_norm") else None
-        return grad_norm(self.history["step"], total, layers, limit, self.changes, clipped(self.history, self.limit).share)
+        return grad_norm(self.history["step"], total, layers, limit, self.changes, self.clipped().share)
 
     def update_ratio(self) -> list[Chart]:
         measured = [name for name in self.history if name.startswith(_RATIO) and name not in self.by_model]
@@ -92,11 +94,23 @@ class Told:
         return suggest_clip(*(apart.values() or [self.history.get("grad_norm", np.empty(0))]))
 
     def clipping(self) -> list[Chart]:
-        parts = clipped_by_optimizer(self.history, self.limit)
+        parts = self.clipped_by_optimizer()
         if not any(np.isfinite(part.before).any() for part in parts.values()):
             return []
         limit = self.limit if self.clips_norm else None
         return clipping(self.history["step"], parts, limit, only(self.changes, "gradient_clip_val"))
+
+    def clipped(self, suffix: str = "") -> Clipped:
+        """The norms before and after clipping, of all optimizers together or (with ".0" …) of one."""
+        limit = self.limit
+        blank = np.full(len(limit), np.nan)
+        before = self.history.get(f"grad_norm{suffix}", blank)
+        return Clipped(before, self.history.get(f"grad_norm_clipped{suffix}", blank), np.isfinite(limit), self.same_norm)
+
+    def clipped_by_optimizer(self) -> dict[str, Clipped]:
+        """Those of each optimizer, by its name; by "" where there is but one."""
+        several = by_optimizer(self.history, "grad_norm")
+        return {f"optimizer {i}": self.clipped(f".{i}") for i in several} if several else {"": self.clipped()}
 
     def names(self) -> list[str]:
         """What `named` can draw."""
@@ -141,21 +155,6 @@ def by_optimizer(history: Mapping[str, Array], quantity: str) -> dict[int, Array
     """Of several optimizers, each one's column ("loss.0", "loss.1" …) by its number; empty where there is but one."""
     named = [(name.removeprefix(f"{quantity}."), values) for name, values in history.items() if name.startswith(f"{quantity}.")]
     return {int(i): values for i, values in sorted(named, key=lambda n: int(n[0]) if n[0].isdigit() else -1) if i.isdigit()}
-
-
-def clipped(history: Mapping[str, Array], limit: Array, suffix: str = "") -> Clipped:
-    """The norms before and after clipping, of all optimizers together or (with ".0" …) of one."""
-    blank = np.full(len(limit), np.nan)
-    before = history.get(f"grad_norm{suffix}", blank)
-    return Clipped(before, history.get(f"grad_norm_clipped{suffix}", blank), np.isfinite(limit))
-
-
-def clipped_by_optimizer(history: Mapping[str, Array], limit: Array) -> dict[str, Clipped]:
-    """Those of each optimizer, by its name; by "" where there is but one."""
-    several = by_optimizer(history, "grad_norm")
-    if not several:
-        return {"": clipped(history, limit)}
-    return {f"optimizer {i}": clipped(history, limit, f".{i}") for i in several}
 
 
 def clip_line(step: Array, clip: float | None, changes: Changes) -> Array:

@@ -62,20 +62,28 @@ class Brief:
     @classmethod
     def read(cls, folder: Path) -> Brief:
         """That of a run folder, whatever its length: the record is read piece by piece, its losses alone."""
+        return cls.so_far(folder, stream(folder, ("loss",)), Fold())
+
+    @classmethod
+    def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> Brief:
+        """That of a run folder whose record may grow: `fold` has what was read before, and takes the `new` events in."""
         told = read.summary(folder)
         task = told.header.get("task")
         task = task if isinstance(task, dict) else {}  # a header of somebody else's making
         model = (str(task.get("model", "")), task.get("parameters"))
-        state = read.State(told.status, told.step, told.seconds, told.error)
-        return _fold(stream(folder, ("loss",)), told.id, state, told.created, model, folder)
+        for event in new:
+            fold.add(event)
+        return fold.brief(told.id, read.State(told.status, told.step, told.seconds, told.error), told.created, model, folder)
 
     @classmethod
     def of(cls, run: Run) -> Brief:
         """That of a run which is in memory."""
         if run.folder is not None and run.folder.is_dir():
             return cls.read(run.folder)
-        state = read.State(run.status, run.step, run.seconds, run.error)
-        return _fold(joined(run.events), run.id, state, math.nan, ("", None), None)
+        fold = Fold()
+        for event in joined(run.events):
+            fold.add(event)
+        return fold.brief(run.id, read.State(run.status, run.step, run.seconds, run.error), math.nan, ("", None), None)
 
     @property
     def loss(self) -> float | None:
@@ -118,44 +126,58 @@ class Thinned:
         return whole if np.array_equal(whole[-1:], self._last[None], equal_nan=True) else np.vstack([whole, self._last])
 
 
-def _fold(
-    events: Iterable[Event], id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None
-) -> Brief:
-    smoother, curve, checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
-    start: RunStarted | None = None
-    metrics: dict[str, float] = {}
-    monitor, origin, changes, seconds = "", "", 0, 0.0
-    for event in events:
+class Fold:
+    """A run in little as its events come: `brief` may be asked for again and again, and costs the same however many came."""
+
+    def __init__(self) -> None:
+        self._smoother, self._curve, self._checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
+        self._start: RunStarted | None = None
+        self._metrics: dict[str, float] = {}
+        self._monitor, self._origin, self._changes, self._seconds = "", "", 0, 0.0
+
+    def add(self, event: Event) -> None:
+        """One more event; flushes are best joined."""
         if isinstance(event, RunStarted):
-            start = event
+            self._start = event
         elif isinstance(event, StepsDone) and event.rows:
-            loss = column(event, "loss").astype(np.float64)
-            clock = np.linspace(seconds, event.seconds, event.rows + 1)[1:] if event.seconds >= seconds else np.full(event.rows, np.nan)
-            smooth = smoother.add(loss)
-            there = np.isfinite(smooth)
-            done: Array = event.steps.astype(np.float64) + 1
-            curve.add(np.column_stack([done, _epochs(start, done, event.epoch), clock, smooth])[there])
-            seconds = event.seconds
-            if np.isfinite(loss[-1]):
-                metrics["loss"] = float(loss[-1])
+            self._steps(event)
         elif isinstance(event, Validated):
-            raw = [name for name in event.metrics if not name.endswith("_averaged")]
-            monitor = monitor or ("val_loss" if "val_loss" in raw else next(iter(raw), ""))
-            value = event.metrics.get(monitor, math.nan)
-            if math.isfinite(value):
-                done = np.array([event.step], np.float64)
-                checks.add(np.array([[event.step, _epochs(start, done, event.epoch)[0], seconds, value]], np.float64))
+            self._validated(event)
         elif isinstance(event, Resumed):
-            origin = event.run
-            seconds = seconds or math.nan  # the clock goes on; where what came before is not recorded, from an unknown time
-        changes += isinstance(event, Changed)
+            self._origin = event.run
+            self._seconds = self._seconds or math.nan  # the clock goes on; where what came before is not recorded, from an unknown time
+        self._changes += isinstance(event, Changed)
         if isinstance(event, Validated | Logged | RunEnded):
-            metrics.update(event.metrics)
-    settings = {} if start is None else start.settings
-    return Brief(
-        id, state.status, state.step, state.seconds, created, settings, metrics, monitor, curve.rows(4), checks.rows(4),
-        origin, changes, model, path,
-    )  # fmt: skip
+            self._metrics.update(event.metrics)
+
+    def brief(self, id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None) -> Brief:
+        """What came until now."""
+        settings = {} if self._start is None else self._start.settings
+        return Brief(
+            id, state.status, state.step, state.seconds, created, settings, dict(self._metrics), self._monitor,
+            self._curve.rows(4), self._checks.rows(4), self._origin, self._changes, model, path,
+        )  # fmt: skip
+
+    def _steps(self, event: StepsDone) -> None:
+        before = self._seconds
+        loss = column(event, "loss").astype(np.float64)
+        clock = np.linspace(before, event.seconds, event.rows + 1)[1:] if event.seconds >= before else np.full(event.rows, np.nan)
+        smooth = self._smoother.add(loss)
+        there = np.isfinite(smooth)
+        done: Array = event.steps.astype(np.float64) + 1
+        self._curve.add(np.column_stack([done, _epochs(self._start, done, event.epoch), clock, smooth])[there])
+        self._seconds = event.seconds
+        if np.isfinite(loss[-1]):
+            self._metrics["loss"] = float(loss[-1])
+
+    def _validated(self, event: Validated) -> None:
+        raw = [name for name in event.metrics if not name.endswith("_averaged")]
+        self._monitor = self._monitor or ("val_loss" if "val_loss" in raw else next(iter(raw), ""))
+        value = event.metrics.get(self._monitor, math.nan)
+        if math.isfinite(value):
+            done = np.array([event.step], np.float64)
+            epoch = _epochs(self._start, done, event.epoch)[0]
+            self._checks.add(np.array([[event.step, epoch, self._seconds, value]], np.float64))
 
 
 def _epochs(start: RunStarted | None, done: Array, epoch: int) -> Array:

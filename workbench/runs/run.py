@@ -25,7 +25,7 @@ from workbench.events import (
     to_line,
 )
 from workbench.plots.chart import Chart
-from workbench.plots.run import Told, clipped, clipped_by_optimizer
+from workbench.plots.run import Told
 from workbench.runs import drawn, read, terse
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.health import Finding, examine
@@ -140,15 +140,16 @@ class Run:
 
     @property
     def clip_share(self) -> float | None:
-        """The share of the recorded updates with clipping on whose gradients were cut; None: it was never on."""
-        told = self._told
-        return clipped(told.history, told.limit).share
+        """The share of the recorded updates with clipping on whose gradients were cut; None: it was never on, or that is not known.
+
+        It is known where the norms before clipping are 2-norms (`track_grad_norm`), as those after it always are.
+        """
+        return self._told.clipped().share
 
     @property
     def clip_shares(self) -> tuple[float | None, ...]:
         """The same for each optimizer, by its own updates and its own norm."""
-        told = self._told
-        return tuple(part.share for part in clipped_by_optimizer(told.history, told.limit).values())
+        return tuple(part.share for part in self._told.clipped_by_optimizer().values())
 
     @property
     def clip_suggestion(self) -> float | None:
@@ -280,10 +281,11 @@ class Run:
         """What the plots are made of."""
         recorded = self._recorded
         # What is limited is the 2-norm, so in a record of other norms the clip value is no line.
-        norm = recorded.get("gradient_clip_algorithm", "norm") == "norm" and recorded.get("track_grad_norm", 2.0) == 2.0
+        same = recorded.get("track_grad_norm", 2.0) == 2.0
+        norm = same and recorded.get("gradient_clip_algorithm", "norm") == "norm"
         return Told(
             self._history, self._validation, drawn.changes(self.events), recorded.get("gradient_clip_val"), norm,
-            logged=self._logged, by_model=self._by_model, best=drawn.best(self.events),
+            logged=self._logged, by_model=self._by_model, best=drawn.best(self.events), same_norm=same,
         )  # fmt: skip
 
     @cached_property

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from workbench.events import BenchEvent, Called, Compared
 from workbench.ui.calm import aside
+from workbench.ui.wire import cut
 
 
 class Bench(Protocol):
@@ -22,13 +25,22 @@ class Bench(Protocol):
 
 
 class Asked:
-    """Carries out what the canvas asks for. `failed` shows an error to whoever asked."""
+    """Carries out what the canvas asks for. `failed` shows an error to whoever asked.
+
+    `tell` says to the panel what the bench does not say, behind all that it has said; `put` takes a name and plain data
+    for the canvas.
+    """
 
     def __init__(
         self, bench: Bench, failed: Callable[[Exception, str], None], open_export: Callable[[str], None],
-        refresh: Callable[[], None] = lambda: None,
+        refresh: Callable[[], None], tell: Callable[[BenchEvent], None], put: Callable[[str, Any], None],
     ) -> None:  # fmt: skip
-        self._bench, self._failed, self._open_export, self._refresh = bench, failed, open_export, refresh
+        self._bench, self._failed, self._open_export = bench, failed, open_export
+        self._refresh, self._tell, self._put = refresh, tell, put
+        self._kept = 0
+        self._wanted: tuple[str, ...] = ()
+        self._comparing = threading.Lock()
+        """Comparisons are read one after another: of those that were asked for meanwhile the last one counts."""
 
     def __call__(self, message: Mapping[str, Any]) -> None:
         try:
@@ -50,9 +62,10 @@ class Asked:
                 self._bench.fit(start=run)
             case {"what": "delete", "run": str(run)}:
                 # Checkpoints may be large: other clicks need not wait until they are gone.
-                aside(lambda: self._bench.delete(run), lambda error: self._failed(error, "Delete"), "delete")
+                aside(lambda: self._bench.delete(run), lambda error: self._not_deleted(run, error), "delete")
             case {"what": "compare", "runs": list(runs)}:
-                aside(lambda: self._bench.compare(*map(str, runs)), lambda error: self._failed(error, "Compare"), "compare")
+                self._wanted = wanted = tuple(map(str, runs))
+                aside(lambda: self._compare(wanted), lambda error: self._failed(error, "Compare"), "compare")
             case {"what": "refresh"}:
                 self._refresh()
             case {"what": "use_clip", "value": float(clip) | int(clip)}:
@@ -62,9 +75,23 @@ class Asked:
             case _:
                 raise ValueError(f"the canvas asked for {dict(message)!r}, which the panel does not know.")
 
+    def _compare(self, runs: tuple[str, ...]) -> None:
+        """These, or none any more."""
+        with self._comparing:
+            if self._wanted == runs:
+                self._bench.compare(*runs) if runs else self._tell(Compared(()))
+
+    def _not_deleted(self, run: str, error: Exception) -> None:
+        self._failed(error, "Delete")
+        self._kept += 1
+        self._put("kept", {"run": cut(run, 80), "times": self._kept})
+
     def _measure_ratios(self, on: bool) -> None:
         """From now on: in the fit that runs, and in those to come."""
         job = self._bench.job
-        if job is not None and job.kind == "fit" and job.status in ("running", "paused"):
+        going = job is not None and job.kind == "fit" and job.status in ("running", "paused")
+        if going:
             job.change(track_update_ratio=on)
         self._bench.set(track_update_ratio=on)
+        if going:  # each call has told its own line, and the last one alone would be seen
+            self._tell(Called(f"bench.job.change(track_update_ratio={on}); bench.set(track_update_ratio={on})"))

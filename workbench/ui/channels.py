@@ -132,7 +132,8 @@ def _ends(index: NDArray[np.int64]) -> NDArray[np.intp]:
 class Buckets(Sent):
     """Any number of updates in at most `cap` buckets of equal width, which doubles when they are full.
 
-    `kind` is how they are kept; they are sent as float32.
+    Bucket `row` holds the updates from origin + row * width on, of which every `every`-th was recorded, as said with the first
+    of them. `kind` is how they are kept; they are sent as float32.
     """
 
     def __init__(self, groups: Sequence[tuple[Merge, int]], cap: int, kind: type[np.floating[Any]] = np.float64) -> None:
@@ -148,7 +149,7 @@ class Buckets(Sent):
             Group(how, self._table[:, end - width : end]) for (how, width), end in zip(self._spec, ends.tolist(), strict=True)
         ]
         self._origin: int | None = None
-        self._width = 1
+        self._every = self._width = 1
         self._length = 0
 
     def reset(self, groups: Sequence[tuple[Merge, int]] | None = None) -> None:
@@ -162,7 +163,8 @@ class Buckets(Sent):
         if not len(steps):
             return
         if self._origin is None:
-            self._origin, self._width = int(steps[0]), max(1, every)
+            self._origin, self._every = int(steps[0]), max(1, every)
+            self._width = self._every
         while (int(steps[-1]) - self._origin) // self._width >= self._cap:
             self._halve()
         index = np.maximum(steps - self._origin, 0) // self._width
@@ -192,7 +194,7 @@ class Buckets(Sent):
         return part
 
     def head(self) -> dict[str, Any]:
-        return {"origin": self._origin or 0, "width": self._width}
+        return {"origin": self._origin or 0, "width": self._width, "every": self._every}
 
 
 class Samples(Sent):

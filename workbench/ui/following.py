@@ -13,11 +13,12 @@ import ipywidgets as widgets
 
 from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
 from workbench.ui import controls, offers, still, words
-from workbench.ui.calm import aside, reachable, shown
+from workbench.ui.calm import aside, heard_whole, reachable, shown
 from workbench.ui.live import LiveView
 from workbench.ui.notice import Notice
 from workbench.ui.pump import INTERVAL, Pump
 from workbench.ui.runbar import button
+from workbench.ui.wire import cut
 
 _CHANGED = ("lr", "gradient_clip_val")
 """What can be changed here while it runs; `job.change` takes the rest."""
@@ -29,6 +30,7 @@ class Followed(Protocol):
     id: str
     kind: str
     events: list[Event]
+    told: Callable[[str], None]
 
     @property
     def status(self) -> Status: ...
@@ -57,7 +59,7 @@ class Following(widgets.VBox):  # type: ignore[misc]
     def __init__(self, job: Followed) -> None:
         self._job = job
         self._in_run: dict[str, Any] = {}
-        self._offering = threading.Lock()
+        self._lock = threading.RLock()
         """What is offered last is what was looked at last: a person's edit and the job's events come on two threads."""
         self.pause = button("❚❚ Pause", "Wait before the next update", self._pause)
         self.stop = button("■ Stop", "End at the next update and keep what there is", lambda: self._ask("Stop", job.stop))
@@ -73,14 +75,17 @@ class Following(widgets.VBox):  # type: ignore[misc]
         for name, box in self.boxes.items():
             box.widget.description = offers.LIVE[name]
             box.widget.layout.width, box.widget.style.description_width = "130px", "auto"
-            box.widget.observe(lambda _: self._offer_change(), "value")
+            box.widget.observe(lambda _: self._edited(), "value")
         self.still = still.Still(f"workbench-{self.model_id}")
         self._cells = still.CellEnds(self._cell_ends)
         self._handed_on = threading.Event()
         reachable(self)
+        heard_whole(self, self._lock)
         self.canvas.put("followed", True)
+        job.told = lambda code: self.canvas.put("code", cut(code, 2000))
         self.canvas.asked = lambda message: self._ask("The canvas", lambda: self._asked(message))
-        self.canvas.observe(lambda change: self.boxes["gradient_clip_val"].write(change["new"] or None), "clip")
+        self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
+        self.canvas.observe(lambda change: self._dragged("gradient_clip_val", change["new"]), "clip")
         self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
         self.canvas.wake = self.pump.wake
         self._follow()
@@ -129,11 +134,9 @@ class Following(widgets.VBox):  # type: ignore[misc]
     def _react(self, event: Event) -> None:
         match event:
             case RunStarted():
-                self._in_run = {name: event.settings.get(name) for name in _CHANGED}
-                for name, box in self.boxes.items():
-                    box.write(self._in_run[name])
+                self._take({name: event.settings.get(name) for name in _CHANGED}, begins=True)
             case Changed():
-                self._in_run.update({name: value for name, value in event.values.items() if name in _CHANGED})
+                self._take({name: value for name, value in event.values.items() if name in _CHANGED})
             case Message():
                 self.notice.say(event.text, event.level)
             case RunEnded():
@@ -141,6 +144,14 @@ class Following(widgets.VBox):  # type: ignore[misc]
             case StatusChanged():
                 pass  # the buttons follow below
         self._follow(event.status if isinstance(event, StatusChanged | RunEnded) else None)
+
+    def _take(self, values: Mapping[str, Any], begins: bool = False) -> None:
+        """These hold in the run from now on. What else a person has put into a box meanwhile stays, to be applied."""
+        with self._lock:
+            before, self._in_run = self._in_run, {**self._in_run, **values}
+            for name, value in values.items():
+                if begins or self.boxes[name].read() == before.get(name):
+                    self.boxes[name].write(value)
 
     def _ended(self, event: RunEnded) -> None:
         if event.error is not None:
@@ -157,10 +168,22 @@ class Following(widgets.VBox):  # type: ignore[misc]
             one.disabled = not (live and self._job.kind == "fit")
         self.pause.description = "▶ Resume" if status == "paused" else "❚❚ Pause"
         self._paused = status == "paused"
-        self._offer_change()
+        self._edited()
+
+    def _edited(self) -> None:
+        """The lines in the canvas stand where the boxes say, and are there to be dragged as long as that means anything."""
+        with self._lock:
+            values = {name: 0.0 if self.pause.disabled else box.read() or 0.0 for name, box in self.boxes.items()}
+            self.canvas.marker, self.canvas.clip = values["lr"], values["gradient_clip_val"]
+            self._offer_change()
+
+    def _dragged(self, name: str, value: float) -> None:
+        """A line was: its value waits in the box for Apply. 0: there is no line."""
+        if value > 0 and not self.pause.disabled:
+            self.boxes[name].write(value)
 
     def _offer_change(self) -> None:
-        with self._offering:
+        with self._lock:
             wanted = self._wanted() if not self.pause.disabled else {}
             shown(self.apply, bool(wanted))
             if wanted:
@@ -181,6 +204,8 @@ class Following(widgets.VBox):  # type: ignore[misc]
     def _asked(self, message: Mapping[str, Any]) -> None:
         """What is asked for inside the canvas; a clip value waits in its box for Apply."""
         match message:
+            case {"what": "use_clip"} if self.pause.disabled:
+                raise ValueError(f"{self._job.id} does not train now: nothing in it can be changed.")
             case {"what": "use_clip", "value": float(clip) | int(clip)}:
                 self.boxes["gradient_clip_val"].write(clip)
             case {"what": "measure_ratios", "on": bool(on)}:

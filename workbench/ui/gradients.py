@@ -57,10 +57,14 @@ class Gradients:
         self._by_norm = settings.get("gradient_clip_algorithm", "norm") == "norm"
         order = settings.get("track_grad_norm", 2.0)
         self._order = float(order) if isinstance(order, int | float) and order > 0 else None
+        self._same = self._order == 2.0
+        """Whether the norm after clipping, which is the 2-norm, is of the order of those before it."""
         self._measuring = bool(settings.get("track_update_ratio", False))
         self._suggested: float | None = None
         self._seconds, self._captioned = 0.0, -EVERY
         self._broken: dict[str, Any] | None = None
+        self._alive = np.zeros(len(names), np.bool_)
+        """Layers that had a gradient: one that never has one is NaN too."""
 
     def start(self, event: RunStarted) -> None:
         self._running, self._resting = True, False
@@ -98,12 +102,15 @@ class Gradients:
         bad = ~np.isfinite(loss)
         if not known.all():  # an update without norms is none that went wrong
             bad |= ~known & (~np.isnan(norm) | ~np.isnan(layers).all(axis=1))
-        clipped = was_cut(norm, column(event, "grad_norm_clipped")) > 0
+        after = column(event, "grad_norm_clipped") if self._same else np.full(event.rows, np.nan)
+        clipped = was_cut(norm, after) > 0
         finite = np.where(known & ~bad, norm, np.nan)
         if bad.any():
             self._note_first(event, int(np.argmax(bad)), loss, layers)
-            # A NaN in a bad update is a broken gradient: it shows as one that is infinite.
-            layers = np.where(np.isnan(layers) & bad[:, None], np.float32(np.inf), layers)
+        self._look_for_life(layers)
+        if bad.any():
+            # A NaN in a bad update is a broken gradient, where there is one: it shows as one that is infinite.
+            layers = np.where(self._wrong(layers) & bad[:, None], np.float32(np.inf), layers)
         if layers.shape[1] > 1 or not np.isnan(layers).all():  # not a flush without norms
             self.layers.add_norms(event.steps, event.every, layers)
         if "update_ratios" in event.columns:
@@ -151,7 +158,7 @@ class Gradients:
         self._untold = False
         if not self._running or self._resting or not 0 <= self._seconds - self._captioned < EVERY:
             self._captioned = self._seconds if self._recent else -EVERY
-            self._outbox.put("norm", {"caption": self._caption(), "by_norm": self._by_norm, "suggested": self._suggest()})
+            self._outbox.put("norm", {"caption": self._caption(), "by_norm": self._by_norm and self._same, "suggested": self._suggest()})
         total = self._recent.get("grad_norm", np.empty(0))
         last = float(total[-1]) if len(total) else np.nan
         if self._view != self.layers.heat.view:
@@ -171,13 +178,25 @@ class Gradients:
             if name.startswith("grad_norm.") and name.removeprefix("grad_norm.").isdigit():
                 self._recent[name] = _last(self._recent.get(name), column(event, name))
 
+    def _look_for_life(self, layers: Floats) -> None:
+        if layers.shape[1] == len(self._names) and not self._alive.all():
+            self._alive |= np.isfinite(layers).any(axis=0)
+
+    def _wrong(self, layers: Floats) -> NDArray[np.bool_]:
+        """Where a gradient is not finite, shape (rows, layers). Before any finite one nobody knows which layers have none."""
+        if layers.shape[1] != len(self._names):
+            return np.zeros(layers.shape, np.bool_)
+        there = self._alive if self._alive.any() else True
+        return np.isinf(layers) | (np.isnan(layers) & there)
+
     def _note_first(self, event: StepsDone, row: int, loss: NDArray[np.float64], layers: Floats) -> None:
         """Where it began; what follows is its consequence."""
         if self._broken is not None:
             return
         step = int(event.steps[row])
         what = "gradient" if np.isfinite(loss[row]) else "loss"
-        broken = ~np.isfinite(layers[row]) if layers.shape[1] == len(self._names) else np.zeros(0, bool)
+        self._look_for_life(layers[: row + 1])
+        broken = self._wrong(layers)[row] & (np.isinf(layers[row]) | self._alive.any())
         place, where = None, ""
         if broken.any() and not np.isnan(layers[row]).all():
             layer = int(np.argmax(broken))
@@ -196,7 +215,7 @@ class Gradients:
 
     def _suggest(self) -> float | None:
         """What is clipped is the 2-norm, of each optimizer for itself; from other norms nothing follows."""
-        if not self._by_norm or self._order != 2.0:
+        if not self._by_norm or not self._same:
             return None
         apart = [norms for name, norms in self._recent.items() if name != "grad_norm"]
         new = suggest_clip(*(apart or self._recent.values()))
@@ -212,6 +231,8 @@ class Gradients:
         spread = f"p50 {words.number(float(p50))} · p95 {words.number(float(p95))}"
         if not self._clips[-1][1]:
             return f"no clipping · {spread}"
+        if not self._same:
+            return f"the clip value limits {'the 2-norm' if self._by_norm else 'each entry'} and is no line among these norms · {spread}"
         return f"clipped {words.percent(float(self._cut.mean()))} of the last {len(self._cut)} · {spread}"
 
 

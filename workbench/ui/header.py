@@ -22,25 +22,29 @@ LOWEST, HIGHEST, STEP = -7, 1, 0.02
 
 
 class Found(widgets.Button):  # type: ignore[misc]
-    """'Use 3.2e-3': what a search found, applied only by this click. Hidden while there is nothing to apply."""
+    """'Use 3.2e-3': what a search found, applied only by this click. Hidden where nothing was found.
+
+    '3.2e-3 in use' takes no click. It stays where it is: the keyboard is on it when it has just been pressed.
+    """
 
     def __init__(self, use: Callable[[dict[str, Any]], None]) -> None:
         super().__init__(layout=widgets.Layout(width="auto", display="none"))
         self._changes: dict[str, Any] = {}
-        self.on_click(lambda _: use(dict(self._changes)))
+        self._text, self._used = "", False
+        self.on_click(lambda _: None if self._used else use(dict(self._changes)))
         self.add_class("wb-use")
 
     def offer(self, changes: dict[str, Any], text: str, why: str, settings: Settings) -> None:
         """Offer these settings as `text`; nothing where there are none, or where they are in use already."""
-        self._changes = changes
-        self.description, self.tooltip = f"Use {text}", why
+        self._changes, self._text, self.tooltip = changes, text, why
         self.settle(settings)
 
     def settle(self, settings: Settings) -> None:
         """These settings are in use now."""
-        same = all(_near(value, getattr(settings, name)) for name, value in self._changes.items())
+        self._used = all(_near(value, getattr(settings, name)) for name, value in self._changes.items())
+        self.description = f"{self._text} in use" if self._used else f"Use {self._text}"
+        (self.add_class if self._used else self.remove_class)("wb-used")
         shown(self, bool(self._changes))
-        self.layout.visibility = "hidden" if same else None  # keeps its place, so that the slider stays under the hand
 
 
 @dataclass(frozen=True)

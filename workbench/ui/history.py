@@ -6,6 +6,7 @@ While a recorded run is shown, what goes on is not drawn; the way back draws it 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -26,13 +27,16 @@ from workbench.events import (
 )  # fmt: skip
 from workbench.runs import read
 from workbench.runs.brief import Brief
-from workbench.runs.stream import joined, stream
+from workbench.runs.follow import Tail
+from workbench.runs.stream import joined
 from workbench.ui.calm import aside
 from workbench.ui.live import LiveView
 from workbench.ui.past import BEHIND
 from workbench.ui.runs_table import RunsTable, listed
 from workbench.ui.wire import cut
 
+EVERY = 0.5
+"""Seconds between two looks at the record of a run that is shown and goes on elsewhere."""
 _OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted
 
 
@@ -57,6 +61,7 @@ class History:
         self._looked_at = False
         """A panel that nobody sees reads nothing."""
         self._briefs: list[Brief] = []
+        self._behind: list[Brief] = []
         self._fit = ""
         """The fit that the loss is of."""
         self._shown = ""
@@ -132,18 +137,32 @@ class History:
 
     def _draw(self, run: str, turn: int) -> None:
         """The record from its beginning, piece by piece, as long as nothing else is to be shown."""
-        events = _to_its_end(self._root / read.RUNS / run)
+        record = Record(self._root / read.RUNS / run)
+        events = record.new()
         first = [*islice(events, 1)]
         with self._drawing:
             if self._turn != turn:
                 return
             self._canvas.anew(first)
+        if self._draw_all(events, turn) and not record.over:
+            aside(lambda: self._draw_on(record, turn), lambda error: self._failed(error, f"Show {run}"), "follow")
+
+    def _draw_on(self, record: Record, turn: int) -> None:
+        """What another bench or another process goes on to write."""
+        while not record.over:
+            time.sleep(EVERY)
+            if not self._draw_all(record.new(), turn):
+                return
+
+    def _draw_all(self, events: Iterable[Event], turn: int) -> bool:
+        """Whether these are still to be shown."""
         for event in events:
             with self._drawing:
                 if self._turn != turn:
-                    return
+                    return False
                 self._canvas.draw(event)
             self._canvas.wake()
+        return self._turn == turn
 
     def _draw_live(self) -> None:
         """What the jobs have said, as far as it was heard here; the rest is on its way."""
@@ -170,7 +189,10 @@ class History:
     def _put_behind(self) -> None:
         """The last fits of this model that are over, but for the one that is looked at."""
         fits = [one for one in self._briefs if one.id != self._fit and one.status in read.OVER and one.model == self._model]
-        self._canvas.put_behind([one for one in fits if len(one.curve)][:BEHIND])
+        behind = [one for one in fits if len(one.curve)][:BEHIND]
+        if behind != self._behind:
+            self._behind = behind
+            self._canvas.put_behind(behind)
 
     # -- those compared
 
@@ -180,8 +202,9 @@ class History:
 
         def work() -> None:
             briefs = [known[id] if id in known else Brief.read(self._root / read.RUNS / id) for id in runs]
-            if self._compared == runs:
-                self._canvas.put_compared(briefs)
+            with self._placing:
+                if self._compared == runs:  # nobody has put it away meanwhile
+                    self._canvas.put_compared(briefs)
 
         aside(work, lambda error: self._failed(error, "Compare"), "compare")
 
@@ -194,12 +217,19 @@ class History:
         self.refresh()
 
 
-def _to_its_end(folder: Path) -> Iterator[Event]:
-    """What is recorded, and behind it the end that a process which was killed could not write."""
-    ended = False
-    for event in stream(folder):
-        ended = ended or isinstance(event, RunEnded)
-        yield event
-    told = read.summary(folder)
-    if told.over and not ended:
-        yield RunEnded(told.status, told.step, told.seconds, told.error)
+class Record:
+    """A record as it is read, and read on while it grows: `over` when there is no more to come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._tail, self.over = folder, Tail(folder), False
+
+    def new(self) -> Iterator[Event]:
+        """What has come since, and behind all the end that a process which was killed could not write."""
+        told = read.summary(self._folder)  # before its record: what is over has all of it
+        while events := self._tail.new():
+            for event in joined(events):
+                self.over = self.over or isinstance(event, RunEnded)
+                yield event
+        if told.over and not self.over:
+            self.over = True
+            yield RunEnded(told.status, told.step, told.seconds, told.error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import threading
-from collections import deque
 from typing import Literal
 
 import ipywidgets as widgets
@@ -14,6 +13,7 @@ from workbench.ui.calm import shown
 Level = Literal["info", "warning", "error"]
 _CLASSES = {"info": "wb-info", "warning": "wb-warning", "error": "wb-error-notice"}
 _KEPT = 4
+"""Notices that stand at once. Of more the oldest goes that is no error, and where all are errors the oldest."""
 _LONGEST = 1500
 
 
@@ -21,7 +21,7 @@ class Notice(widgets.HBox):  # type: ignore[misc]
     """The last few notices, newest first. Safe to call from any thread."""
 
     def __init__(self) -> None:
-        self._lines: deque[tuple[Level, str, str]] = deque(maxlen=_KEPT)
+        self._lines: list[tuple[Level, str, str]] = []
         self._lock = threading.Lock()
         self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class("wb-notice")
         close = widgets.Button(
@@ -43,8 +43,11 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         with self._lock:
             if not text or (self._lines and self._lines[0][:2] == (level, text)):
                 return
-            self._lines.appendleft((level, text, about))
-            self._show()
+            self._lines.insert(0, (level, text, about))
+            if len(self._lines) > _KEPT:
+                calm = (at for at in range(_KEPT, 0, -1) if self._lines[at][0] != "error")
+                del self._lines[next(calm, _KEPT)]
+            self._show(new=True)
 
     def error(self, error: BaseException, doing: str = "", about: str = "") -> None:
         """Show an error in plain words."""
@@ -58,7 +61,7 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         with self._lock:
             kept = [line for line in self._lines if line[2] != about]
             if len(kept) < len(self._lines):
-                self._lines = deque(kept, maxlen=_KEPT)
+                self._lines = kept
                 self._show()
 
     def clear(self) -> None:
@@ -66,9 +69,11 @@ class Notice(widgets.HBox):  # type: ignore[misc]
             self._lines.clear()
             self._show()
 
-    def _show(self) -> None:
-        self._text.value = "".join(
-            f'<div class="{_CLASSES[level]}" role="{"alert" if level == "error" else "status"}">{html.escape(text)}</div>'
-            for level, text, _ in self._lines
-        )
+    def _show(self, new: bool = False) -> None:
+        """new: the first line is. It alone is announced: a screen reader says anew whatever is written again with a role."""
+        lines = []
+        for at, (level, text, _) in enumerate(self._lines):
+            role = f' role="{"alert" if level == "error" else "status"}"' if new and at == 0 else ""
+            lines.append(f'<div class="{_CLASSES[level]}"{role}>{html.escape(text)}</div>')
+        self._text.value = "".join(lines)
         shown(self, bool(self._lines))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from workbench.events import RunStarted
+from workbench.events import Event, RunEnded, RunStarted, StepsDone
 from workbench.runs.terse import same, text
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
+from workbench.techniques.stopping import reached
 from workbench.ui import words
 
 LIVE = {"lr": "lr", "gradient_clip_val": "clip", "accumulate_grad_batches": "accumulation"}
@@ -20,7 +21,7 @@ def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
     """With which settings the last fit can be continued; None where it cannot, or where one waits or runs.
 
     One that was stopped goes on to its own length. One that came to its end goes on to the length that the controls
-    say, if that is another one. Of one that was deleted nothing is left to go on from.
+    say, if that leaves more to do. Of one that was deleted nothing is left to go on from.
     """
     fits = [job for job in jobs if job.kind == "fit"]
     if any(job.status in ("queued", "running", "paused") for job in fits):
@@ -30,9 +31,26 @@ def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
         return None
     if begun[-1].status == "stopped":
         return {}
+    if begun[-1].status != "finished":
+        return None
     then = begun[-1].settings
-    longer = {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
-    return longer or None if begun[-1].status == "finished" else None
+    other = {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
+    return other if other and _leaves_more(begun[-1].events, then, other) else None
+
+
+def _leaves_more(events: Sequence[Event], then: Settings, other: Mapping[str, Any]) -> bool:
+    """Whether a fit that came to its end has more to do with these lengths; they count from its beginning."""
+    end = next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
+    epoch = next((event.epoch for event in reversed(events) if isinstance(event, StepsDone)), 0)
+    if end is None:
+        return False
+    # What a run says last is of the epoch it was in. That one was whole if nothing but its end can have ended the run.
+    if reached(then, end.step, epoch, end.seconds) is None and reached(then, end.step, epoch + 1, end.seconds) is not None:
+        epoch += 1
+    try:
+        return reached(then.replace(**other), end.step, epoch, end.seconds) is None
+    except SettingsError:  # with what else the fit had, that is no length
+        return False
 
 
 def differences(now: Settings, in_run: Mapping[str, Any]) -> dict[str, Any]:

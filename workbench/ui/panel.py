@@ -119,7 +119,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._edit("gradient_clip_val", change["new"] or None), "clip")
         self.history = History(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error)
-        self.canvas.asked = Asked(bench, self.notice.error, self.exporting.open, self.history.refresh)
+        self.canvas.asked = Asked(
+            bench, self.notice.error, self.exporting.open, self.history.refresh, lambda event: self.pump.put(event), self.canvas.put
+        )
         self.canvas.looked = self.history.look
         reachable(self)
         heard_whole(self, self._lock)
@@ -229,9 +231,9 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._ask("Save a checkpoint now", job.checkpoint)
 
     def _job(self) -> Any:
-        """The job that the canvas shows while it goes on; else the one that the bench is at, or that waits."""
-        going = (job for job in self._bench.jobs if job.id == self._run_id and not job.done())
-        return next(going, self._bench.job)
+        """The job that the canvas shows while it goes on; else the first that is not over: it runs, or has the next turn."""
+        going = [job for job in self._bench.jobs if not job.done()]
+        return next((job for job in going if job.id == self._run_id), going[0] if going else self._bench.job)
 
     def _ask(self, doing: str, call: Callable[[], object]) -> None:
         try:
@@ -389,8 +391,10 @@ _CAUGHT_UP = SettingsSet({})
 def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
     """The jobs whose plots are to be seen, in the order in which they ran; one that has not begun has none.
 
-    Of each kind the last; of sweeps, for each optimizer, as many as are drawn over one another.
+    Of each kind the last; of sweeps, for each optimizer, as many as are drawn over one another. And the last job of all,
+    if it failed before it could begin: what it failed of is still to be read.
     """
+    jobs = list(jobs)
     seen: dict[tuple[str, int], list[Any]] = {}
     for job in jobs:
         begun = next((event for event in job.events if isinstance(event, RunStarted)), None)
@@ -398,6 +402,7 @@ def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
             same_plot = seen.setdefault((job.kind, begun.request.get("optimizer", 0)), [])
             same_plot[:] = [*same_plot[-EARLIER:], job] if job.kind == "find_lr" else [job]
     chosen = {id(job) for plot in seen.values() for job in plot}
+    chosen |= {id(job) for job in jobs[-1:] if any(isinstance(event, RunEnded) and event.error is not None for event in job.events)}
     return [job for job in jobs if id(job) in chosen]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.plots.compare import are_losses
 from workbench.runs.brief import Brief
 from workbench.runs.compare import differences
 from workbench.runs.run import duration
@@ -26,7 +27,8 @@ ROWS = 40
 class Curves:
     """Two plates: "past" with columns (which, updates, loss), "compared" with (which, kind, updates, epochs, seconds, value).
 
-    `which` counts the names that go with it; kind 0 is the smoothed training loss, 1 a check of the validation data.
+    `which` counts the names that go with it; kind 0 is the smoothed training loss, 1 a check of the validation data, which
+    is there where each run's checks are of a loss, as in `workbench.plots.compare`: another metric has another axis.
     """
 
     def __init__(self) -> None:
@@ -40,16 +42,22 @@ class Curves:
 
     def over_one_another(self, outbox: Outbox, briefs: Sequence[Brief]) -> None:
         """These fits are compared; none: nothing is."""
-        outbox.put("compared", _compared(briefs) if briefs else None)
+        metrics = sorted({one.monitor for one in briefs if one.monitor})
+        checked = are_losses(metrics)
         parts = []
         for i, one in enumerate(briefs):
-            for kind, rows in enumerate((one.curve, one.checks)):
+            for kind, rows in enumerate((one.curve, one.checks) if checked else (one.curve,)):
                 parts.append(np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows]))
         self.compared.show(_stack(parts, 6))
+        told = _compared(briefs, ", ".join(metrics) if checked else "") if briefs else None
+        outbox.put("compared", told and told | {"view": self.compared.view})
 
 
-def _compared(briefs: Sequence[Brief]) -> dict[str, Any]:
-    """The table below the curves: what they were, the settings that differ, how they ended; a cell for each run."""
+def _compared(briefs: Sequence[Brief], metric: str) -> dict[str, Any]:
+    """The table below the curves: what they were, the settings that differ, how they ended; a cell for each run.
+
+    metric: what the checks are of that are drawn; empty where none are.
+    """
     metrics = dict.fromkeys(name for one in briefs for name in one.metrics)
     rows = [["status", *(one.status for one in briefs)]]
     rows += [[name, *values] for name, values in differences([one.settings for one in briefs]).items()]
@@ -59,7 +67,7 @@ def _compared(briefs: Sequence[Brief]) -> dict[str, Any]:
     return {
         "runs": [cut(one.id, NAME) for one in briefs],
         "rows": [[cut(cell, VALUE) for cell in row] for row in rows[:ROWS]],
-        "metric": cut(next((one.monitor for one in briefs if one.monitor), ""), NAME),
+        "metric": cut(metric, NAME),
     }
 
 

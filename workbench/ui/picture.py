@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from workbench.events import (
@@ -41,6 +43,9 @@ from workbench.ui.sweeps import EARLIER, EARLIER_POINTS, POINTS, Sweep
 from workbench.ui.training import LINE_BUCKETS, Training
 from workbench.ui.wire import Outbox
 
+MEASURED = 12
+"""Metrics of a validation or a test that the progress line has room for, the first of them."""
+
 
 class Picture:
     """The state of one canvas. Not safe across threads: its owner locks."""
@@ -62,6 +67,8 @@ class Picture:
         self._rates = Rates(self.outbox, rates)
         self._findings = Findings(self.outbox)
         self._run: RunStarted | None = None
+        self._measured: Mapping[str, float] = {}
+        """What a validation or a test found, which has no card of its own."""
 
     def draw(self, event: BenchEvent) -> None:
         fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
@@ -74,10 +81,14 @@ class Picture:
                 if self._progress.kind == "fit":
                     self._training.steps(event)
                     self._rates.steps(event)
+                    self._sizes.left()
                 self._progress.steps(event, self._values())
             case Validated():
                 if self._progress.kind == "fit":
                     self._training.validated(event)
+                    self._progress.values(self._values())
+                elif self._run is not None:
+                    self._measured = event.metrics
                     self._progress.values(self._values())
             case Logged():
                 self._training.logged(event)
@@ -110,7 +121,7 @@ class Picture:
 
     def clear(self) -> None:
         """As if nothing had run yet, for another run's events."""
-        self._run = None
+        self._run, self._measured = None, {}
         self._training.clear()
         self._gradients.clear()
         self._rates.start()
@@ -125,13 +136,10 @@ class Picture:
 
     def look(self, message: dict[str, Any]) -> bool:
         """What a person wants to see of what is here; False: this is about something else."""
-        if message == {"what": "compare", "runs": []}:
-            self.curves.over_one_another(self.outbox, [])
-            return True
         return self._gradients.look(message)
 
     def _start(self, event: RunStarted) -> None:
-        self._run = event
+        self._run, self._measured = event, {}
         self._progress.start(event)
         if event.kind == "fit":
             self._training.start(event)
@@ -169,7 +177,7 @@ class Picture:
         if self._progress.kind == "find_lr":
             return [["lr", words.rate(self.sweep.lr)], ["loss", words.number(self.sweep.loss)]]
         if self._progress.kind != "fit":
-            return []
+            return [[shorten(name, 40), words.number(value)] for name, value in islice(self._measured.items(), MEASURED)]
         told = {"loss": self._training.loss, "val": self._training.val, "averaged": self._training.averaged}
         known = [[name, words.number(value)] for name, value in told.items() if value is not None]
         return known + [[shorten(name, 40), words.number(value)] for name, value in self._training.on_bar.items()]

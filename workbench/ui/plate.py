@@ -16,12 +16,15 @@ class Plate(Sent):
     def __init__(self, columns: int) -> None:
         super().__init__()
         self._table: Table = np.empty((0, columns))
+        self.view = 0
+        """Which table it is, counted: what is said of its rows goes with them."""
 
     def show(self, table: Table) -> None:
         """These rows instead of those before, shape (rows, columns)."""
         if table.shape == self._table.shape and np.array_equal(table, self._table, equal_nan=True):
             return
         self._table = table
+        self.view += 1
         self.restart()
 
     @property
@@ -37,4 +40,4 @@ class Plate(Sent):
         return part
 
     def head(self) -> dict[str, Any]:
-        return {}
+        return {"view": self.view}

@@ -14,29 +14,33 @@ MOST = 12
 
 
 class Preview:
-    """Hands the text on in parts, each small enough for one message. `put` takes a name and plain data."""
+    """Hands the text on in parts, each small enough for one message. `put` takes a name and plain data.
+
+    Parts come on their own. Each says of which showing it is, so that those of two scripts are never put together.
+    """
 
     def __init__(self, put: Callable[[str, Any], None]) -> None:
         self._put = put
         self.run = ""
         """The run whose script is shown; empty: none is."""
-        self._parts = 0
+        self._parts = self._showings = 0
 
     def show(self, run: str, text: str) -> None:
         """Show the script of this run."""
         self.run = run
         parts = _parts(text)
+        self._showings += 1
         for number, part in enumerate(parts):
-            self._put(f"script.{number}", part)
+            self._put(f"script.{number}", {"of": self._showings, "text": part})
         self._parts = max(self._parts, len(parts))
-        self._put("script", {"run": run, "parts": len(parts), "lines": text.count("\n") + 1})
+        self._put("script", {"run": run, "of": self._showings, "parts": len(parts), "lines": text.count("\n") + 1})
 
     def hide(self) -> None:
         """Put it away, text and all: a view that opens later is not sent what nobody looks at."""
         self.run = ""
         self._put("script", None)
         for number in range(self._parts):
-            self._put(f"script.{number}", "")
+            self._put(f"script.{number}", None)
         self._parts = 0
 
 

@@ -155,7 +155,7 @@ class Progress:
         elif self._seconds > 0:
             parts.append(words.clock(self._seconds))
         if rate and self._epoch is not None:
-            parts.append(f"{rate:.3g} updates/s")
+            parts.append(f"{words.pace(rate)} updates/s")
         if self._epoch is not None:
             epochs = self._run.epochs
             parts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))

@@ -18,6 +18,7 @@ from workbench.runs.brief import Brief
 from workbench.runs.compare import differences
 from workbench.runs.run import duration
 from workbench.ui import words
+from workbench.ui.growing import Growing
 from workbench.ui.wire import cut
 
 MOST = 50
@@ -28,51 +29,64 @@ COLUMNS = 6
 """Settings that differ, told at most: the first in the order of the settings."""
 CELL = 60
 """Bytes of a cell."""
+EVERY = 5.0
+"""Seconds between two looks at the records of runs that go on."""
 ROOM = 34_000
 """Bytes of all rows; the oldest are left out beyond it."""
 
 
 class RunsTable:
-    """Reads the folder on a thread of its own when asked to. `read_it` gets the fits, newest first, as far as they are read."""
+    """Reads the folder on a thread of its own when asked to. `read_it` gets the fits, newest first, as far as they are read.
+
+    While one of them goes on, whoever trains it, another thread looks at its record now and then.
+    """
 
     def __init__(self, root: Path, read_it: Callable[[list[Brief], int], None], failed: Callable[[Exception], None]) -> None:
         self._root, self._read_it, self._failed = root, read_it, failed
         self._known: dict[Path, tuple[tuple[int, int], Brief]] = {}
-        self._lock = threading.Lock()
-        self._reading, self._again, self._closed = False, False, False
+        self._growing: dict[Path, Growing] = {}
+        self._listed: tuple[list[Brief], int] = [], 0
+        """What `read_it` got last."""
+        self._lock, self._one = threading.Lock(), threading.Lock()
+        """Of the flags below; and of all that is read."""
+        self._reading, self._again, self._moving = False, False, False
+        self._closed = threading.Event()
 
     def refresh(self) -> None:
         """Read what is new; returns at once. Asked again meanwhile, it reads once more behind that."""
         with self._lock:
             self._again = True
-            if self._reading or self._closed:
+            if self._reading or self._closed.is_set():
                 return
             self._reading = True
         threading.Thread(target=self._work, name="workbench-runs", daemon=True).start()
 
     def close(self) -> None:
         """Read no more."""
-        self._closed = True
+        self._closed.set()
 
     def _work(self) -> None:
         while True:
             with self._lock:
-                if not self._again or self._closed:
+                if not self._again or self._closed.is_set():
                     self._reading = False
                     return
                 self._again = False
             try:
-                self._read()
+                with self._one:
+                    self._read()
             except Exception as error:  # noqa: BLE001 - shown; the table stays as it was
                 self._failed(error)
+            self._move_on()
 
     def _read(self) -> None:
         paths = fits(self._root)
         self._known = {path: self._known[path] for path in paths[:MOST] if path in self._known}
+        self._growing = {path: self._growing[path] for path in paths[:MOST] if path in self._growing}
         briefs: list[Brief] = []
         said = time.monotonic()
         for at, path in enumerate(paths[:MOST], 1):
-            if self._closed:
+            if self._closed.is_set():
                 return
             brief = self._brief(path)
             if brief is not None:
@@ -81,7 +95,43 @@ class RunsTable:
                 known = [self._known[path][1] for path in paths[at:MOST] if path in self._known]
                 self._read_it([*briefs, *known], len(paths))
                 said = time.monotonic()
-        self._read_it(briefs, len(paths))
+        self._listed = briefs, len(paths)
+        self._read_it(*self._listed)
+
+    def _move_on(self) -> None:
+        """While a run goes on its row moves."""
+        with self._lock:
+            if self._moving or self._closed.is_set() or not self._goes_on():
+                return
+            self._moving = True
+        threading.Thread(target=self._move, name="workbench-rows", daemon=True).start()
+
+    def _goes_on(self) -> bool:
+        return any(one.status not in read.OVER for one in self._listed[0])
+
+    def _move(self) -> None:
+        while not self._closed.wait(EVERY):
+            try:
+                with self._one:
+                    self._look_again()
+            except Exception as error:  # noqa: BLE001 - shown; the rows stand still until the next refresh
+                self._failed(error)
+                break
+            with self._lock:
+                if not self._goes_on():
+                    self._moving = False
+                    return
+        with self._lock:
+            self._moving = False
+
+    def _look_again(self) -> None:
+        """At those that go on, and at no other."""
+        before, count = self._listed
+        now = [one if one.status in read.OVER or one.path is None else self._brief(one.path) for one in before]
+        briefs = [one for one in now if one is not None]
+        if briefs != before:
+            self._listed = briefs, count - (len(before) - len(briefs))
+            self._read_it(*self._listed)
 
     def _brief(self, path: Path) -> Brief | None:
         """That of one folder; a record that has not grown since is not read again, unless it may have died meanwhile."""
@@ -91,9 +141,17 @@ class RunsTable:
             known = self._known.get(path)
             if known is not None and known[0] == stamp and known[1].status in read.OVER:
                 return known[1]
-            brief = Brief.read(path)
+            if path in self._growing or not read.summary(path).over:
+                brief = self._growing.setdefault(path, Growing(path)).brief()
+            else:
+                brief = Brief.read(path)
         except (OSError, ValueError):  # being made, or being deleted
+            self._growing.pop(path, None)
             return None
+        if known is not None and known[0] == stamp and known[1].status == brief.status:
+            return known[1]
+        if brief.status in read.OVER:
+            self._growing.pop(path, None)
         self._known[path] = (stamp, brief)
         return brief
 

@@ -72,9 +72,16 @@ class Sizes:
         together = "" if self._ranks == 1 else f" · {self._ranks} ranks together: samples/s of all, the peak of the fullest"
         self._outbox.put("search", {"best": event.best, "largest": event.largest, "ended": event.ended[:200] + together})
 
+    def left(self) -> None:
+        """The fit goes on: a search in the middle of it is over, however that came."""
+        if not self.over:
+            self.over = True
+            self._try(None)
+
     def run_ended(self, event: RunEnded) -> None:
         """A size that was being tried when its job failed is what it failed of; of one that was stopped nothing is known."""
         tried = self._trying
+        self.over = True
         self._try(None)
         if tried is not None and event.error is not None:
             lines = event.error.strip().splitlines() or ["no reason was given"]

@@ -32,28 +32,41 @@ def change(name: str, value: Any) -> str:
 
 
 def number(value: float | None) -> str:
-    """A loss, a norm or a metric, four digits at most."""
+    """A loss, a norm or a metric, four digits at most, as format.ts writes it: '0.4213', '15230', '3.1e-4'."""
     if value is None:
         return "–"
     if not math.isfinite(value):
         return "not finite"
-    return f"{value:.4g}"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{float(f'{value:.4g}'):.6g}"
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
 def count(value: float) -> str:
     """A count of things: '312', '11.2 M'."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.3g} {unit}"
+    for bound, unit, of in ((1e9, "G", 1e9), (1e6, "M", 1e6), (1e4, "k", 1e3)):
+        if _short(value) >= bound:
+            return f"{_short(value) / of:.6g} {unit}"
     return f"{value:.0f}"
 
 
 def size(value: float) -> str:
     """Bytes: '42.6 MB'."""
     for bound, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= bound:
-            return f"{value / bound:.3g} {unit}"
+        if _short(value) >= bound:
+            return f"{_short(value) / bound:.6g} {unit}"
     return f"{value:.0f} B"
+
+
+def pace(value: float) -> str:
+    """So many a second: '7.6', '1230'."""
+    return f"{value:.3g}" if value < 100 else count(value)
+
+
+def _short(value: float) -> float:
+    """Three digits of it: what is rounded up to a thousand takes the next unit."""
+    return float(f"{value:.3g}")
 
 
 def clock(seconds: float) -> str:

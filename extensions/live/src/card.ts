@@ -51,6 +51,11 @@ export class Card {
     if (target) say(target, text);
   }
 
+  /** What the key says now. */
+  words(): string {
+    return [...this.values].filter(([, value]) => value.textContent).map(([name, value]) => `${name} ${value.textContent}`).join(", ");
+  }
+
   setCaption(text: string): void {
     say(this.caption, text);
   }

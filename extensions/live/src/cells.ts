@@ -1,4 +1,5 @@
 // The cells of the heat map, one pixel each, stretched without smoothing. Only columns that have changed are coloured again.
+// Where there are more columns than pixels of the screen, several share one, which shows the largest: none is left out.
 
 import { shade, type Ramp } from "./colormap";
 import { Rows } from "./table";
@@ -25,6 +26,7 @@ export class Cells {
   private rows = new Rows(-1, 1);
   private seen = 0;
   private clean = 0; // columns that are coloured as they should be
+  private each = 1; // so many of them share a pixel
   private scale: Scale | null = null;
   private image = new ImageData(1, 1);
   private canvas = new OffscreenCanvas(1, 1);
@@ -66,14 +68,16 @@ export class Cells {
     return [low, high];
   }
 
-  draw(ctx: CanvasRenderingContext2D, frame: Frame, scale: Scale, stripes: string): void {
+  /** `bad`: the colour of what is not finite, `stripes` that of the stripes over it. */
+  draw(ctx: CanvasRenderingContext2D, frame: Frame, scale: Scale, bad: string, stripes: string): void {
     const { rows } = this;
-    if (!same(scale, this.scale)) this.clean = 0;
-    this.scale = scale;
+    const each = Math.max(1, Math.ceil(rows.count / Math.max(1, frame.width * devicePixelRatio)));
+    if (each !== this.each || !same(scale, this.scale)) this.clean = 0;
+    [this.each, this.scale] = [each, scale];
     if (this.clean < rows.count) this.colour(scale);
     ctx.imageSmoothingEnabled = false;
-    ctx.drawImage(this.canvas, 0, 0, rows.count, rows.columns, frame.left, frame.top, frame.width, frame.height);
-    this.hatch(ctx, frame, stripes);
+    ctx.drawImage(this.canvas, 0, 0, rows.count / each, rows.columns, frame.left, frame.top, frame.width, frame.height);
+    this.hatch(ctx, frame, bad, stripes);
   }
 
   private make(rows: Rows): void {
@@ -89,22 +93,33 @@ export class Cells {
   }
 
   private colour({ map, low, high, bad }: Scale): void {
-    const { rows, image, clean } = this;
+    const { rows, image, each } = this;
+    const [from, end] = [Math.floor(this.clean / each), Math.ceil(rows.count / each)];
     const pixels = new Uint32Array(image.data.buffer);
     const [floor, span] = [Math.log(low), Math.log(high / low)];
     for (let layer = 0; layer < rows.columns; layer += 1) {
       const line = layer * image.width;
-      for (let row = clean; row < rows.count; row += 1) {
-        const value = rows.at(row, layer);
-        pixels[line + row] = Number.isNaN(value) ? 0 : value === Infinity ? bad : shade(map, value > 0 ? (Math.log(value) - floor) / span : 0);
+      for (let at = from; at < end; at += 1) {
+        const value = this.largest(at * each, layer);
+        pixels[line + at] = Number.isNaN(value) ? 0 : value === Infinity ? bad : shade(map, value > 0 ? (Math.log(value) - floor) / span : 0);
       }
     }
-    this.ctx?.putImageData(image, 0, 0, clean, 0, rows.count - clean, rows.columns);
+    this.ctx?.putImageData(image, 0, 0, from, 0, end - from, rows.columns);
     this.clean = rows.count;
   }
 
-  /** Stripes over what is not finite: it is told by more than its colour. */
-  private hatch(ctx: CanvasRenderingContext2D, frame: Frame, colour: string): void {
+  /** Of the columns that share a pixel, the first of them `row`; NaN where none has a value. What is not finite is the largest. */
+  private largest(row: number, layer: number): number {
+    let most = this.rows.at(row, layer);
+    for (let other = row + 1; other < Math.min(row + this.each, this.rows.count); other += 1) {
+      const value = this.rows.at(other, layer);
+      if (!(value <= most)) most = Number.isNaN(value) ? most : value;
+    }
+    return most;
+  }
+
+  /** Stripes over what is not finite: it is told by more than its colour. It is a pixel wide at least, however narrow its column. */
+  private hatch(ctx: CanvasRenderingContext2D, frame: Frame, bad: string, stripes: string): void {
     const { rows } = this;
     const [wide, tall] = [frame.width / rows.count, frame.height / rows.columns];
     ctx.save();
@@ -118,18 +133,36 @@ export class Cells {
       }
     }
     if (some) {
+      ctx.fillStyle = bad;
+      ctx.fill();
       ctx.clip();
       ctx.beginPath();
       for (let at = -frame.height; at < frame.width; at += HATCH) {
         ctx.moveTo(frame.left + at, frame.top + frame.height);
         ctx.lineTo(frame.left + at + frame.height, frame.top);
       }
-      ctx.strokeStyle = colour;
+      ctx.strokeStyle = stripes;
       ctx.lineWidth = 1;
       ctx.stroke();
     }
     ctx.restore();
   }
+}
+
+/** The canvas in this size, empty, to be drawn on in pixels of the page. */
+export function sized(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D | null {
+  const scale = devicePixelRatio;
+  const [w, h] = [Math.round(width * scale), Math.round(height * scale)];
+  if (canvas.width !== w || canvas.height !== h) {
+    canvas.width = w;
+    canvas.height = h;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const ctx = canvas.getContext("2d");
+  ctx?.setTransform(scale, 0, 0, scale, 0, 0);
+  ctx?.clearRect(0, 0, width, height);
+  return ctx;
 }
 
 function same(a: Scale, b: Scale | null): boolean {

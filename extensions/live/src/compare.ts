@@ -4,13 +4,15 @@ import uPlot from "uplot";
 import { Card } from "./card";
 import { el, toggle } from "./dom";
 import { clock, number, steps, tick } from "./format";
-import { baseOptions, followWidth, logSplits, rangeOf, type PaletteOf } from "./plot";
+import { byKeyboard } from "./keyboard";
+import { baseOptions, CLOCK, followWidth, logSplits, rangeOf, WHOLE, type PaletteOf } from "./plot";
 import { DASHES } from "./picks";
 import type { Store } from "./store";
 import { pickColour } from "./theme";
 
 // Columns of "compared", in the order of workbench/ui/past.py; X is where the three axes begin.
 const WHICH = 0, KIND = 1, X = 2, VALUE = 5;
+const BRIEF = 5; // seconds; a clock has no words for parts of one
 const AXES = ["update", "epoch", "time"] as const;
 
 type Line = { x: number[]; y: number[] };
@@ -59,12 +61,20 @@ export class Compare {
 
   draw(): void {
     const { compared } = this.store.state;
+    if (compared && this.store.compared.rows.view !== compared.view) return; // its curves are on their way
+    const held = this.card.root.contains(document.activeElement);
     this.card.root.hidden = !compared;
     this.card.empty = false;
-    if (!compared) return;
+    if (!compared) return held ? this.leave() : undefined;
     this.card.setKey(compared.runs.map((name, i) => ({ name, swatch: `pick${i}` })));
+    this.card.setCaption(compared.metric && `Lines: training loss, smoothed. Diamonds: ${compared.metric}.`);
     this.fill();
     this.remake();
+  }
+
+  /** Put away under the keyboard: it goes on to the runs, where another comparison begins. */
+  private leave(): void {
+    this.card.root.closest(".wb-live")?.querySelector<HTMLElement>(".wb-runs-scroll")?.focus();
   }
 
   redraw(): void {
@@ -108,19 +118,19 @@ export class Compare {
       line.x.push(x);
       line.y.push(rows.at(row, VALUE));
     }
-    if (!/loss/.test(this.store.state.compared?.metric ?? "")) this.checks = made(); // no loss: it has another axis
   }
 
   private remake(): void {
+    const held = this.plot?.over === document.activeElement;
     this.plot?.destroy();
     this.plot = null;
     this.read();
-    const there = this.lines.map((line) => [line.x, line.y] as uPlot.AlignedData);
+    const there = this.lines.map(({ x, y }) => [x, y.map((value) => this.drawn(value) ? value : null)] as uPlot.AlignedData);
     if (!there.length) return;
     const data = there.length > 1 ? uPlot.join(there) : (there[0] as uPlot.AlignedData);
     const base = baseOptions(this.colours, { x: AXES[this.axis] as string, y: this.log ? "loss (log)" : "loss" });
     const [x, y] = base.axes as [uPlot.Axis, uPlot.Axis];
-    const words = this.axis === 2 ? clock : steps;
+    const [words, apart] = this.numbers(data[0]);
     const logAxis: Partial<uPlot.Axis> = this.log ? { splits: (_u, _i, min, max) => logSplits(min, max), filter: (_u, s) => s } : {};
     const options: uPlot.Options = {
       ...base,
@@ -130,7 +140,7 @@ export class Compare {
         y: { distr: this.log ? 3 : 1, range: () => this.range() },
       },
       axes: [
-        { ...x, values: (_u, s) => s.map((v) => (v == null ? "" : words(v))) },
+        { ...x, ...apart, values: (_u, s) => s.map((v) => (v == null ? "" : words(v))) },
         { ...y, ...logAxis, values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) },
       ],
       series: [{}, ...this.lines.map((_, i) => ({
@@ -138,8 +148,22 @@ export class Compare {
       }))],
       hooks: { draw: [(u) => this.diamonds(u)], setCursor: [() => this.readout()] },
     };
-    this.plot = new uPlot(options, data, this.host);
+    const plot = (this.plot = new uPlot(options, data, this.host));
+    byKeyboard(plot, "Losses of the compared runs", () => `${AXES[this.axis]} ${words(plot.data[0][plot.cursor.idx ?? 0] as number)}: ${this.card.words()}`);
+    if (held) plot.over.focus();
     this.readout();
+  }
+
+  /** How the places on the horizontal axis, which are `x`, are told, and how far apart their numbers may lie. */
+  private numbers(x: ArrayLike<number>): [(value: number) => string, Partial<uPlot.Axis>] {
+    if (this.axis < 2) return [steps, this.axis === 0 ? { incrs: WHOLE } : {}]; // of epochs there are parts
+    const brief = (x[x.length - 1] as number) - (x[0] as number) < BRIEF;
+    return brief ? [(value) => `${number(value)} s`, {}] : [clock, { incrs: CLOCK }];
+  }
+
+  /** Whether a value has a place on the axis. */
+  private drawn(value: number): boolean {
+    return value > (this.log ? 0 : -Infinity) && value < Infinity;
   }
 
   private colour(i: number): string {
@@ -159,6 +183,7 @@ export class Compare {
     this.checks.forEach((line, i) => {
       ctx.fillStyle = this.colour(i);
       line.x.forEach((at, k) => {
+        if (!this.drawn(line.y[k] as number)) return;
         const [x, y] = [plot.valToPos(at, "x", true), plot.valToPos(line.y[k] as number, "y", true)];
         ctx.beginPath();
         ctx.moveTo(x - r, y);

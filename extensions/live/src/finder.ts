@@ -65,6 +65,7 @@ export class Finder {
   }
 
   move(): void {
+    this.key();
     this.handle.place();
     if (this.plot) this.band.place(this.plot, this.handle.value, this.diverged);
     this.card.setValue("you", rate(this.groups.scale(this.handle.value)));
@@ -93,7 +94,8 @@ export class Finder {
   }
 
   private key(): void {
-    const said = JSON.stringify(this.behind.lines.map((line) => [line.run, this.behind.words(line, this.groups.scale)]));
+    const you = this.handle.value > 0 ? [{ name: "you", swatch: "you" }] : []; // of another process's sweep nothing is chosen here
+    const said = JSON.stringify([you, this.behind.lines.map((line) => [line.run, this.behind.words(line, this.groups.scale)])]);
     if (said === this.keyed) return;
     this.keyed = said;
     const earlier = this.behind.lines.map((line, i) => ({ name: line.run, swatch: `earlier-${i + 2 - this.behind.lines.length}` }));
@@ -101,7 +103,7 @@ export class Finder {
       { name: "raw", swatch: "dots" },
       { name: "smoothed", swatch: "line" },
       { name: "suggested", swatch: "diamond" },
-      { name: "you", swatch: "you" },
+      ...you,
       ...earlier,
     ]);
     for (const line of this.behind.lines) this.card.setValue(line.run, this.behind.words(line, this.groups.scale));

@@ -7,6 +7,7 @@ import { rate } from "./format";
 
 const STEP = 10 ** 0.025; // forty key presses a decade
 const LEAP = 10 ** 0.25; // with Shift, or Page Up and Page Down
+const ROUND = 1.005; // a chosen value has three digits: at an end of the scale it may lie this far beyond
 
 /** Where the plot's values are not those that are chosen. */
 export interface Shown {
@@ -52,6 +53,12 @@ export class Handle {
     this.plot = plot;
     plot.over.append(this.line);
     this.place();
+  }
+
+  /** Give the grip the focus, at its place now. */
+  focus(): void {
+    this.place();
+    this.grip.focus();
   }
 
   /** Move the line to the chosen value; a value outside the scale waits at its edge. */
@@ -105,14 +112,14 @@ export class Handle {
     if (min == null || max == null) return;
     const factor = event.shiftKey || event.key.startsWith("Page") ? LEAP : STEP;
     let value = this.value;
+    let inside = value >= min / ROUND && value <= max * ROUND; // one that waits at the edge moves from where it is
     if (["ArrowRight", "ArrowUp", "PageUp"].includes(event.key)) value *= factor;
     else if (["ArrowLeft", "ArrowDown", "PageDown"].includes(event.key)) value /= factor;
-    else if (event.key === "Home") value = min;
-    else if (event.key === "End") value = max;
+    else if (event.key === "Home" || event.key === "End") [value, inside] = [event.key === "Home" ? min : max, true];
     else return;
     event.preventDefault();
     event.stopPropagation(); // the notebook has commands on the arrow keys
-    this.move(Math.min(Math.max(value, min), max));
+    this.move(inside ? Math.min(Math.max(value, min), max) : value);
     this.choice.drop();
   }
 }

@@ -11,7 +11,7 @@ export class Health {
   readonly card = new Card("Health", "During a fit this says what goes wrong or slows it down, and what to do.", "health");
   private readonly list = el("ul", "wb-findings", "", { "aria-live": "polite", "aria-relevant": "additions" });
   private readonly well = el("li", "wb-well", "Nothing to report.");
-  private readonly lines: Line[] = [];
+  private lines = new Map<string, Line>();
 
   constructor(private readonly store: Store) {
     this.card.body.append(this.list);
@@ -23,13 +23,25 @@ export class Health {
     const told = health ?? [];
     if (health?.length === 0) this.list.append(this.well);
     else this.well.remove();
-    while (this.lines.length > told.length) this.lines.pop()?.root.remove();
-    told.forEach((finding, i) => {
-      const line = (this.lines[i] ??= new Line());
+    const before = this.lines;
+    this.lines = new Map();
+    for (const finding of told) {
+      let about = key(finding);
+      while (this.lines.has(about)) about += " again";
+      const line = before.get(about) ?? new Line();
       line.show(finding);
-      if (!line.root.isConnected) this.list.append(line.root); // whole, as it is announced
+      this.lines.set(about, line);
+    }
+    for (const [about, line] of before) if (!this.lines.has(about)) line.root.remove();
+    [...this.lines.values()].forEach(({ root }, i) => {
+      if (this.list.children[i] !== root) this.list.insertBefore(root, this.list.children[i] ?? null); // whole, as it is announced
     });
   }
+}
+
+/** What a finding is of, whatever its numbers are by now and wherever among the others it stands. */
+function key({ level, text }: Finding): string {
+  return `${level} ${text.replace(/\d+/g, "")}`;
 }
 
 /** A finding. Its line stays while its numbers change: a screen reader announces new lines only. */

@@ -2,12 +2,14 @@
 // is no value. Of many layers the rows are modules, which can be opened.
 
 import { Card } from "./card";
-import { Cells, ends, type Frame, type Scale } from "./cells";
+import { firstBroken } from "./broken";
+import { Cells, ends, type Frame, type Scale, sized } from "./cells";
 import { around, isDark, pixelOf, viridis } from "./colormap";
 import { el, say } from "./dom";
 import { number, steps as stepsWords } from "./format";
 import { HeatBar, relative } from "./heatbar";
-import { across, type Label, Margins } from "./margins";
+import { going, waits } from "./keyboard";
+import { type Label, Margins } from "./margins";
 import { HEIGHT, type PaletteOf } from "./plot";
 import type { Store } from "./store";
 import { pickColour } from "./theme";
@@ -17,8 +19,9 @@ const TOP = 18, BOTTOM = 34, RIGHT = 14; // as the line plots beside it
 const ROW = 8; // pixels of a row at least
 const USUAL = 1e-3, AROUND = 100; // an update ratio, and how far from it the colours end
 
+/** A place on the map. The update, and not its column: columns merge while it goes on. */
 interface Cursor {
-  row: number;
+  step: number;
   layer: number;
 }
 
@@ -26,14 +29,18 @@ export class Heat {
   readonly card = new Card("Gradients by layer", "During a fit the gradient norm of each layer appears here.", "heat");
   private readonly canvas = el("canvas", "", "", { tabindex: "0", role: "application", "aria-roledescription": "heat map" });
   private readonly words = el("p", "wb-heat-words");
-  private readonly readout = el("span", "wb-readout", "", { role: "status", "aria-live": "polite" });
+  private readonly extent = el("p", "wb-extent", "", { id: `wb-${Math.random().toString(36).slice(2)}`, hidden: "" });
+  private readonly readout = el("span", "wb-readout", "", { role: "status", "aria-live": "polite", "aria-atomic": "true" });
+  private readonly name = el("span"); // of what lies under the cursor: it gives way where there is no room for all
+  private readonly value = el("b");
   private readonly broken = el("span", "wb-broken");
   private readonly bar: HeatBar;
   private readonly cells = new Cells();
-  private readonly observer = new ResizeObserver(() => {
+  private readonly resized = () => {
     this.width = this.card.body.clientWidth;
     this.draw();
-  });
+  };
+  private readonly observer = new ResizeObserver(this.resized);
   private width = 0; // as last observed: asking in the middle of a frame would have the page laid out there and then
   private readonly margins = new Margins();
   private cursor: Cursor | null = null;
@@ -43,27 +50,35 @@ export class Heat {
     private readonly colours: PaletteOf,
   ) {
     this.bar = new HeatBar(store, this.card, this.canvas);
-    this.card.body.append(this.bar.path, this.canvas, this.words, this.readout);
+    this.readout.append(this.name, this.value);
+    this.canvas.setAttribute("aria-describedby", this.extent.id);
+    this.card.body.append(this.bar.path, this.canvas, this.words, this.extent, this.readout);
     this.card.foot.prepend(this.broken);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => this.moveTo(null));
     this.canvas.addEventListener("click", (event) => this.clicked(event));
     this.canvas.addEventListener("keydown", (event) => this.pressed(event));
+    this.canvas.addEventListener("focus", () => say(this.extent, this.described()));
     this.observer.observe(this.card.body);
+    window.addEventListener("dppxchange", this.resized); // uPlot's word for a screen of other pixels
   }
 
   destroy(): void {
     this.observer.disconnect();
+    window.removeEventListener("dppxchange", this.resized);
   }
 
   draw(): void {
     if (this.coming) return; // what is drawn stays until then: a canvas that is hidden meanwhile loses the focus
     const rows = this.store.heat.rows;
-    this.card.empty = this.rows.length === 0;
     const some = rows.count > 0 && this.store.state.map !== undefined;
+    if (!some && waits(this.store, this.canvas)) return;
+    const held = !some && this.canvas === document.activeElement;
+    this.card.empty = this.rows.length === 0;
     this.canvas.hidden = !some;
     this.words.hidden = some;
     this.readout.hidden = !some;
+    if (held) this.card.tools.querySelector<HTMLElement>('[aria-pressed="true"]')?.focus();
     const { width } = this;
     if (this.rows.length === 0 || width === 0) return;
     if (some) this.cells.read(rows);
@@ -71,15 +86,23 @@ export class Heat {
     this.bar.draw(scale.map, [scale.low, scale.high]);
     this.captions();
     if (!some) return say(this.words, this.nothing());
-    if (this.cursor) this.read(this.within(this.cursor.row, this.cursor.layer));
-    const ctx = this.sized(width);
+    if (this.cursor) this.read(this.within(this.column(this.cursor), this.cursor.layer));
+    const ctx = sized(this.canvas, width, TOP + BOTTOM + this.height());
     if (!ctx) return;
     const frame = this.frame(ctx, width);
-    this.cells.draw(ctx, frame, scale, this.colours().paper);
+    this.cells.draw(ctx, frame, scale, this.colours().bad, this.colours().paper);
     this.margins.names(ctx, frame, this.labels());
     this.margins.updates(ctx, frame, rows, this.colours().muted);
     this.marks(ctx, frame);
-    this.canvas.setAttribute("aria-label", this.description());
+    this.describe();
+  }
+
+  /** A name that stays: a screen reader says a new one from the start. What moves stands apart, told at the end and on the way in. */
+  private describe(): void {
+    const label = `${this.ratios ? "Update ratios" : "Gradient norms"} of the layers. Arrow keys read values, ` +
+      "Enter opens a module or draws a layer as a line, Space draws a module as a line, Escape goes back.";
+    if (this.canvas.getAttribute("aria-label") !== label) this.canvas.setAttribute("aria-label", label);
+    if (!going(this.store)) say(this.extent, this.described());
   }
 
   /** The rows of what was shown before lie here, and those of what is to be shown are on their way. */
@@ -107,10 +130,9 @@ export class Heat {
 
   /** Why there is no map, and what to do. */
   private nothing(): string {
-    const { ratios, progress } = this.store.state;
+    const { ratios } = this.store.state;
     if (this.ratios) return `${ratios?.words ?? ""}${ratios?.on ? "" : " Press “measure”."}`;
-    const going = progress?.status === "running" || progress?.status === "paused";
-    return going ? "The first norms come with the next updates." : "No norms of layers were recorded (track_grad_norm).";
+    return going(this.store) ? "The first norms come with the next updates." : "No norms of layers were recorded (track_grad_norm).";
   }
 
   private captions(): void {
@@ -123,27 +145,10 @@ export class Heat {
     this.card.setCaption(said.join(" · "));
   }
 
-  private description(): string {
+  private described(): string {
     const rows = this.store.heat.rows;
-    const what = this.ratios ? "Update ratios" : "Gradient norms";
-    return `${what} of ${this.rows.length} rows of layers, up to update ${stepsWords(rows.step(rows.count - 1))}. ` +
-      "Arrow keys read values, Enter opens a module or draws a layer as a line, Space draws a module as a line, Escape goes back.";
-  }
-
-  private sized(width: number): CanvasRenderingContext2D | null {
-    const scale = devicePixelRatio;
-    const height = TOP + BOTTOM + this.height();
-    const [w, h] = [Math.round(width * scale), Math.round(height * scale)];
-    if (this.canvas.width !== w || this.canvas.height !== h) {
-      this.canvas.width = w;
-      this.canvas.height = h;
-      this.canvas.style.width = `${width}px`;
-      this.canvas.style.height = `${height}px`;
-    }
-    const ctx = this.canvas.getContext("2d");
-    ctx?.setTransform(scale, 0, 0, scale, 0, 0);
-    ctx?.clearRect(0, 0, width, height);
-    return ctx;
+    if (rows.count === 0) return "";
+    return `${this.rows.length} rows of layers, up to update ${stepsWords(Math.round(rows.step(rows.count - 1)))}.`;
   }
 
   private frame(ctx: CanvasRenderingContext2D, width: number): Frame {
@@ -188,46 +193,25 @@ export class Heat {
       const pick = this.pickOf(row);
       if (pick >= 0) outline(layer, pickColour(this.colours(), pick));
     });
-    this.firstBroken(ctx, frame, each);
+    const { rows } = this.store.heat;
+    firstBroken(ctx, frame, rows, this.rows, this.store.state.broken, this.colours());
     if (!this.cursor) return;
     outline(this.cursor.layer, this.colours().ink);
-    const x = frame.left + ((this.cursor.row + 0.5) / this.store.heat.rows.count) * frame.width;
+    const x = frame.left + ((this.column(this.cursor) + 0.5) / rows.count) * frame.width;
     ctx.beginPath();
     ctx.moveTo(x, frame.top);
     ctx.lineTo(x, frame.top + frame.height);
     ctx.stroke();
   }
 
-  /** A pointer from above to where something was first not finite, and a ring round the layer, where one is known. */
-  private firstBroken(ctx: CanvasRenderingContext2D, frame: Frame, each: number): void {
-    const { broken } = this.store.state;
-    if (!broken) return;
-    const x = Math.min(Math.max(across(frame, this.store.heat.rows, broken.step), frame.left), frame.left + frame.width);
-    ctx.fillStyle = this.colours().bad;
-    ctx.strokeStyle = this.colours().paper;
-    ctx.lineWidth = 1.5;
-    ctx.beginPath();
-    ctx.moveTo(x - 5, frame.top - 1);
-    ctx.lineTo(x + 5, frame.top - 1);
-    ctx.lineTo(x, frame.top + 7);
-    ctx.closePath();
-    ctx.stroke();
-    ctx.fill();
-    const { place } = broken;
-    const layer = place === null ? -1 : this.rows.findIndex(([, first, end]) => first <= place && place < end);
-    if (layer < 0) return;
-    for (const [wide, colour] of [[4, this.colours().paper], [2, this.colours().bad]] as const) {
-      ctx.lineWidth = wide;
-      ctx.strokeStyle = colour;
-      ctx.beginPath();
-      ctx.arc(x, frame.top + (layer + 0.5) * each, 6, 0, 2 * Math.PI);
-      ctx.stroke();
-    }
+  private within(column: number, layer: number): Cursor {
+    const { rows } = this.store.heat;
+    return { step: rows.step(clamp(column, rows.count)), layer: clamp(layer, this.rows.length) };
   }
 
-  private within(row: number, layer: number): Cursor {
-    const clamp = (value: number, count: number) => Math.min(Math.max(value, 0), count - 1);
-    return { row: clamp(row, this.store.heat.rows.count), layer: clamp(layer, this.rows.length) };
+  private column({ step }: Cursor): number {
+    const { rows } = this.store.heat;
+    return clamp(Math.floor(rows.place(step)), rows.count);
   }
 
   private point(event: PointerEvent | MouseEvent): void {
@@ -238,7 +222,7 @@ export class Heat {
     const row = Math.floor(((event.offsetX - frame.left) / frame.width) * rows.count);
     const layer = Math.floor(((event.offsetY - frame.top) / frame.height) * rows.columns);
     const inside = layer >= 0 && layer < rows.columns && row < rows.count;
-    this.moveTo(inside ? { row: Math.max(row, 0), layer } : null);
+    this.moveTo(inside ? this.within(row, layer) : null);
   }
 
   private moveTo(cursor: Cursor | null): void {
@@ -253,10 +237,11 @@ export class Heat {
     const rows = this.store.heat.rows;
     const row = this.rows[cursor.layer];
     if (!row) return;
-    const value = rows.at(cursor.row, cursor.layer);
+    const value = rows.at(this.column(cursor), cursor.layer);
     const words = Number.isNaN(value) ? "no value" : Number.isFinite(value) ? number(value) : "not finite";
     const largest = many(row) ? ` (largest of ${row[2] - row[1]})` : "";
-    say(this.readout, `${this.named(row)} · ${words}${largest} · update ${stepsWords(Math.round(rows.step(cursor.row)))}`);
+    say(this.name, this.named(row));
+    say(this.value, `\u00a0· ${words}${largest} · update ${stepsWords(Math.round(cursor.step))}`);
   }
 
   private clicked(event: MouseEvent): void {
@@ -274,7 +259,8 @@ export class Heat {
 
   private pressed(event: KeyboardEvent): void {
     const last = this.store.heat.rows.count - 1;
-    const at = this.cursor ?? { row: last, layer: 0 };
+    if (last < 0) return; // those of the next fit are on their way
+    const at = this.cursor ?? this.within(last, 0);
     const leap = event.shiftKey ? 10 : 1;
     const moves: Record<string, [number, number]> = {
       ArrowLeft: [-leap, 0], ArrowRight: [leap, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], Home: [-last, 0], End: [last, 0],
@@ -282,8 +268,8 @@ export class Heat {
     const move = moves[event.key];
     const open = this.store.state.map?.path.length ?? 0;
     const chosen = event.key === "Enter" || event.key === " ";
-    if (!this.cursor && (move || chosen)) this.moveTo(this.within(at.row, at.layer)); // the first key shows where one is
-    else if (move) this.moveTo(this.within(at.row + move[0], at.layer + move[1]));
+    if (!this.cursor && (move || chosen)) this.moveTo(at); // the first key shows where one is
+    else if (move) this.moveTo(this.within(this.column(at) + move[0], at.layer + move[1]));
     else if (chosen) this.choose(at.layer, event.key === " ");
     else if (event.key === "Escape" && open) this.store.request("close_group", { depth: open - 1 });
     else if (event.key === "Escape" && this.cursor) this.moveTo(null);
@@ -291,6 +277,10 @@ export class Heat {
     event.preventDefault();
     event.stopPropagation(); // the notebook has commands on these keys
   }
+}
+
+function clamp(value: number, count: number): number {
+  return Math.min(Math.max(value, 0), count - 1);
 }
 
 function many([, first, end]: Row): boolean {

@@ -4,7 +4,8 @@ import uPlot from "uplot";
 import { Card } from "./card";
 import { toggle } from "./dom";
 import { number, rate, steps as stepsWords, tick } from "./format";
-import { baseOptions, CANVAS_FONT, followWidth, logSplits, quantile, rangeOf, type PaletteOf } from "./plot";
+import { byKeyboard, waits } from "./keyboard";
+import { baseOptions, CANVAS_FONT, followWidth, logSplits, quantile, rangeOf, WHOLE, type PaletteOf } from "./plot";
 import { PastRuns } from "./pastruns";
 import { RateStrip } from "./ratestrip";
 import type { Store } from "./store";
@@ -58,6 +59,7 @@ export class Loss {
 
   draw(): void {
     const rows = this.store.fit.rows;
+    if (rows.count === 0 && waits(this.store, this.plot?.root)) return;
     this.card.empty = rows.count === 0;
     if (rows.count === 0) return;
     this.key(this.store.state.val?.name ?? "val", this.store.state.val?.averaged ?? "");
@@ -111,12 +113,13 @@ export class Loss {
         x: { time: false, range: (_u, min, max) => [min, max > min ? max : min + 1] },
         y: { distr: this.log ? 3 : 1, range: () => this.range() },
       },
-      axes: [x, { ...y, ...(this.log ? logAxis : {}), values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) }],
+      axes: [{ ...x, incrs: WHOLE }, { ...y, ...(this.log ? logAxis : {}), values: (_u, s) => s.map((v) => (v == null ? "" : tick(v))) }],
       series: [{}, faint, unseen, { stroke: () => this.colours().line, width: 2, points: { show: false } }],
       bands: [{ series: [1, 2], fill: () => this.colours().faint }],
       hooks: { drawAxes: [(u) => this.past.draw(u)], draw: [(u) => this.validation(u, VAL), (u) => this.validation(u, AVERAGED), (u) => this.broken(u), (u) => drawChanges(u, this.store, this.colours)], setCursor: [() => this.read()] },
     };
     this.plot = new uPlot(options, data, this.card.body);
+    byKeyboard(this.plot, "Loss", () => this.card.words());
   }
 
   /** All of the smooth line and of validation, and 98% of the raw values: single spikes run off the plot. */
@@ -140,10 +143,10 @@ export class Loss {
     ctx.clip();
     ctx.strokeStyle = ctx.fillStyle = column === VAL ? this.colours().val : this.colours().found;
     ctx.lineWidth = 1.25 * scale;
-    const points = Array.from({ length: val.count }, (_, i) => [
-      plot.valToPos(val.at(i, 0), "x", true),
-      plot.valToPos(val.at(i, column), "y", true),
-    ] as const).filter(([, y]) => Number.isFinite(y));
+    const low = this.log ? 0 : -Infinity; // on a logarithmic axis uPlot has a place even for what is not a number: far below
+    const there = Array.from({ length: val.count }, (_, i) => [val.at(i, 0), val.at(i, column)] as const)
+      .filter(([, value]) => value > low && value < Infinity);
+    const points = there.map(([step, value]) => [plot.valToPos(step, "x", true), plot.valToPos(value, "y", true)] as const);
     ctx.beginPath();
     points.forEach(([x, y], i) => (i ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
     ctx.globalAlpha = 0.7;
@@ -177,12 +180,12 @@ export class Loss {
     const hovered = this.plot?.cursor.idx;
     const i = hovered ?? rows.count - 1;
     const [low, high] = [rows.at(i, LOSS_LOW), rows.at(i, LOSS_HIGH)];
-    const spread = rows.width > 1 && low !== high;
+    const spread = rows.merged && low !== high;
     this.card.setValue("raw", spread ? `${number(low)} to ${number(high)}` : number(high));
     this.card.setValue("smooth", number(rows.at(i, SMOOTH)));
-    this.card.setValue("lr", rate(rows.at(i, RATE)) + (hovered == null ? "" : ` at update ${stepsWords(rows.step(i))}`));
+    this.card.setValue("lr", rate(rows.at(i, RATE)) + (hovered == null ? "" : ` at update ${stepsWords(Math.round(rows.step(i)))}`));
     this.card.setCaption(this.past.words(hovered == null ? null : rows.step(i)));
-    this.keyed.forEach((name, k) => this.card.setValue(name, number(this.validationAt(rows.step(i) + rows.width, VAL + k))));
+    this.keyed.forEach((name, k) => this.card.setValue(name, number(this.validationAt(rows.origin + (i + 1) * rows.width, VAL + k))));
   }
 
   private validationAt(step: number, column: number): number {

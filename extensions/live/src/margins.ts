@@ -2,7 +2,7 @@
 
 import type { Frame } from "./cells";
 import { steps as stepsWords } from "./format";
-import { CANVAS_FONT } from "./plot";
+import { CANVAS_FONT, niceTicks } from "./plot";
 import type { Rows } from "./table";
 
 const LINE = 12; // pixels from one name to the next
@@ -65,7 +65,7 @@ export class Margins {
     ctx.fillStyle = colour;
     ctx.textAlign = "center";
     ctx.textBaseline = "top";
-    for (const step of niceTicks(rows.origin, rows.origin + rows.count * rows.width, Math.floor(frame.width / 80))) {
+    for (const step of niceTicks(rows.origin, rows.origin + rows.count * rows.width, Math.floor(frame.width / 80), 1)) {
       const x = across(frame, rows, step);
       if (x <= frame.left + frame.width) ctx.fillText(stepsWords(step), Math.min(x, frame.left + frame.width - 8), foot + 5);
     }
@@ -96,14 +96,5 @@ export class Margins {
 
 /** Where an update lies from left to right. */
 export function across(frame: Frame, rows: Rows, step: number): number {
-  return frame.left + ((step - rows.origin + 0.5 * rows.width) / (rows.count * rows.width)) * frame.width;
-}
-
-function niceTicks(low: number, high: number, most: number): number[] {
-  const rough = (high - low) / Math.max(1, most);
-  const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-9)));
-  const step = Math.max(1, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? rough);
-  const out: number[] = [];
-  for (let tick = Math.ceil(low / step) * step; tick < high; tick += step) out.push(tick);
-  return out;
+  return frame.left + (rows.place(step) / rows.count) * frame.width;
 }

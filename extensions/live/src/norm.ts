@@ -4,11 +4,12 @@ import uPlot from "uplot";
 import { Card } from "./card";
 import { Choice } from "./choice";
 import { el, say } from "./dom";
-import { number, rate, tick } from "./format";
+import { number, rate, steps as stepsWords, tick } from "./format";
 import { Handle } from "./handle";
+import { byKeyboard, waits } from "./keyboard";
 import { BAD, CLIPPED, drawChanges, NORM_HIGH, NORM_LOW, NORM_MEAN, NORM_SMOOTH } from "./loss";
 import { Picks } from "./picks";
-import { baseOptions, followWidth, logSplits, type PaletteOf } from "./plot";
+import { baseOptions, followWidth, logSplits, WHOLE, type PaletteOf } from "./plot";
 import type { Store } from "./store";
 
 export class Norm {
@@ -46,6 +47,7 @@ export class Norm {
   draw(): void {
     const rows = this.store.fit.rows;
     const some = rows.column(NORM_MEAN).some(Number.isFinite);
+    if (!some && waits(this.store, this.card.root)) return;
     this.card.empty = !some;
     if (!some) return;
     const data = [rows.steps(), ...[NORM_HIGH, NORM_LOW, NORM_SMOOTH].map((c) => rows.line(c, true))] as uPlot.AlignedData;
@@ -72,12 +74,14 @@ export class Norm {
     this.plot?.destroy();
   }
 
-  /** A clip value from the norms seen, until it is the chosen one. */
+  /** A clip value from the norms seen, until it is the chosen one: then the focus goes on to the line that was chosen. */
   private advise(): void {
     const { suggested } = this.store.state.norm ?? {};
     const chosen = Number(this.store.model.get("clip"));
     const some = suggested != null && rate(suggested) !== rate(chosen);
+    const held = !some && this.advice.contains(document.activeElement);
     this.advice.hidden = !some;
+    if (held) this.handle.focus();
     if (!some) return;
     this.offered = suggested;
     say(this.use, `Use ${rate(suggested)}`);
@@ -98,7 +102,7 @@ export class Norm {
         x: { time: false, range: (_u, min, max) => [min, max > min ? max : min + 1] },
         y: { distr: 3, range: () => this.range() },
       },
-      axes: [x, {
+      axes: [{ ...x, incrs: WHOLE }, {
         ...y,
         splits: (_u, _i, min, max) => logSplits(min, max),
         filter: (_u, s) => s,
@@ -112,12 +116,17 @@ export class Norm {
       },
     };
     this.plot = new uPlot(options, data, this.card.body);
+    byKeyboard(this.plot, "Total gradient norm", () => this.words());
     this.handle.attach(this.plot);
   }
 
   private clips(): [number, number][] {
-    if (this.store.state.norm?.by_norm === false) return []; // values are clamped one by one: no line to draw
     return (this.store.state.clips ?? []).map(([step, clip]) => [step, clip ?? NaN]);
+  }
+
+  /** Values are clamped one by one: there is no line to draw. */
+  private get byValue(): boolean {
+    return this.store.state.norm?.by_norm === false;
   }
 
   /** All there is, eight decades at most. */
@@ -131,7 +140,7 @@ export class Norm {
     };
     rows.column(NORM_HIGH).forEach(hold);
     rows.column(NORM_LOW).forEach(hold);
-    this.clips().forEach(([, clip]) => hold(clip));
+    if (!this.byValue) this.clips().forEach(([, clip]) => hold(clip));
     hold(Number(this.store.model.get("clip")));
     for (const value of this.picks.values()) hold(value);
     if (high === 0) return [0.1, 10];
@@ -141,6 +150,7 @@ export class Norm {
 
   /** The clip value that held, step by step. */
   private clipLine(plot: uPlot): void {
+    if (this.byValue) return;
     const clips = this.clips();
     const { ctx, bbox } = plot;
     const end = bbox.left + bbox.width;
@@ -163,18 +173,23 @@ export class Norm {
     ctx.restore();
   }
 
+  private words(): string {
+    const step = this.store.fit.rows.step(this.plot?.cursor.idx ?? 0);
+    return [`update ${stepsWords(Math.round(step))}: ${this.card.words()}`, ...this.picks.words(step)].join(", ");
+  }
+
   private read(): void {
     const rows = this.store.fit.rows;
     const hovered = this.plot?.cursor.idx;
     const i = hovered ?? rows.count - 1;
     const share = rows.at(i, CLIPPED);
-    const spread = rows.width > 1 ? ` (${number(rows.at(i, NORM_LOW))} to ${number(rows.at(i, NORM_HIGH))})` : "";
+    const spread = rows.merged ? ` (${number(rows.at(i, NORM_LOW))} to ${number(rows.at(i, NORM_HIGH))})` : "";
     const broken = rows.at(i, BAD) > 0 && !Number.isFinite(rows.at(i, NORM_MEAN));
     this.card.setValue("total", broken ? "not finite" : number(rows.at(i, NORM_MEAN)) + (hovered == null ? "" : spread));
     this.card.setValue("smooth", number(rows.at(i, NORM_SMOOTH)));
     this.picks.draw(hovered == null ? null : rows.step(i));
     const clip = this.clips().filter(([step]) => step <= rows.step(i)).at(-1)?.[1] ?? NaN;
-    const clipped = hovered != null && share > 0 ? (rows.width > 1 ? ` · ${Math.round(100 * share)}% clipped` : " · clipped") : "";
-    this.card.setValue("clip line", (clip > 0 ? rate(clip) : "off") + clipped);
+    const clipped = hovered != null && share > 0 ? (rows.merged ? ` · ${Math.round(100 * share)}% clipped` : " · clipped") : "";
+    this.card.setValue("clip line", (clip > 0 ? rate(clip) + (this.byValue ? ", by value" : "") : "off") + clipped);
   }
 }

@@ -33,6 +33,11 @@ export class Picks {
     });
   }
 
+  /** What each has at `step`. */
+  words(step: number): string[] {
+    return (this.store.state.picks ?? []).map(({ name }, i) => `${name} ${number(this.at(step, i))}`);
+  }
+
   /** The values of all lines: the plot makes room for them. */
   *values(): Generator<number> {
     const rows = this.store.picked.rows;
@@ -65,7 +70,7 @@ export class Picks {
 
   private at(step: number, column: number): number {
     const rows = this.store.picked.rows;
-    return rows.at(Math.round((step - rows.step(0)) / rows.width), column);
+    return rows.at(Math.floor(rows.place(step)), column);
   }
 
   /** The focus stays near where it was. */

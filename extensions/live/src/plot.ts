@@ -42,7 +42,22 @@ function axis(colours: PaletteOf, label: string, size: number, labelSize: number
   };
 }
 
-/** Splits of a logarithmic axis: each decade; within few decades also 2 and 5. */
+/** So far may the numbers of an axis of updates lie apart: there is no half an update. */
+export const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+/** The same for seconds that are told as a clock does. */
+export const CLOCK = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => 60 * n), ...WHOLE.map((n) => 3600 * n)];
+
+/** Round numbers from `low` to `high`, evenly apart: about `most`, and no closer than `least`. */
+export function niceTicks(low: number, high: number, most: number, least = 0): number[] {
+  const count = Math.max(1, most);
+  const rough = Math.max((high - low) / count, 1e-300);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(least, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? rough);
+  const first = Math.ceil(low / step);
+  return Array.from({ length: count + 1 }, (_, i) => (first + i) * step).filter((tick) => tick < high);
+}
+
+/** Splits of a logarithmic axis: each decade; within few decades also 2 and 5; where fewer than two of these lie on it, even ones. */
 export function logSplits(min: number, max: number): number[] {
   const decades = Math.log10(max / min);
   const multiples = decades < 1.2 ? [1, 2, 3, 5, 7] : decades < 2.5 ? [1, 2, 5] : [1];
@@ -55,7 +70,7 @@ export function logSplits(min: number, max: number): number[] {
       if (value >= min * 0.999 && value <= max * 1.001) out.push(value);
     }
   }
-  return out;
+  return out.length > 1 ? out : niceTicks(min, max, 5);
 }
 
 /** Keeps a plot as wide as its host. Returns what to call at the end. */

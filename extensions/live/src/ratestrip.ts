@@ -2,7 +2,8 @@
 
 import uPlot from "uplot";
 import { el, say } from "./dom";
-import { rate, tick } from "./format";
+import { rate, steps, tick } from "./format";
+import { byKeyboard } from "./keyboard";
 import { baseOptions, followWidth, rangeOf, type PaletteOf } from "./plot";
 import { DASHES } from "./picks";
 import type { Store } from "./store";
@@ -80,6 +81,12 @@ export class RateStrip {
       }))],
       hooks: { setCursor: [() => this.read()] },
     }, data, this.host);
+    byKeyboard(this.plot, "Learning rate", () => this.words(names));
+  }
+
+  private words(names: string[]): string {
+    const step = this.store.rates.rows.step(this.plot?.cursor.idx ?? 0);
+    return `update ${steps(Math.round(step))}: ${names.map((name, i) => `${name} ${this.values[i]?.textContent}`).join(", ")}`;
   }
 
   private read(): void {

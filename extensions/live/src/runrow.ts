@@ -14,6 +14,7 @@ export class Row {
   private readonly buttons = new Map<string, HTMLButtonElement>();
   private told = "";
   private asking = false;
+  private deleting = false;
 
   constructor(
     private readonly store: Store,
@@ -28,7 +29,7 @@ export class Row {
     this.button("delete", "Delete", `Delete ${run} for good`, () => this.ask());
     this.actions.append(...this.buttons.values());
     this.actions.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !this.asking) return;
+      if (event.key !== "Escape" || !this.asking || this.deleting) return;
       event.stopPropagation();
       this.keep();
     });
@@ -76,17 +77,19 @@ export class Row {
     const yes = el("button", "wb-tool wb-danger", "Delete", { type: "button", "aria-label": `Delete ${this.run} for good`, "data-what": "yes" });
     const no = el("button", "wb-tool", "Keep", { type: "button", "aria-label": `Keep ${this.run}`, "data-what": "no" });
     yes.addEventListener("click", () => {
-      say(yes, "…");
+      say(yes, "…"); // until the row goes, or the answer is that it stays
+      this.deleting = no.disabled = true;
       this.store.request("delete", { run: this.run });
-      setTimeout(() => this.asking && this.root.isConnected && this.keep(), 1500); // refused: the notice says why
     }, { once: true });
     no.addEventListener("click", () => this.keep());
     this.actions.replaceChildren(el("span", "wb-run-ask", "Delete for good, checkpoints too?", { role: "alert" }), yes, no);
     no.focus();
   }
 
-  private keep(): void {
-    this.asking = false;
+  /** Not deleted: by choice, or the bench refused it, and a notice says why. */
+  keep(): void {
+    if (!this.asking) return;
+    this.asking = this.deleting = false;
     const mine = this.actions.contains(document.activeElement);
     this.actions.replaceChildren(...this.buttons.values());
     if (mine) this.buttons.get("delete")!.focus();

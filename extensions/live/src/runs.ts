@@ -6,7 +6,7 @@ import { Row } from "./runrow";
 import type { Store } from "./store";
 
 const MOST = 5; // as many as can be compared
-const ANSWER_MS = 5000; // a comparison that takes longer was refused: the notice says why
+const ANSWER_MS = 5000; // a comparison that takes longer was refused, as far as is known here: the notice says why
 
 export class Runs {
   readonly card = new Card("Runs", "Every fit is listed here when it begins, with what can be done with it.", "runs");
@@ -84,10 +84,31 @@ export class Runs {
     const runs = [...listed, ...[...this.chosen].filter((id) => !this.rows.has(id))]; // compared in code: older ones than those listed
     if (runs.length > 1 || this.store.state.compared) {
       const wanted = runs.length > 1 ? runs : [];
-      this.asked = { runs: key(wanted), at: Date.now() };
+      const asked = (this.asked = { runs: key(wanted), at: Date.now() });
+      setTimeout(() => this.refused(asked), ANSWER_MS);
       this.store.request("compare", { runs: wanted });
     }
     this.mark();
+  }
+
+  /** No answer came: the ticks say again what is compared. */
+  private refused(asked: { runs: string }): void {
+    if (this.asked !== asked) return;
+    this.asked = null;
+    this.chosen.clear();
+    this.store.state.compared?.runs.forEach((run) => this.chosen.add(run));
+    this.mark();
+  }
+
+  /** A run was not deleted after all. */
+  kept(): void {
+    this.rows.get(this.store.state.kept?.run ?? "")?.keep();
+  }
+
+  /** The keyboard to this run, or to the table where it is not listed. */
+  focus(run: string): void {
+    const row = this.rows.get(run)?.root;
+    (row?.querySelector<HTMLElement>('[data-what="open"]') ?? this.scroll).focus();
   }
 
   private mark(): void {
@@ -130,7 +151,10 @@ export class Opened {
   private readonly words = el("span");
   private readonly back = el("button", "wb-tool", "Back to now", { type: "button", title: "Show the last job of this notebook again" });
 
-  constructor(private readonly store: Store) {
+  private run = "";
+
+  /** left: is told which run it was when the way back has been taken, and the keyboard was on it. */
+  constructor(private readonly store: Store, private readonly left: (run: string) => void) {
     this.root.append(this.words, this.back);
     this.back.addEventListener("click", () => store.request("show", { run: "" }));
     this.draw();
@@ -138,8 +162,11 @@ export class Opened {
 
   draw(): void {
     const { opened } = this.store.state;
+    const held = this.root.contains(document.activeElement);
     this.root.hidden = !opened;
     say(this.words, opened ? `Run ${opened.run}, from its record` : "");
+    if (!opened && held) this.left(this.run);
+    this.run = opened?.run ?? "";
   }
 }
 

@@ -3,6 +3,7 @@
 import { el, say } from "./dom";
 import { copyText } from "./code";
 import type { Store } from "./store";
+import type { ScriptPart } from "./wire";
 
 export class Script {
   readonly root = el("section", "wb-card wb-script", "", { "aria-label": "The script" });
@@ -17,22 +18,27 @@ export class Script {
     tools.append(this.copy);
     head.append(this.title, this.words, tools);
     this.root.append(head, this.code);
+    this.root.hidden = true;
     this.copy.addEventListener("click", () => void copyText(this.code, this.copy));
     this.draw();
   }
 
+  /** Until all parts of a script are there, what was shown before it stays. */
   draw(): void {
-    const { state } = this.store;
-    const parts = state.script ? Array.from({ length: state.script.parts }, (_, i) => this.part(i)) : [];
-    const whole = parts.length > 0 && parts.every((part) => part !== undefined);
-    this.root.hidden = !whole;
-    if (!whole || !state.script) return;
-    say(this.title, `Script of ${state.script.run}`);
-    say(this.words, `${state.script.lines} lines, as they would be written`);
-    say(this.code, parts.join(""));
+    const { script } = this.store.state;
+    if (!script) {
+      this.root.hidden = true;
+      return;
+    }
+    const parts = Array.from({ length: script.parts }, (_, i) => this.part(i));
+    if (!parts.every((part) => part?.of === script.of)) return;
+    this.root.hidden = false;
+    say(this.title, `Script of ${script.run}`);
+    say(this.words, `${script.lines} lines, as they would be written`);
+    say(this.code, parts.map((part) => part?.text).join(""));
   }
 
-  private part(number: number): string | undefined {
-    return (this.store.state as Record<string, unknown>)[`script.${number}`] as string | undefined;
+  private part(number: number): ScriptPart | null | undefined {
+    return (this.store.state as Record<string, unknown>)[`script.${number}`] as ScriptPart | null | undefined;
   }
 }

@@ -47,16 +47,17 @@ export class Sizes {
     });
     while (this.table.children.length > lines.length) this.table.lastElementChild?.remove();
     if (!within || this.table.contains(within)) return;
-    const key = within.dataset["use"];
-    this.table.querySelector<HTMLElement>(`[data-use="${CSS.escape(key ?? "")}"]`)?.focus();
+    const key = within.dataset["key"];
+    this.table.querySelector<HTMLElement>(`[data-key="${CSS.escape(key ?? "")}"]`)?.focus();
   }
 
   private line(trial: Trial, scales: Scales): HTMLElement {
     const { search } = this.store.state;
     const roles = [search?.best === trial.size ? "best" : "", search?.largest === trial.size ? "largest" : ""].filter(Boolean);
     const used = this.inUse(trial);
-    return this.kept(name(trial), [trial, scales, roles, used], (before) =>
-      trial.state === "fits" ? measured(trial, scales, roles, used, () => this.use(trial)) : failure(trial, scales, before),
+    const use = this.store.state.followed ? null : () => this.use(trial); // of another process there is nothing here to set
+    return this.kept(name(trial), [trial, scales, roles, used, use !== null], (before) =>
+      trial.state === "fits" ? measured(trial, scales, roles, used, use) : failure(trial, scales, before),
     );
   }
 

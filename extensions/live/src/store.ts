@@ -72,7 +72,8 @@ export class Store {
 
   private hear(content: unknown, buffers: DataView[]): void {
     if (!isDraw(content)) return;
-    const topics = new Set<Topic>(Object.keys(content.state) as Topic[]);
+    const names = Object.keys(content.state).map((name) => (name.startsWith("script.") ? "script" : name)); // its parts come on their own
+    const topics = new Set<Topic>(names as Topic[]);
     Object.assign(this.state, content.state);
     content.parts.forEach((part, i) => {
       const buffer = buffers[i];

@@ -15,6 +15,8 @@ export class Rows {
   count = 0;
   origin = 0;
   width = 1;
+  /** From one recorded update to the next, at the first of them: a bucket this wide holds one. */
+  every = 1;
   /** Which view of a wider table the columns are; 0 where there is but one. */
   view = 0;
   /** Counts the changes: what was drawn of an earlier one is brought up to date from `changedSince` on. */
@@ -67,9 +69,19 @@ export class Rows {
     });
   }
 
-  /** The update at the middle of bucket `row` (the update itself where a bucket holds one). */
+  /** Whether a bucket holds several recorded updates. */
+  get merged(): boolean {
+    return this.width > this.every;
+  }
+
+  /** The middle of the recorded updates of bucket `row` (the update itself where a bucket holds one). */
   step(row: number): number {
-    return this.origin + (row + 0.5) * this.width - 0.5;
+    return this.origin + row * this.width + (this.width - this.every) / 2;
+  }
+
+  /** Where an update lies among the buckets: 2.5 is the middle of bucket 2, whose own `step` has just this place. */
+  place(step: number): number {
+    return (step - this.origin + this.every / 2) / this.width;
   }
 
   steps(): number[] {
@@ -107,6 +119,7 @@ export class Table {
     target.splice(part.start, data);
     target.origin = part.origin ?? 0;
     target.width = part.width ?? 1;
+    target.every = part.every ?? 1;
     target.view = part.view ?? 0;
     if (target === this.staged && !part.more) {
       this.rows = target;

@@ -21,16 +21,20 @@ export function trying(now: Sized): HTMLElement {
   return line;
 }
 
-export function measured(trial: Trial, scales: Scales, roles: string[], used: boolean, use: () => void): HTMLElement {
+/** use: takes this size; null where that cannot be done. */
+export function measured(trial: Trial, scales: Scales, roles: string[], used: boolean, use: (() => void) | null): HTMLElement {
   const line = begun(trial, used ? "wb-used" : "", "✓", "fits");
   line.append(bar("rate", trial.rate, scales.rate, trial.rate_words && `${trial.rate_words}/s`, null));
   line.append(bar("peak", trial.peak, scales.peak, trial.peak_words, scales.limit));
   const take = el("span", "wb-take", "", { role: "cell" });
-  const button = el("button", "wb-tool wb-take-it", used ? `${name(trial)} in use` : `Use ${name(trial)}`, {
-    type: "button", "aria-pressed": String(used), "data-use": name(trial),
-  });
-  button.addEventListener("click", () => { if (!used) use(); });
-  take.append(button, ...roles.map((role) => el("em", role === "best" ? "wb-best" : "", role)));
+  if (use) {
+    const button = el("button", "wb-tool wb-take-it", used ? `${name(trial)} in use` : `Use ${name(trial)}`, {
+      type: "button", "aria-pressed": String(used), "data-key": name(trial),
+    });
+    button.addEventListener("click", () => { if (!used) use(); });
+    take.append(button);
+  }
+  take.append(...roles.map((role) => el("em", role === "best" ? "wb-best" : "", role)));
   line.append(take);
   return line;
 }
@@ -43,7 +47,11 @@ export function failure(trial: Trial, scales: Scales, before: HTMLElement | null
   if (rest.length || first.length > 60) {
     const details = el("details");
     details.open = before?.querySelector("details")?.open ?? false;
-    details.append(el("summary", "", first), el("pre", "", (trial.error ?? "").trim(), { tabindex: "0" }));
+    // The keyboard finds its place again by these keys, where a line is written anew.
+    details.append(
+      el("summary", "", first, { "data-key": `${name(trial)} in short` }),
+      el("pre", "", (trial.error ?? "").trim(), { tabindex: "0", "data-key": `${name(trial)} in full` }),
+    );
     cell.append(details);
   } else cell.append(el("span", "", first));
   line.append(cell, bar("peak", trial.peak, scales.peak, trial.peak_words, scales.limit), el("span", "", "", { role: "cell" }));

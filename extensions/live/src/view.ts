@@ -6,6 +6,7 @@ import { Compare } from "./compare";
 import { Finder } from "./finder";
 import { Health } from "./health";
 import { Heat } from "./heat";
+import { going } from "./keyboard";
 import { Loss } from "./loss";
 import { nameHandles } from "./names";
 import { Norm } from "./norm";
@@ -37,7 +38,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const runs = new Runs(store);
   const compare = new Compare(store, colours);
   const health = new Health(store);
-  const opened = new Opened(store);
+  const opened = new Opened(store, (run) => runs.focus(run));
   const code = new CodeLine(store);
   const script = new Script(store);
   const grid = el("div", "wb-grid");
@@ -47,6 +48,7 @@ export function show(store: Store, host: HTMLElement): () => void {
   const drawers: Drawer[] = [
     { topics: ["progress", "said", "memory"], draw: () => progress.draw() },
     { topics: ["script"], draw: () => script.draw() },
+    { topics: ["kept"], draw: () => runs.kept() },
     { topics: ["followed"], draw: () => root.toggleAttribute("data-followed", store.state.followed === true) },
     { topics: ["curve", "earlier", "swept", "earlier_curves"], draw: () => finder.draw(), plot: true },
     { topics: ["fit", "val", "changes", "past", "rates"], draw: () => loss.draw(), plot: true },
@@ -54,9 +56,11 @@ export function show(store: Store, host: HTMLElement): () => void {
     { topics: ["compared"], draw: () => (compare.draw(), runs.compared()), plot: true },
     { topics: ["opened", "runs"], draw: () => (opened.draw(), runs.opened()) },
     { topics: ["health"], draw: () => health.draw() },
-    { topics: ["heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true },
+    { topics: ["fit", "heat", "map", "picks", "broken", "ratios"], draw: () => heat.draw(), plot: true },
+    // At the end a map says how far it goes, and what waited for rows, as the keyboard is on it, waits no longer.
+    ...[loss, heat, norm].map((part): Drawer => ({ topics: ["progress"], draw: () => { if (!going(store)) part.draw(); }, plot: true })),
     { topics: ["fit", "clips", "norm", "changes", "picked", "picks"], draw: () => norm.draw(), plot: true },
-    { topics: ["trials", "search", "trying", "room", "chosen"], draw: () => sizes.draw() },
+    { topics: ["trials", "search", "trying", "room", "chosen", "followed"], draw: () => sizes.draw() },
     { topics: ["code"], draw: () => code.draw() },
     { topics: ["marker"], draw: () => finder.move() },
     { topics: ["clip"], draw: () => norm.move() },

@@ -9,6 +9,7 @@ export interface Part {
   more: boolean;
   origin?: number;
   width?: number;
+  every?: number;
   view?: number;
 }
 
@@ -106,7 +107,7 @@ export interface State {
   followed?: boolean; // one job of another process: cards of what it is not are left out
   runs?: { columns: string[]; rows: RunRow[]; more: number };
   past?: { run: string; words: string }[];
-  compared?: { runs: string[]; rows: string[][]; metric: string } | null;
+  compared?: { view: number; runs: string[]; rows: string[][]; metric: string } | null;
   opened?: { run: string } | null;
   rates?: string[];
   health?: Finding[] | null;
@@ -132,7 +133,14 @@ export interface State {
   said?: string;
   code?: string;
   memory?: { used: number; of: number | null; words: string } | null;
-  script?: { run: string; parts: number; lines: number } | null; // its text lies in "script.0", "script.1", …
+  script?: { run: string; of: number; parts: number; lines: number } | null; // its text lies in "script.0", "script.1", …
+  kept?: { run: string; times: number }; // a run that was not deleted after all: a notice says why
+}
+
+/** A part of the script's text; `of`: which showing it is of. */
+export interface ScriptPart {
+  of: number;
+  text: string;
 }
 
 export interface Draw {

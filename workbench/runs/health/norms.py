@@ -64,6 +64,8 @@ class Clipping:
 
     def __init__(self, start: RunStarted) -> None:
         self._clip = start.settings.get("gradient_clip_val")
+        self._same = start.settings.get("track_grad_norm", 2.0) == 2.0
+        """Whether the norm before clipping is the 2-norm, as the one behind it is."""
         self._clear()
 
     def _clear(self) -> None:
@@ -75,7 +77,7 @@ class Clipping:
         if isinstance(event, Changed) and "gradient_clip_val" in event.values:
             self._clip = event.values["gradient_clip_val"]
             self._clear()
-        elif isinstance(event, StepsDone) and self._clip:
+        elif isinstance(event, StepsDone) and self._clip and self._same:
             norm = column(event, "grad_norm")
             cut = was_cut(norm, column(event, "grad_norm_clipped"))
             known = np.isfinite(cut)
