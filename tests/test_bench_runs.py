@@ -32,6 +32,7 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
     both = bench.compare(one, "0002-fit")
     assert both.settings == {"lr": ("0.001", "0.5")}
     assert repr(both) == repr(bench.compare(bench.runs)) == repr(wb.compare([one, two]))
+    assert bench.compare() is None
     bench.show(one)
     bench.show()
     bench.delete("0001-fit")
@@ -39,6 +40,7 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
     assert told == [
         Called("bench.compare('0001-fit', '0002-fit')"), Compared(("0001-fit", "0002-fit")),
         Called("bench.compare('0001-fit', '0002-fit')"), Compared(("0001-fit", "0002-fit")),
+        Called("bench.compare()"), Compared(()),
         Called("bench.show('0001-fit')"), Shown("0001-fit"), Called("bench.show()"), Shown(""),
         Called("bench.delete('0001-fit')"), Deleted("0001-fit"),
     ]  # fmt: skip

@@ -8,9 +8,10 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -311,11 +312,22 @@ class Workbench:
         with self._idle():
             return script(Path(path), chosen, self._site, self._task)
 
-    def compare(self, *runs: Run | str) -> Comparison:
+    @overload
+    def compare(self) -> None: ...
+    @overload
+    def compare(self, first: Run | str | Sequence[Run | str], /, *others: Run | str) -> Comparison: ...
+    @overload
+    def compare(self, *runs: Run | str) -> Comparison | None: ...
+
+    def compare(self, *runs: Any) -> Comparison | None:
         """Two to five fits side by side: `bench.compare("0011-fit", "0012-fit").plot()`.
 
-        The panel shows them, too, where all of them are recorded among this bench's runs.
+        The panel shows them, too, where all of them are recorded among this bench's runs; without any, it puts away what it shows.
         """
+        if not runs:
+            self._listeners.tell(Called(line("compare", {})))
+            self._listeners.tell(Compared(()))
+            return None
         given = list(runs[0]) if len(runs) == 1 and isinstance(runs[0], list | tuple) else list(runs)
         check_count(len(given))
         found = compare([brief_of(run, self.root) for run in given])
@@ -433,10 +445,10 @@ class Workbench:
         self._launcher.submit(job)
         return job
 
-    def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any]) -> None:
-        """What was asked of one of its jobs is a line too."""
+    def _called(self, job: AnyJob, method: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
+        """What is asked of one of its jobs is a line too; the job's name in it is that of now."""
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
-        self._listeners.called(line(f"{name}.{method}", arguments))
+        return partial(self._listeners.called, line(f"{name}.{method}", arguments))
 
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:

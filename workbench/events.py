@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -299,9 +299,12 @@ def to_line(event: Event) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
-def from_line(line: str) -> Event:
-    """The event that `to_line` wrote."""
-    return from_record(json.loads(line))
+def from_line(line: str | bytes, only: Collection[str] | None = None) -> Event:
+    """The event that `to_line` wrote. `only`: the columns of flushes that are wanted; the others are not decoded."""
+    record = json.loads(line)
+    if only is not None and "columns" in record:
+        record["columns"] = {name: data for name, data in record["columns"].items() if name in only}
+    return from_record(record)
 
 
 def from_record(record: dict[str, Any]) -> Event:

@@ -73,7 +73,7 @@ def slowdown(rounds: int) -> None:
             found = ask(lab, f"turns.compared(found['shown'], found[{other!r}])")
             table_row(words, found, watch.share(found["spans"]))
             print(turns.said(found))
-        spans = ask(lab, "{arm: [turn.span for turn in of] for arm, of in found.items()}")
+        spans = ask(lab, "{arm: [turn.span for turn in of if turn] for arm, of in found.items()}")
         print("page: " + ", ".join(f"{arm} {watch.share(of):.0f}%" for arm, of in spans.items()))
         watch.close()
         lab.screenshot("benchmark-slowdown")

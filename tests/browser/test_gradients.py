@@ -116,8 +116,14 @@ def plots(lab: Lab, panel: Locator) -> None:
 
     heat.get_by_role("button", name="norm", exact=True).click()
     heat.locator("canvas").focus()
-    lab.execute("bench.fit(max_epochs=2)")
+    lab.execute("bench.fit(max_epochs=2, log_every_n_steps=10)")
     lab.until("print(bench.job.status)", "finished")
     lab.settle()
     expect(heat.locator("canvas")).to_be_focused()
+    for at_key, update in (("Home", 0), ("ArrowRight", 10), ("End", 120)):  # those that were recorded
+        plot.press(at_key)
+        expect(said).to_have_text(re.compile(rf"^update {update}: total "))
+    plot.blur()
+    expect(said).to_be_empty()
+    expect(key).not_to_contain_text("at update")
     heat.get_by_role("button", name="update ratio").click()

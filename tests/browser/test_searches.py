@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -91,6 +92,15 @@ def test_the_finder(lab: Lab, panel: Locator) -> None:
         if card.locator(".wb-tag").is_visible():
             break
     expect(card.locator(".wb-tag")).to_contain_text(": suggested ")
+
+    # The curve is read by keyboard, too.
+    plot, said = card.locator(".u-over"), card.locator(".uplot > .wb-spoken")
+    plot.press("Home")
+    expect(said).to_have_text(re.compile(r"^raw .*, smoothed .* at 1e-5\b"))
+    plot.press("ArrowRight")
+    expect(said).to_have_text(re.compile(r"^raw .*, smoothed .* at 1\.\d+e-5\b"))
+    plot.press("Escape")
+    expect(said).to_be_empty()
 
     # The band to divergence, in words; code beyond it, and beyond the slider's end.
     expect(card.locator(".wb-handle-value")).to_contain_text("below divergence")

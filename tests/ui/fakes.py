@@ -19,6 +19,7 @@ from workbench.events import (
     BenchEvent,
     Called,
     Changed,
+    Compared,
     CurveEnded,
     CurvePoint,
     Event,
@@ -131,6 +132,9 @@ class FakeBench:
     def fit(self, start: str = "fresh", **settings: Any) -> FakeJob:
         said = {**({} if start == "fresh" else {"start": start}), **settings}
         return self._start("fit", lambda job: training(job, self._epochs, self._updates), **said)
+
+    def compare(self, *runs: str) -> None:
+        self.tell(Compared(runs))
 
     def export(self, path: str, run: str | None = None) -> None:
         if self.trouble:

@@ -365,7 +365,7 @@ def test_a_comparison_that_is_put_away_while_it_is_read_stays_away(tmp_path: Pat
     gate.set()
     until(lambda: not reading())
     face.settled()
-    assert (asked, face.state("compared")) == ([("0001-fit", "0002-fit")], None)
+    assert (asked, face.state("compared")) == ([("0001-fit", "0002-fit"), ()], None)
     assert face.panel.history._compared == ()
     face.panel.close()
 

@@ -593,6 +593,7 @@ def test_a_job_that_waits_is_shown_and_can_be_stopped(tmp_path: Path) -> None:
         panel.run.stop.click()
         until(lambda: panel.run.stop.disabled and late.run.stop.disabled)
         assert second.result().status == "stopped"
+        assert panel.pump.drain(60)
         assert values["code"] == "bench.job.stop()"
         model.gate.set()
         assert other.jobs[0].result().status == "finished"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,9 @@ class Attached(Job[Any]):
         """Called with the line of code for what was asked of it; its view shows that."""
 
     @staticmethod
-    def _say(job: Job[Any], method: str, arguments: Mapping[str, Any]) -> None:
+    def _say(job: Job[Any], method: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
         assert isinstance(job, Attached)
-        job.told(line(method, arguments, of=job._code))
+        return partial(job.told, line(method, arguments, of=job._code))
 
     def _interrupted(self) -> None:
         """It goes on: nobody here has asked for it."""

@@ -77,9 +77,10 @@ class Job(Generic[T]):
 
     def __init__(
         self, id: str, kind: str, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T],
-        called: Callable[[Job[T], str, Mapping[str, Any]], None] | None = None,
+        called: Callable[[Job[T], str, Mapping[str, Any]], Callable[[], object]] | None = None,
     ) -> None:  # fmt: skip
-        """called: hears what is asked of it while it is not over: the method's name, and its arguments."""
+        """called: hears what is about to be asked of it while it is not over (the method's name, and its arguments), and gives
+        what to call when that has been asked."""
         self.id = id
         self.kind = kind
         self.folder = folder
@@ -187,9 +188,10 @@ class Job(Generic[T]):
         self._ask("change", Change({name: getattr(checked, name) for name in values}), **values)
 
     def _ask(self, method: str, command: Command, **values: float | None) -> None:
+        tell = self._called(self, method, values) if self._called is not None and not self.done() else None
         self.inbox.put(command)
-        if self._called is not None and not self.done():
-            self._called(self, method, values)
+        if tell is not None:
+            tell()
 
     def _only_fits(self, what: str) -> None:
         if self.kind != "fit":

@@ -31,6 +31,8 @@ from workbench.runs.stream import joined, stream
 POINTS = 400
 """Of the smoothed loss at most; more than a quarter of a screen can show."""
 CHECKS = 200
+COLUMNS = ("loss",)
+"""What a brief needs of the record's flushes."""
 
 Array = NDArray[np.float64]
 
@@ -62,7 +64,7 @@ class Brief:
     @classmethod
     def read(cls, folder: Path) -> Brief:
         """That of a run folder, whatever its length: the record is read piece by piece, its losses alone."""
-        return cls.so_far(folder, stream(folder, ("loss",)), Fold())
+        return cls.so_far(folder, stream(folder, COLUMNS), Fold())
 
     @classmethod
     def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> Brief:

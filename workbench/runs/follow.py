@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from workbench.events import Event
@@ -11,10 +12,13 @@ _BLOCK = 1 << 22
 
 
 class Tail:
-    """The events of a run folder as they come: each call reads what is new, to the last whole line."""
+    """The events of a run folder as they come: each call reads what is new, to the last whole line.
 
-    def __init__(self, folder: Path) -> None:
-        self._path = Path(folder) / RECORD
+    only: the columns of flushes that are wanted.
+    """
+
+    def __init__(self, folder: Path, only: Collection[str] | None = None) -> None:
+        self._path, self._only = Path(folder) / RECORD, only
         self._place = 0
         self.skipped = 0
         """Lines that could not be read."""
@@ -31,6 +35,6 @@ class Tail:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._place += len(whole)
-        found = parse(whole)
+        found = parse(whole, self._only)
         self.skipped += found.skipped
         return found.events

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -34,6 +34,8 @@ from workbench.runs.series import validation as validation
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+"""What is raised for a line that is no event."""
 _TAIL = 1 << 16
 
 
@@ -167,8 +169,8 @@ def _updates(event: Event) -> int:
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
-def parse(data: bytes) -> Record:
-    """The events in the lines of a record; what stands behind the last whole line is left out."""
+def parse(data: bytes, only: Collection[str] | None = None) -> Record:
+    """The events in the lines of a record; what stands behind the last whole line is left out. `only`: as in `from_line`."""
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
     skipped = 0
@@ -176,8 +178,8 @@ def parse(data: bytes) -> Record:
         if not line.strip():
             continue
         try:
-            events.append(from_line(line.decode()))
-        except (ValueError, TypeError, KeyError, AttributeError):
+            events.append(from_line(line, only))
+        except UNREADABLE:
             skipped += 1
     return Record(events, skipped)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from workbench.events import BenchEvent, Event, StepsDone, from_record
-from workbench.runs.read import RECORD
+from workbench.events import BenchEvent, Event, StepsDone, from_line
+from workbench.runs.read import RECORD, UNREADABLE
 
 E = TypeVar("E", bound=BenchEvent)
 
@@ -57,11 +56,8 @@ def _events(folder: Path, only: Collection[str] | None) -> Iterator[Event]:
             if not line.endswith(b"\n"):
                 return
             try:
-                record = json.loads(line)
-                if only is not None and "columns" in record:
-                    record["columns"] = {name: data for name, data in record["columns"].items() if name in only}
-                yield from_record(record)
-            except (ValueError, TypeError, KeyError, AttributeError):
+                yield from_line(line, only)
+            except UNREADABLE:
                 continue
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from workbench.events import BenchEvent, Called, Compared
+from workbench.events import BenchEvent, Called
 from workbench.ui.calm import aside
 from workbench.ui.wire import cut
 
@@ -79,7 +79,7 @@ class Asked:
         """These, or none any more."""
         with self._comparing:
             if self._wanted == runs:
-                self._bench.compare(*runs) if runs else self._tell(Compared(()))
+                self._bench.compare(*runs)
 
     def _not_deleted(self, run: str, error: Exception) -> None:
         self._failed(error, "Delete")

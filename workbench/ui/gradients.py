@@ -158,7 +158,12 @@ class Gradients:
         self._untold = False
         if not self._running or self._resting or not 0 <= self._seconds - self._captioned < EVERY:
             self._captioned = self._seconds if self._recent else -EVERY
-            self._outbox.put("norm", {"caption": self._caption(), "by_norm": self._by_norm and self._same, "suggested": self._suggest()})
+            self._outbox.put("norm", {
+                "caption": self._caption(),
+                "by_norm": self._by_norm,
+                "lined": self._by_norm and self._same,  # the clip value is a line among these norms
+                "suggested": self._suggest(),
+            })  # fmt: skip
         total = self._recent.get("grad_norm", np.empty(0))
         last = float(total[-1]) if len(total) else np.nan
         if self._view != self.layers.heat.view:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from workbench.events import Event
-from workbench.runs.brief import Brief, Fold
+from workbench.runs.brief import COLUMNS, Brief, Fold
 from workbench.runs.follow import Tail
 from workbench.runs.stream import joined
 
@@ -15,7 +15,7 @@ class Growing:
     """One run folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._tail, self._fold = folder, Tail(folder), Fold()
+        self._folder, self._tail, self._fold = folder, Tail(folder, COLUMNS), Fold()
         self._created: float | None = None
         """When the run was made that is read; None: none was yet."""
 
@@ -23,7 +23,7 @@ class Growing:
         """It as it stands now; OSError or ValueError where there is no run."""
         found = Brief.so_far(self._folder, self._new(), self._fold)
         if self._created not in (None, found.created):  # the name of a run that was deleted is given again
-            self._tail, self._fold = Tail(self._folder), Fold()
+            self._tail, self._fold = Tail(self._folder, COLUMNS), Fold()
             found = Brief.so_far(self._folder, self._new(), self._fold)
         self._created = found.created
         return found

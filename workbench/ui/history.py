@@ -160,7 +160,10 @@ class History:
             with self._drawing:
                 if self._turn != turn:
                     return False
-                self._canvas.draw(event)
+                try:
+                    self._canvas.draw(event)
+                except Exception as error:  # noqa: BLE001 - shown; the others are drawn
+                    self._failed(error, "Show")
             self._canvas.wake()
         return self._turn == turn
 

@@ -18,7 +18,7 @@ class Pace:
     """Whether a flush is kept back for the one behind it. What the panel takes from a busy process, training lacks.
 
     A value is a quarter of a second old at most when it is on the screen. On a GPU values are a flush old when they come, and
-    none is kept back. For the thread that sends: its own work does not count as the process's.
+    none is kept back. What the thread that sends works does not count as the process's.
     """
 
     def __init__(self, interval: float) -> None:
@@ -31,6 +31,10 @@ class Pace:
     def on(self, device: str) -> None:
         """Where the run is that begins: "cpu", "cuda:0", "2 x cuda"."""
         self._late = "cpu" not in device
+
+    def begins(self) -> None:
+        """The thread that calls this is the one that sends from now on."""
+        self._spent, self._busy = None, False
 
     def sends(self) -> None:
         """A message goes now."""

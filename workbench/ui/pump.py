@@ -96,6 +96,7 @@ class Pump:
         self._changed.notify_all()
 
     def _run(self) -> None:
+        self._pace.begins()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._due or self._closed, _IDLE)
@@ -108,22 +109,19 @@ class Pump:
                 self._events.clear()
                 self._told = self._came[-1]
                 self._due, self._urgent, self._busy = False, False, True
+            for event in events:
+                self._guarded(lambda event=event: self._hear(event))  # type: ignore[misc]
             self._pace.sends()
-            next_at = time.monotonic() + self._interval
-            more = self._send(events)
+            earliest = time.monotonic() + self._interval
+            more = bool(self._guarded(self._flush))
             with self._changed:
                 self._urgent = self._urgent or more
                 self._due, self._busy = (self._due or more) and not self._closed, False
                 self._changed.notify_all()
-            time.sleep(max(0.0, next_at - time.monotonic()))
+            time.sleep(max(0.0, earliest - time.monotonic()))
 
     def _may_go(self) -> bool:
         return self._urgent or self._closed or self._pace.goes(self._came[1], self._came[0])
-
-    def _send(self, events: list[BenchEvent]) -> bool:
-        for event in events:
-            self._guarded(lambda event=event: self._hear(event))  # type: ignore[misc]
-        return bool(self._guarded(self._flush))
 
     def _guarded(self, call: Callable[[], object]) -> object:
         try:

@@ -127,8 +127,11 @@ class RunsTable:
     def _look_again(self) -> None:
         """At those that go on, and at no other."""
         before, count = self._listed
-        now = [one if one.status in read.OVER or one.path is None else self._brief(one.path) for one in before]
-        briefs = [one for one in now if one is not None]
+        briefs = []
+        for one in before:
+            now = one if one.status in read.OVER or one.path is None else self._brief(one.path)
+            if now is not None or (one.path is not None and one.path.is_dir()):  # a look may fail; the next one need not
+                briefs.append(now or one)
         if briefs != before:
             self._listed = briefs, count - (len(before) - len(briefs))
             self._read_it(*self._listed)

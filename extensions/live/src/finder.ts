@@ -9,6 +9,7 @@ import { Flags, height, measure, place, ROW, type Flag, type Placed } from "./fl
 import { number, rate, tick } from "./format";
 import { Groups } from "./groups";
 import { Handle } from "./handle";
+import { byKeyboard } from "./keyboard";
 import { lossRange } from "./losses";
 import { baseOptions, followWidth, HEIGHT, logSplits, type PaletteOf } from "./plot";
 import type { Store } from "./store";
@@ -143,6 +144,7 @@ export class Finder {
       },
     };
     this.plot = new uPlot(options, data, this.card.body);
+    byKeyboard(this.plot, "Loss over rising learning rates", () => this.card.words());
     this.band.attach(this.plot);
     this.behind.attach(this.plot);
     this.handle.attach(this.plot);

@@ -17,6 +17,7 @@ import type { Row } from "./wire";
 
 const TOP = 18, BOTTOM = 34, RIGHT = 14; // as the line plots beside it
 const ROW = 8; // pixels of a row at least
+const OWN_KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "Enter", " "]);
 const USUAL = 1e-3, AROUND = 100; // an update ratio, and how far from it the colours end
 
 /** A place on the map. The update, and not its column: columns merge while it goes on. */
@@ -259,7 +260,7 @@ export class Heat {
 
   private pressed(event: KeyboardEvent): void {
     const last = this.store.heat.rows.count - 1;
-    if (last < 0) return; // those of the next fit are on their way
+    if (last < 0) return this.swallow(event, OWN_KEYS.has(event.key)); // those of the next fit are on their way
     const at = this.cursor ?? this.within(last, 0);
     const leap = event.shiftKey ? 10 : 1;
     const moves: Record<string, [number, number]> = {
@@ -274,8 +275,14 @@ export class Heat {
     else if (event.key === "Escape" && open) this.store.request("close_group", { depth: open - 1 });
     else if (event.key === "Escape" && this.cursor) this.moveTo(null);
     else return;
+    this.swallow(event, true);
+  }
+
+  /** The notebook has commands on these keys. */
+  private swallow(event: KeyboardEvent, own: boolean): void {
+    if (!own) return;
     event.preventDefault();
-    event.stopPropagation(); // the notebook has commands on these keys
+    event.stopPropagation();
   }
 }
 

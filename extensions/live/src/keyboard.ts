@@ -17,14 +17,22 @@ export function byKeyboard(plot: uPlot, name: string, words: () => string): void
   const spoken = el("span", "wb-spoken", "", { role: "status" });
   plot.root.append(spoken);
   let later: ReturnType<typeof setTimeout> | undefined;
+  let moved = false; // by a key; what the mouse moves it takes away itself
   over.addEventListener("keydown", (event) => {
     const to = event.target === over ? wanted(plot, event) : undefined; // a handle within has arrow keys of its own
     if (to === undefined) return;
     event.preventDefault();
     event.stopPropagation(); // the notebook has commands on these keys
     move(plot, to);
+    moved = to !== null;
     clearTimeout(later);
     later = setTimeout(() => say(spoken, plot.cursor.idx == null ? "" : words()), REST_MS);
+  });
+  over.addEventListener("blur", () => {
+    clearTimeout(later);
+    say(spoken, "");
+    if (moved) move(plot, null);
+    moved = false;
   });
 }
 

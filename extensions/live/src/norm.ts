@@ -28,7 +28,7 @@ export class Norm {
     private readonly colours: PaletteOf,
     private readonly sync: string,
   ) {
-    this.handle = new Handle("y", new Choice(store.model, "clip"), "Chosen clip value", () => {});
+    this.handle = new Handle("y", new Choice(store.model, "clip"), "Chosen clip value", () => {}, { factor: () => (this.lined ? 1 : 0), text: rate });
     this.picks = new Picks(store, colours);
     this.card.setKey([
       { name: "total", swatch: "faint" },
@@ -74,14 +74,14 @@ export class Norm {
     this.plot?.destroy();
   }
 
-  /** A clip value from the norms seen, until it is the chosen one: then the focus goes on to the line that was chosen. */
+  /** A clip value from the norms seen, until it is the chosen one. Then the focus goes on to the line that was chosen, or where none was to the plot. */
   private advise(): void {
     const { suggested } = this.store.state.norm ?? {};
     const chosen = Number(this.store.model.get("clip"));
     const some = suggested != null && rate(suggested) !== rate(chosen);
     const held = !some && this.advice.contains(document.activeElement);
     this.advice.hidden = !some;
-    if (held) this.handle.focus();
+    if (held) this.handle.value > 0 ? this.handle.focus() : this.plot?.over.focus();
     if (!some) return;
     this.offered = suggested;
     say(this.use, `Use ${rate(suggested)}`);
@@ -124,9 +124,9 @@ export class Norm {
     return (this.store.state.clips ?? []).map(([step, clip]) => [step, clip ?? NaN]);
   }
 
-  /** Values are clamped one by one: there is no line to draw. */
-  private get byValue(): boolean {
-    return this.store.state.norm?.by_norm === false;
+  /** Whether a clip value is a line here: not where entries are clamped one by one, nor among norms of another order. */
+  private get lined(): boolean {
+    return this.store.state.norm?.lined !== false;
   }
 
   /** All there is, eight decades at most. */
@@ -140,8 +140,10 @@ export class Norm {
     };
     rows.column(NORM_HIGH).forEach(hold);
     rows.column(NORM_LOW).forEach(hold);
-    if (!this.byValue) this.clips().forEach(([, clip]) => hold(clip));
-    hold(Number(this.store.model.get("clip")));
+    if (this.lined) {
+      this.clips().forEach(([, clip]) => hold(clip));
+      hold(Number(this.store.model.get("clip")));
+    }
     for (const value of this.picks.values()) hold(value);
     if (high === 0) return [0.1, 10];
     const air = 10 ** Math.max(Math.log10(high / low) * 0.08, 0.05);
@@ -150,7 +152,7 @@ export class Norm {
 
   /** The clip value that held, step by step. */
   private clipLine(plot: uPlot): void {
-    if (this.byValue) return;
+    if (!this.lined) return;
     const clips = this.clips();
     const { ctx, bbox } = plot;
     const end = bbox.left + bbox.width;
@@ -189,7 +191,8 @@ export class Norm {
     this.card.setValue("smooth", number(rows.at(i, NORM_SMOOTH)));
     this.picks.draw(hovered == null ? null : rows.step(i));
     const clip = this.clips().filter(([step]) => step <= rows.step(i)).at(-1)?.[1] ?? NaN;
+    const byValue = this.store.state.norm?.by_norm === false;
     const clipped = hovered != null && share > 0 ? (rows.merged ? ` · ${Math.round(100 * share)}% clipped` : " · clipped") : "";
-    this.card.setValue("clip line", (clip > 0 ? rate(clip) + (this.byValue ? ", by value" : "") : "off") + clipped);
+    this.card.setValue("clip line", (clip > 0 ? rate(clip) + (byValue ? ", by value" : "") : "off") + clipped);
   }
 }

@@ -5,6 +5,7 @@ import { spark } from "./spark";
 import type { Store } from "./store";
 import type { RunRow } from "./wire";
 
+const ANSWER_MS = 10_000; // a deletion that takes longer can be turned away from
 const SHAPES: Record<string, string> = { queued: "○", running: "▶", paused: "❚❚", finished: "✓", stopped: "■", failed: "✕" };
 
 export class Row {
@@ -79,6 +80,7 @@ export class Row {
     yes.addEventListener("click", () => {
       say(yes, "…"); // until the row goes, or the answer is that it stays
       this.deleting = no.disabled = true;
+      setTimeout(() => (this.deleting = no.disabled = false), ANSWER_MS);
       this.store.request("delete", { run: this.run });
     }, { once: true });
     no.addEventListener("click", () => this.keep());

@@ -119,7 +119,7 @@ export interface State {
   ratios?: { on: boolean; words: string };
   changes?: [number, string][];
   clips?: [number, number | null][];
-  norm?: { caption: string; by_norm: boolean; suggested: number | null };
+  norm?: { caption: string; by_norm: boolean; lined: boolean; suggested: number | null };
   val?: { name: string; averaged: string };
   curve?: Curve | null;
   swept?: Swept;

@@ -42,8 +42,11 @@ def order(arms: Sequence[str], rounds: int) -> list[str]:
     return [arm for i in range(rounds) for arm in orders[i % len(orders)]]
 
 
-def by_turns(bench: Any, arms: Sequence[str], began: float, shown: str = "shown") -> dict[str, list[Turn]]:
-    """A fit whose panel hears of its updates in the turns called `shown` alone. The first turn begins at `began`, by the clock."""
+def by_turns(bench: Any, arms: Sequence[str], began: float, shown: str = "shown") -> dict[str, list[Turn | None]]:
+    """A fit whose panel hears of its updates in the turns called `shown` alone. The first turn begins at `began`, by the clock.
+
+    A turn in which the machine stood still has no measure: None.
+    """
     panel, marks = Panel.of(bench), Marks()
     trains: list[int] = []
 
@@ -57,13 +60,14 @@ def by_turns(bench: Any, arms: Sequence[str], began: float, shown: str = "shown"
 
     panel._unsubscribe()
     job = bench.fit(max_steps=100_000_000)
-    while not trains:
-        trains += [_clock(thread) for thread in threading.enumerate() if thread.name == "workbench-runner"]
+    while job.status != "running":
+        time.sleep(0.01)
+    trains.append([_clock(thread) for thread in threading.enumerate() if thread.name == "workbench-runner"][-1])
     panel._unsubscribe = bench.subscribe(hear)
     time.sleep(max(0.0, began + SECONDS * len(arms) - time.time()))
     job.stop()
     job.ended.wait()
-    found: dict[str, list[Turn]] = {arm: [] for arm in arms}
+    found: dict[str, list[Turn | None]] = {arm: [] for arm in arms}
     for i, arm in enumerate(arms):
         found[arm].append(_turn(marks, began + i * SECONDS + LEAD, began + (i + 1) * SECONDS))
     return found
@@ -74,19 +78,23 @@ def _clock(thread: threading.Thread) -> int:
     return time.pthread_getcpuclockid(thread.ident)
 
 
-def _turn(marks: Marks, start: float, end: float) -> Turn:
+def _turn(marks: Marks, start: float, end: float) -> Turn | None:
     within = [mark for mark in marks if start <= mark[0] < end]
+    if len(within) < 2:
+        return None
     (when, seconds, step, process, own), last = within[0], within[-1]
     updates, used = last[2] - step, last[3] - process
     beside = 100 * (used - (last[4] - own)) / (last[0] - when)
     return Turn((last[1] - seconds) / updates, used / updates, (when, last[0]), beside)
 
 
-def compared(a: Sequence[Turn], b: Sequence[Turn]) -> dict[str, Any]:
+def compared(a: Sequence[Turn | None], b: Sequence[Turn | None]) -> dict[str, Any]:
     """The first against the second, round by round."""
-    found = inside.compared([(one[:3], other[:3]) for one, other in zip(a, b, strict=True)])
-    within = 1.57 * (found["to"] - found["from"]) / len(a) ** 0.5  # of a median, 95% (McGill, Tukey & Larsen 1978)
-    return {**found, "within": within, "beside": [statistics.mean(one.beside for one in turns) for turns in (a, b)]}
+    rounds = [(one, other) for one, other in zip(a, b, strict=True) if one is not None and other is not None]
+    found = inside.compared([(one[:3], other[:3]) for one, other in rounds])
+    within = 1.57 * (found["to"] - found["from"]) / len(rounds) ** 0.5  # of a median, 95% (McGill, Tukey & Larsen 1978)
+    beside = [statistics.mean(turn.beside for turn in turns) for turns in zip(*rounds, strict=True)]
+    return {**found, "within": within, "beside": beside}
 
 
 def said(found: dict[str, Any]) -> str:
