@@ -60,7 +60,7 @@ def heading() -> None:
 def slowdown(rounds: int) -> None:
     """Three kinds of turns within one fit: shown, as without a panel, and as without one while the page draws what it drew of a
     fit that was shown: on a machine whose cores share more than memory, a page that draws slows whatever runs."""
-    cells = ["from tests.benchmarks.panels import fits, turns\nimport tempfile\nbench = fits.bench(tempfile.mkdtemp())", "bench"]
+    cells = ["from tests.benchmarks.panels import fits, turns\nimport tempfile\nbench = fits.bench(tempfile.mkdtemp(), fits.noted_loss)", "bench"]
     arms = turns.order(["shown", "quiet", "drawing"], rounds)
     with stage(cells, script=SOCKET) as lab:
         with recorded(lab.page):
@@ -73,6 +73,7 @@ def slowdown(rounds: int) -> None:
             found = ask(lab, f"turns.compared(found['shown'], found[{other!r}])")
             table_row(words, found, watch.share(found["spans"]))
             print(turns.said(found))
+        print(turns.paid(ask(lab, "turns.around(found['shown'])")))
         spans = ask(lab, "{arm: [turn.span for turn in of if turn] for arm, of in found.items()}")
         print("page: " + ", ".join(f"{arm} {watch.share(of):.0f}%" for arm, of in spans.items()))
         watch.close()

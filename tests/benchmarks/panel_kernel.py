@@ -25,14 +25,14 @@ inside.begin({cores!r})
 from tests.benchmarks.panels import fits, turns
 from workbench.ui.panel import Panel
 folder = tempfile.TemporaryDirectory()
-bench = fits.bench(folder.name)
+bench = fits.bench(folder.name, fits.noted_loss)
 panel = Panel.of(bench)
 panel.canvas._heard(panel.canvas, {{"type": "ready"}}, [])
 bench.fit(max_steps=300).result()
 """
 ROUNDS = """
 found = turns.by_turns(bench, {arms!r}, time.time() + 2)
-print(turns.said(turns.compared(found["shown"], found["unseen"])))
+print(turns.said(turns.compared(found["shown"], found["unseen"])), turns.paid(turns.around(found["shown"])), sep="; ")
 """
 
 

@@ -162,13 +162,14 @@ class Meter:
         return len(self._lrs) == CAPACITY or perf_counter() - self._last_flush >= PERIOD
 
     def flush(self, epoch: int, wait: bool = False) -> list[StepsDone]:
-        """Rows that have landed, as events. `wait`: all of them, now."""
+        """Rows that have landed, as events. `wait`: all of them, now; the next flush comes when it would have come without."""
         landed = self._land(wait or bool(self._lrs))
         if self._lrs:
             self._take_off(epoch)
             if wait or self._ring.device.type == "cpu":
                 landed += self._land(True)
-        self._last_flush = perf_counter()
+        if not wait:  # else the rhythm that views draw in would follow the ends of short epochs
+            self._last_flush = perf_counter()
         return landed
 
     def _take_off(self, epoch: int) -> None:

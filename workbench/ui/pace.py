@@ -8,7 +8,7 @@ BUSY = 0.5
 """The share of a core from which on the process, without the thread that asks, is busy."""
 _RARE = 1.1
 """Intervals from one flush to the next beyond which none waits for another."""
-_ENOUGH = 1.5
+_ENOUGH = 1.9
 """Intervals since the last message after which a flush goes at once."""
 _LONGEST = 2.2
 """Intervals after which a value goes, whatever comes."""

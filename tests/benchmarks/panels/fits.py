@@ -22,6 +22,11 @@ noted: list[float] = []
 """When each loss was known."""
 
 
+def noted_loss(outputs: Tensor, target: Tensor) -> Tensor:
+    """As fast as ever."""
+    return _noted(F.cross_entropy(outputs, target))
+
+
 def slow_loss(outputs: Tensor, target: Tensor) -> Tensor:
     """Ten updates a second, and somewhat less, so that they come at any time between two messages."""
     time.sleep(0.093)

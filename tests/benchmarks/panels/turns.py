@@ -1,7 +1,8 @@
 """In the kernel: one long fit that the panel hears of by turns.
 
 Whole fits one after the other differ by more than a panel costs, since a machine's speed drifts from second to second. Turns of
-a second and a half within one fit share that drift, and a few hundred of them tell one percent from two.
+a second and a half within one fit share that drift. Closer still are the updates right behind a message to those before the
+next one: what the messages cost shows there, and nothing that changes more slowly.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
-from tests.benchmarks.panels import inside
+import numpy as np
+
+from tests.benchmarks.panels import fits, inside
 from workbench.events import BenchEvent, StepsDone
 from workbench.ui.panel import Panel
 
@@ -21,6 +24,9 @@ SECONDS = 1.5
 """One turn."""
 LEAD = 0.4
 """Of which so much is not counted: what the turn before has left behind is drawn in it."""
+NEAR, FAR = 0.05, 0.095
+"""Seconds behind a message in which updates pay for it, and until which they show what an update takes without: then the engine
+flushes."""
 Marks = list[tuple[float, float, int, float, float]]
 
 
@@ -97,6 +103,24 @@ def compared(a: Sequence[Turn | None], b: Sequence[Turn | None]) -> dict[str, An
     return {**found, "within": within, "beside": beside}
 
 
+def around(turns: Sequence[Turn | None]) -> dict[str, float]:
+    """What the messages cost in these turns: percent of the training time, milliseconds each, and within how many percent (95%)."""
+    ended, sends = np.array(fits.noted), np.array([when for when, _ in inside.sent])
+    took, ended = np.diff(ended), ended[1:]
+    took = np.minimum(took, np.percentile(took, 99.5))  # what the machine lost elsewhere
+    within = np.zeros(len(took), bool)
+    for turn in turns:
+        if turn is not None:
+            within |= (ended - took >= turn.span[0]) & (ended <= turn.span[1])
+    at = np.searchsorted(sends, ended) - 1
+    behind = np.where(at >= 0, ended - sends[np.maximum(at, 0)], np.inf)
+    paying, free = took[within & (behind < NEAR)], took[within & (behind >= NEAR) & (behind < FAR)]
+    messages = len(np.unique(at[within]))
+    cost, spread = (paying - free.mean()).sum(), 1.96 * paying.std() * len(paying) ** 0.5 * (1 + len(paying) / len(free)) ** 0.5
+    trained = took[within].sum() - cost
+    return {"percent": 100 * cost / trained, "each": 1000 * cost / messages, "within": 100 * spread / trained}
+
+
 def said(found: dict[str, Any]) -> str:
     """What `compared` found, in words."""
     with_it, without = found["beside"]
@@ -105,3 +129,8 @@ def said(found: dict[str, Any]) -> str:
         f"work {found['more']:+.1f}%; beside the thread that trains: {with_it:.1f}% of a core against {without:.1f}%; "
         f"{found['messages']:.1f} messages a second, the largest {found['largest'] / 1000:.1f} kB"
     )
+
+
+def paid(found: dict[str, float]) -> str:
+    """What `around` found, in words."""
+    return f"around a message updates take {found['each']:.1f} ms longer in all: {found['percent']:.1f}% (within {found['within']:.1f})"
