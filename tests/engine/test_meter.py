@@ -55,6 +55,25 @@ def test_of_ranks_each_counts_its_own_batches(monkeypatch):
     assert all(waited >= 3 * 7 for waited in on_ranks(2, rank))
 
 
+def test_the_ends_of_epochs_do_not_set_the_rhythm(monkeypatch, tmp_path):
+    """An update takes 30 ms here, and an epoch 7 of them: flushes come after each fourth, and where an epoch ends."""
+    now = [0.0]
+
+    class Slow(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain_net()
+
+        def forward(self, x):
+            now[0] += 0.03
+            return self.net(x)
+
+    monkeypatch.setattr(meter, "perf_counter", lambda: now[0])
+    run = Fit(supervised(Slow()), settings_of(num_sanity_val_steps=0), tmp_path)
+    ends = [event.step + event.rows for event in flushes(run)]
+    assert ends == sorted({*range(4, 22, 4), 7, 14, 21})
+
+
 def test_memory_is_looked_at_once_a_second(monkeypatch):
     looks = itertools.count(1000)
     monkeypatch.setattr(meter, "memory_in_use", lambda device: next(looks))
