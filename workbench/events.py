@@ -1,33 +1,48 @@
 """Events: what a job says while it runs. Frozen records of plain data that only go up.
 
 They are the record too: a run folder holds them line by line, and one read back equals the one emitted,
-so every view has one way to draw. Columns of numbers are little-endian float32 bytes (`pack`, `unpack`).
+so every view has one way to draw. Columns of numbers are little-endian bytes (`pack`, `unpack`): float32, or float64 where
+that was measured.
+
+A record may come from anybody: `from_line` checks every field against the type that its class names.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import json
+import math
 import re
-from collections.abc import Callable, Collection, Iterable
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 Floats = NDArray[np.float32]
+Numbers = NDArray[np.float32] | NDArray[np.float64]
 
 _MEASURED = re.compile(r"(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|layer_norms|update_ratios|skipped")
-_BY_LAYER = ("layer_norms", "update_ratios")
 """The columns that the engine measures itself."""
+BY_LAYER = ("layer_norms", "update_ratios")
+"""Those of them that have a number for each layer."""
+LARGEST = 1 << 53
+"""The largest number that a record may have where something is counted: beyond it floats count no more."""
+_DEEPEST = 32
+"""Levels of containers within a setting at most."""
+_UNMEASURED = 1 << 16
+"""Rows of a flush without any column at most."""
 
 
-def pack(values: Iterable[float] | NDArray[Any]) -> bytes:
-    """Numbers as little-endian float32 bytes, row by row."""
-    array = values if isinstance(values, np.ndarray) else np.fromiter(values, dtype="<f4")
-    return np.ascontiguousarray(array, dtype="<f4").tobytes()
+def pack(values: Iterable[float] | NDArray[Any], double: bool = False) -> bytes:
+    """Numbers as little-endian float32 bytes (`double`: float64), row by row."""
+    kind = "<f8" if double else "<f4"
+    array = values if isinstance(values, np.ndarray) else np.fromiter(values, dtype=kind)
+    return np.ascontiguousarray(array, dtype=kind).tobytes()
 
 
 def unpack(data: bytes) -> Floats:
@@ -58,7 +73,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """The updates since the last flush: rows `step`, `step + every`, …, one float32 per row and column.
+    """The updates since the last flush: rows `step`, `step + every`, …, one number per row and column, float32 unless named in `double`.
 
     Columns: "loss", "lr", "grad_norm" (total, before clipping), "grad_norm_clipped" (after), and
     "layer_norms" (rows x layers of `RunStarted.layers`, row-major, before clipping), "update_ratios" (the same shape: how
@@ -79,11 +94,15 @@ class StepsDone:
     """Of the seconds, those in which training waited for batches (validation left out)."""
     memory: int | None = None
     """Bytes in use on the device by the process that writes the record (of a CPU: by that process, without its loaders)."""
+    double: tuple[str, ...] = ()
+    """The columns that hold float64 numbers, since such were measured; never those by layer."""
 
-    def array(self, name: str) -> Floats:
-        """Column `name`, shape (rows,); "layer_norms" and "update_ratios" have shape (rows, layers)."""
+    def array(self, name: str) -> NDArray[Any]:
+        """Column `name`, shape (rows,), float32 or (if named in `double`) float64; those by layer have shape (rows, layers), float32."""
+        if name in self.double:
+            return np.frombuffer(self.columns[name], dtype="<f8").astype(np.float64)
         flat = unpack(self.columns[name])
-        return flat.reshape(self.rows, -1) if name in _BY_LAYER else flat
+        return flat.reshape(self.rows, -1) if name in BY_LAYER else flat
 
     @property
     def steps(self) -> NDArray[np.int64]:
@@ -165,7 +184,7 @@ class Changed:
     """A live change as it was applied: it holds from update `step` on."""
 
     step: int
-    values: dict[str, float | None]
+    values: dict[str, float | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,28 +319,181 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str | bytes, only: Collection[str] | None = None) -> Event:
-    """The event that `to_line` wrote. `only`: the columns of flushes that are wanted; the others are not decoded."""
-    record = json.loads(line)
-    if only is not None and "columns" in record:
-        record["columns"] = {name: data for name, data in record["columns"].items() if name in only}
-    return from_record(record)
+    """The event that `to_line` wrote. `only`: the columns of flushes that are wanted; the others are not decoded.
+
+    Raises ValueError or TypeError for anything else: a field of another type, a number that is too large to count with, a
+    column whose length is not that of its flush, data nested too deeply.
+    """
+    try:
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise TypeError("a line of a record is a JSON object")
+        return _checked(record, only)
+    except (RecursionError, OverflowError, KeyError) as error:
+        raise ValueError(f"not an event: {error!r}") from None
 
 
-def from_record(record: dict[str, Any]) -> Event:
-    """The event of such a line as JSON has it; `record` is used up."""
-    kind = _TYPES[record.pop("type")]
+def _checked(record: dict[str, Any], only: Collection[str] | None) -> Event:
+    name = record.pop("type")
+    kind = _TYPES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(f"no event is called {name!r:.80}")
     if kind is StepsDone:
-        record["columns"] = {k: base64.b64decode(v) for k, v in record["columns"].items()}
-    if kind is CurveEnded:
-        record["suggestions"] = tuple(Suggestion(*s) for s in record["suggestions"])
-        record["notes"], record["doubts"] = tuple(record["notes"]), tuple(record.get("doubts", ()))
-    if "prog_bar" in record:
-        record["prog_bar"] = tuple(record["prog_bar"])
-    if kind is RunStarted:
-        record["layers"] = tuple(record["layers"])
-        record["groups"] = tuple(tuple((name, ratio) for name, ratio in own) for own in record.get("groups", ()))
-    event: Event = kind(**record)
+        record["columns"], texts = {}, _object(record.get("columns"))
+    event: Event = _instance(kind, record)
+    if isinstance(event, StepsDone):
+        _check_flush(event, texts)
+        for column, text in texts.items():
+            if only is None or column in only:
+                event.columns[column] = binascii.a2b_base64(text, strict_mode=True)
     return event
+
+
+def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
+    """Whether the columns are as long as the flush says; they are not decoded for that."""
+    if event.step < 0 or event.every < 1 or event.rows < 0 or event.step + event.every * event.rows > 2 * LARGEST:
+        raise ValueError("updates are counted from 0 on")
+    if not math.isfinite(event.seconds) or not math.isfinite(event.waited):
+        raise ValueError("a time is a finite number")
+    single = False
+    for name, text in texts.items():
+        size, column = _decoded_size(text), (8 if name in event.double else 4) * event.rows
+        if name in BY_LAYER:
+            fits = name not in event.double and (size % column == 0 if column else size == 0)
+        else:  # one of a newer version may be a table
+            fits = size == column or bool(column and size % column == 0 and not _MEASURED.fullmatch(name))
+            single |= size == column
+        if not fits:
+            raise ValueError(f"column {name!r:.80} does not have {event.rows} rows")
+    if not single and event.rows > _UNMEASURED:
+        raise ValueError(f"{event.rows} updates of which nothing was measured")
+
+
+def _decoded_size(text: object) -> int:
+    """How many bytes a base64 text stands for."""
+    if not isinstance(text, str) or len(text) % 4:
+        raise ValueError("a column is base64 text")
+    return len(text) // 4 * 3 - text[-2:].count("=")
+
+
+# -- types of what is read --------------------------------------------------------------------------------------------
+
+_Read = Callable[[Any], Any]
+
+
+def _instance(kind: type, record: Mapping[str, Any]) -> Any:
+    """An object of a frozen class from its fields by name, each of the type that the class names; unknown ones are an error."""
+    readers = _READERS[kind]
+    values = {}
+    for name, value in record.items():
+        if name not in readers:
+            raise ValueError(f"{kind.__name__} has no {name!r:.80}")
+        try:
+            values[name] = readers[name](value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{kind.__name__}.{name}: {error}") from None
+    return kind(**values)
+
+
+def _reader(hint: Any) -> _Read:
+    """What makes a value of this type of JSON data, or raises TypeError or ValueError."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return _plain
+    if hint in (bool, str, bytes):
+        return lambda value: _of(hint, value)
+    if hint is int:
+        return _count
+    if hint is float:
+        return _number
+    if hint is type(None):
+        return _none
+    if origin is Literal:
+        return lambda value: _one_of(inner, value)
+    if origin in (Union, types.UnionType):
+        return _any_of([_reader(part) for part in inner])
+    if origin is dict:
+        read = _reader(inner[1])
+        return lambda value: {key: read(item) for key, item in _object(value).items()}
+    if origin is tuple and inner[1:] == (...,):
+        read = _reader(inner[0])
+        return lambda value: tuple(map(read, _list(value)))
+    if origin is tuple:
+        parts = [_reader(part) for part in inner]
+        return lambda value: tuple(part(item) for part, item in zip(parts, _list(value), strict=True))
+    names = [f.name for f in fields(hint)]  # of a class: its fields in order
+    return lambda value: _instance(hint, dict(zip(names, _list(value), strict=True)))
+
+
+def _of(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.80} is not a {kind.__name__}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or abs(value) > LARGEST:
+        raise TypeError(f"{value!r:.80} is not a whole number that can be counted with")
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.80} is not a number")
+    float(value)  # an int may be too large to be one
+    return value
+
+
+def _none(value: Any) -> None:
+    if value is not None:
+        raise TypeError(f"{value!r:.80} is not null")
+
+
+def _one_of(known: tuple[Any, ...], value: Any) -> Any:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{value!r:.80} is none of {', '.join(map(repr, known))}")
+    return value
+
+
+def _any_of(readers: list[_Read]) -> _Read:
+    def read(value: Any) -> Any:
+        for reader in readers[:-1]:
+            try:
+                return reader(value)
+            except (TypeError, ValueError):
+                continue
+        return readers[-1](value)
+
+    return read
+
+
+def _list(value: Any) -> list[Any]:
+    found: list[Any] = _of(list, value)
+    return found
+
+
+def _object(value: Any) -> dict[str, Any]:
+    found: dict[str, Any] = _of(dict, value)
+    return found
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """JSON data that is not too deep, with numbers that are not too large."""
+    if depth > _DEEPEST:
+        raise ValueError(f"more than {_DEEPEST} containers within one another")
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError("a number of more than 64 bits")
+    if isinstance(value, list):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item, depth + 1) for key, item in value.items()}
+    return value
+
+
+_READERS: dict[type, dict[str, _Read]] = {}
+for _kind in (Suggestion, *_TYPES.values()):
+    _hints = get_type_hints(_kind)
+    _READERS[_kind] = {f.name: _reader(_hints[f.name]) for f in fields(_kind)}
 
 
 @dataclass(frozen=True, slots=True)

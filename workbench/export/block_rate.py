@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from textwrap import dedent
 
+from workbench.export.errors import ExportError
 from workbench.export.recipe import Recipe
 
 
@@ -14,12 +16,16 @@ def changes(r: Recipe) -> str:
     rows: dict[int, list[str]] = {}
     for step, values in r.changes:
         rows.setdefault(step, []).extend(f'("{name}", {_number(value)})' for name, value in values.items())
-    text = "".join(f"    {step}: [{', '.join(pairs)}],\n" for step, pairs in rows.items())
+    text = "".join(f"    {int(step)}: [{', '.join(pairs)}],\n" for step, pairs in rows.items())
     return f"# What was changed while it ran, and before which update.\nCHANGES = {{\n{text}}}"
 
 
-def _number(value: float | None) -> str:
-    return 'float("inf")' if value is None else repr(value)
+def _number(value: object) -> str:
+    if value is None or value == math.inf:
+        return 'float("inf")'
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ExportError(f"a live change to {value!r:.60} is in the record, which is no number that a script can set.")
+    return repr(value)
 
 
 def set_lr(r: Recipe) -> str:

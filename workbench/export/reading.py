@@ -51,8 +51,8 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     _check_settings(run.settings)
     sliced = slice_call(site)
     started = next((e for e in run.events if isinstance(e, RunStarted)), None)
-    planned = started.updates if started else None
-    ranks = started.ranks if started else 1
+    planned = None if started is None or started.updates is None else int(started.updates)
+    ranks = int(started.ranks) if started else 1
     settings = limits.effective(run.settings)
     _check_task(task)
     sources = sources_of(task, sliced)
@@ -60,14 +60,14 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     with _looked_at(task, run.settings) as session:
         recipe = Recipe(
             run=run.id,
-            model=str(header.get("task", {}).get("model", type(task.model).__name__)),
+            model=str(_recorded_task(header).get("model", type(task.model).__name__)),
             version=__version__,
             script=path.name,
             sliced=sliced,
             kinds=site.kinds,
             settings=settings,
             ranks=ranks,
-            threads=max(1, int(header.get("threads", torch.get_num_threads())) // (ranks // settings.num_nodes)),
+            threads=max(1, int(header.get("threads") or torch.get_num_threads()) // (ranks // settings.num_nodes)),
             weights=weights,
             ended=_ended(run, settings),
             by_hand=run.status == "stopped",
@@ -96,7 +96,7 @@ def _ended(run: Run, settings: Settings) -> int | None:
     resumed = max((n for n, e in enumerate(run.events) if isinstance(e, Resumed)), default=0)
     own = run.events[resumed:]
     by_metric = any(isinstance(e, Message) and e.text.startswith("the run ended early") for e in own)
-    return run.step + by_metric
+    return int(run.step) + by_metric
 
 
 def _in_a_check(run: Run) -> bool:
@@ -112,16 +112,22 @@ def _in_a_check(run: Run) -> bool:
 def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
     if run.kind != "fit" or run.status not in ("finished", "stopped"):
         raise ExportError(f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be repeated.")
-    there = header.get("task", {}).get("parameters")
+    there = _recorded_task(header).get("parameters")
     here = sum(p.numel() for p in task.model.parameters())
     if there not in (None, here):
         raise ExportError(
             f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}: "
             "export it from the bench that made it."
         )
-    name, own = header.get("task", {}).get("model"), ModelSummary.of(task).name
+    name, own = _recorded_task(header).get("model"), ModelSummary.of(task).name
     if name not in (None, own):
         raise ExportError(f"run {run.id} trained {name}, and this bench has {own}: export it from the bench that made it.")
+
+
+def _recorded_task(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a header says of the model; nothing where it is of somebody else's making."""
+    task = header.get("task")
+    return task if isinstance(task, Mapping) else {}
 
 
 def start_of(run: Run) -> Path | None:
@@ -178,13 +184,13 @@ def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
         if unknown := sorted(set(values) - REPLAYED):
             raise ExportError(f"{', '.join(unknown)} was changed while run {run.id} went on, which no script replays yet.")
     kept = [(step, {name: value for name, value in values.items() if name in SET}) for step, values in found]
-    return tuple((step, values) for step, values in kept if values)
+    return tuple((int(step), values) for step, values in kept if values)
 
 
 def _sizes(run: Run) -> tuple[tuple[int, int], ...]:
     """From which update on another number of batches made one; of several changes at one update the last holds."""
     name = "accumulate_grad_batches"
-    return tuple({e.step: int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items())
+    return tuple({int(e.step): int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items())
 
 
 def _followed(run: Run) -> list[Changed]:

@@ -35,13 +35,13 @@ def joints_of(run: Run) -> Joints:
             continue
         edited = _edited(run, event)
         every |= edited
-        places["all"].append(event.step)
+        places["all"].append(int(event.step))
         if not _other_epoch(run, place):
             continue
         if event.checkpoint.endswith("-end") and edited & {"max_steps", "max_time"}:
-            places["cut"].append(event.step)
+            places["cut"].append(int(event.step))
         if any(_is_check(e) and e.step == event.step for e in run.events[:place]):
-            places["last"].append(event.step)
+            places["last"].append(int(event.step))
     found = {name: tuple(dict.fromkeys(steps)) for name, steps in places.items()}
     return Joints(**found, edited=frozenset(every))
 
@@ -67,7 +67,7 @@ def _other_epoch(run: Run, place: int) -> bool:
 
 def endings_of(run: Run) -> tuple[int, ...]:
     """The updates that were the last of their epochs and that a live change came behind, before what follows an epoch."""
-    return tuple(dict.fromkeys(e.step for n, e in enumerate(run.events) if _sets(e) and _ends_epoch(run, n)))
+    return tuple(dict.fromkeys(int(e.step) for n, e in enumerate(run.events) if _sets(e) and _ends_epoch(run, n)))
 
 
 def _sets(event: Event) -> TypeGuard[Changed]:

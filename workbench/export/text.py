@@ -162,8 +162,9 @@ def _preloaded(r: Recipe) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that cannot end a docstring or begin an escape."""
-    return text.replace("\\", "/").replace('"""', "'''").replace("\n", " ")
+    """Text that cannot end a docstring, begin an escape or a line, or be no text at all."""
+    printed = "".join(character if character.isprintable() else " " for character in text)
+    return printed.replace("\\", "/").replace('"""', "'''")
 
 
 # ---- names and imports ------------------------------------------------------------------------------------------

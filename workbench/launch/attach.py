@@ -38,11 +38,12 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     `events` holds all that is in the record when it returns. That is nothing while the processes of a launched run start,
     which takes some seconds.
 
-    Raises FileNotFoundError where `root` has no such run.
+    Raises FileNotFoundError where `root` has no such run, ValueError where its folder is not a record.
     """
     folder = _folder(run_id, Path(root))
     header = read_header(folder)
-    kind, work = str(header.get("kind", "")), _Following(folder, header)
+    summary(folder)  # a record that cannot be opened is said now, and not by the thread that follows it
+    kind, work = header.get("kind") or "", _Following(folder, header)
     job = Attached(run_id, kind, Path(root), work, _finish(kind, folder))
     job.inbox = _Box(_refusal(folder, header))
     desk = JobDesk(job, lambda job, event: ())
@@ -85,7 +86,7 @@ class _Following:
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.follower = Follower(folder, lambda command: control.send(folder, command), threading.Event())
         self._folder, self.updates = folder, 0
-        known = {name: value for name, value in header.get("settings", {}).items() if name in Settings.model_fields}
+        known = {name: value for name, value in (header.get("settings") or {}).items() if name in Settings.model_fields}
         self.settings = Settings.make(**known)
         """Those that it was asked for with; what a newer version has beside is left out."""
 

@@ -28,7 +28,7 @@ from workbench.runs import control
 from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.follow import Tail
-from workbench.runs.read import read_events, read_header
+from workbench.runs.read import open_regular, read_events, read_header
 from workbench.share.parcel import pack
 from workbench.task.protocol import Task
 
@@ -193,10 +193,10 @@ def _last_lines(run: Path) -> str:
     """What its processes wrote last."""
     path = run / accelerate.OUTPUT
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, path.stat().st_size - (1 << 14)))
             lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
+    except (OSError, ValueError):
         return ""
     return "".join(["\n", f"{path} ends with:\n", *(f"  {line}\n" for line in lines[-_LINES:])]) if lines else ""
 

@@ -78,7 +78,7 @@ def _series(series: Series, fig: Figure, row: int, legend: str) -> None:
     import plotly.graph_objects as go
 
     color = palette.TONES[series.tone % len(palette.TONES)]
-    common: dict[str, Any] = {"name": series.name, "legend": legend, "showlegend": None if series.name else False}
+    common: dict[str, Any] = {"name": series.name and html.escape(series.name), "legend": legend, "showlegend": None if series.name else False}
     if series.style == "bar":
         fig.add_trace(go.Bar(x=series.x, y=series.y, marker_color=color, width=0.7, **common), row=row, col=1)
         return
@@ -162,7 +162,7 @@ def _band(band: Band, fig: Figure, row: int, legend: str) -> None:
         opacity=0.13,
         line_width=0,
         layer="below",
-        name=band.label,
+        name=html.escape(band.label),
         showlegend=True,
         legend=legend,
         row=row,
@@ -173,6 +173,7 @@ def _band(band: Band, fig: Figure, row: int, legend: str) -> None:
 def _heat(heat: Heat, fig: Figure, row: int) -> None:
     import plotly.graph_objects as go
 
+    rows = list(map(html.escape, heat.rows))  # the text of what hovers over a cell
     shown = np.where(np.isfinite(heat.z) & (heat.z > 0), heat.z, np.nan)
     log = np.log10(shown)
     bottom, top = fig.get_subplot(row, 1).yaxis.domain
@@ -181,7 +182,7 @@ def _heat(heat: Heat, fig: Figure, row: int) -> None:
     decades = np.arange(np.floor(ends.min()), np.ceil(ends.max()) + 1) if ends.size else np.zeros(1)
     trace = go.Heatmap(
         x=heat.x,
-        y=list(heat.rows),
+        y=rows,
         z=log,
         customdata=heat.z,
         colorscale=palette.HEAT if heat.span is None else palette.AROUND,
@@ -190,7 +191,7 @@ def _heat(heat: Heat, fig: Figure, row: int) -> None:
         hoverongaps=False,
         hovertemplate="%{y}<br>update %{x}: %{customdata:.3g}<extra></extra>",
         colorbar={
-            "title": {"text": heat.label, "side": "right"},
+            "title": {"text": html.escape(heat.label), "side": "right"},
             "len": top - bottom,
             "y": (top + bottom) / 2,
             "x": 1.01,
@@ -207,7 +208,7 @@ def _heat(heat: Heat, fig: Figure, row: int) -> None:
         title={"text": html.escape(shorten(pattern)), "standoff": 4},
         type="category",
         autorange="reversed",
-        tickvals=list(heat.rows[::every]),
+        tickvals=rows[::every],
         ticktext=[html.escape(label) for label in labels[::every]],
         row=row,
         col=1,
@@ -216,13 +217,13 @@ def _heat(heat: Heat, fig: Figure, row: int) -> None:
 
 def _axis(axis: Axis) -> dict[str, Any]:
     out: dict[str, Any] = {
-        "title": {"text": axis.text, "standoff": 8},
+        "title": {"text": html.escape(axis.text), "standoff": 8},
         "gridcolor": palette.GRID,
         "zeroline": False,
     }
     if axis.ticks:
         places = list(range(len(axis.ticks)))
-        return out | {"tickvals": places, "ticktext": list(axis.ticks), "range": [-0.6, len(places) - 0.4]}
+        return out | {"tickvals": places, "ticktext": list(map(html.escape, axis.ticks)), "range": [-0.6, len(places) - 0.4]}
     if axis.log:
         out.update(type="log", exponentformat="e", minor={"showgrid": False})
         out["dtick"] = 1 if axis.range is None or axis.range[1] / axis.range[0] > 300 else "D2"  # 1, 2, 5

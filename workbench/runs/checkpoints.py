@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from workbench.events import LARGEST
+from workbench.runs.read import read_json
 from workbench.values import SettingsError
 
 Mode = Literal["min", "max"]
@@ -21,6 +23,8 @@ Mode = Literal["min", "max"]
 FORMAT = 1
 NAME = re.compile(r"\d{8,}(-end)?")
 """The name of a checkpoint's directory."""
+_LARGEST_INFO = 1 << 20
+"""Bytes of an `info.json` at most; one of ours has some hundred."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkp
 
 def keep(one: Checkpoint) -> None:
     """From now on it stays as long as its run does. OSError: that could not be written down."""
-    info = json.loads((one.path / "info.json").read_text(encoding="utf-8"))
+    info = read_json(one.path / "info.json", _LARGEST_INFO)
     # Aside and renamed: another run may have the same file, by a link.
     aside = one.path / ".info.json"
     aside.write_text(json.dumps({**info, "kept": True}), encoding="utf-8")
@@ -140,26 +144,39 @@ def _age(one: Checkpoint) -> tuple[int, bool]:
 
 def _read(path: Path) -> Checkpoint | None:
     try:
-        info: dict[str, Any] = json.loads((path / "info.json").read_text(encoding="utf-8"))
+        info = read_json(path / "info.json", _LARGEST_INFO)
         value = None if info["value"] is None else float(info["value"])
-        name, step, end = path.name.removeprefix(".").removesuffix(".old"), int(info["step"]), bool(info["end"])
+        name, step, end = path.name.removeprefix(".").removesuffix(".old"), _count(info["step"]), info["end"] is True
         if name != name_of(step, end):  # it is not of this directory
             return None
+        known = info["format"] == FORMAT
         return Checkpoint(
             name=name,
             step=step,
-            epoch=int(info["epoch"]),
+            epoch=_count(info["epoch"]),
             end=end,
-            monitor=info["monitor"],
+            monitor=_text(info["monitor"]),
             value=value if value is not None and math.isfinite(value) else None,
-            resumable=bool(info["resumable"]) and info["format"] == FORMAT,
-            why=info["why"] if info["format"] == FORMAT else f"it was written in format {info['format']}",
+            resumable=info["resumable"] is True and known,
+            why=_text(info["why"]) if known else f"it was written in format {info['format']!r:.40}",
             path=path,
             mode="max" if info["mode"] == "max" else "min",
             kept=info.get("kept") is True,
         )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        raise TypeError(f"{value!r:.40} counts nothing")
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
 
 
 _LOWER = frozenset(

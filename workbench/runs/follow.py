@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from workbench.events import Event
-from workbench.runs.read import RECORD, parse
+from workbench.runs.read import RECORD, open_regular, parse
 
 _BLOCK = 1 << 22
 
@@ -26,7 +26,7 @@ class Tail:
     def new(self) -> list[Event]:
         """What has come since; of much, its beginning. None where there is nothing new."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._place)
                 data = file.read(_BLOCK)
                 while len(data) >= _BLOCK and b"\n" not in data and (more := file.read(_BLOCK)):

@@ -2,23 +2,31 @@
 
 A record is read to its last whole line: what a killed writer left of a line is ignored. Lines in the middle
 that cannot be read (a failed write, an event of a newer version) are skipped and counted.
+
+A folder may come from anybody. Only regular files are opened, types are checked as they are read (`from_line`,
+`read_header`), and a folder that is not a record is left out of the list and named once.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from workbench.events import (
+    LARGEST,
+    Changed,
     Event,
     Logged,
     Resumed,
     RunEnded,
+    RunStarted,
     Saved,
     Status,
     StatusChanged,
@@ -31,12 +39,27 @@ from workbench.runs.alive import is_alive
 from workbench.runs.series import history as history
 from workbench.runs.series import logged as logged
 from workbench.runs.series import validation as validation
+from workbench.settings import Settings, SettingsError
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"
 OVER: tuple[Status, ...] = ("finished", "stopped", "failed")
-UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+UNREADABLE = (ValueError, TypeError)
 """What is raised for a line that is no event."""
+LONGEST = 1 << 26
+"""Bytes of a line at most; a flush of 256 updates of 10,000 layers has 30 MB."""
 _TAIL = 1 << 16
+_HEADER_SIZE = 1 << 22
+"""Bytes of a `run.json` at most; one of ours has some kilobytes."""
+_HEADER: dict[str, tuple[type, ...]] = {
+    "id": (str,), "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid": (int,),
+    "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
+    "launched": (bool,),
+}  # fmt: skip
+"""What the keys of a `run.json` hold, beside null."""
+_TASK: dict[str, tuple[type, ...]] = {"model": (str,), "parameters": (int,), "trainable": (int,), "device": (str,)}
+_log = logging.getLogger("workbench.runs")
+_named: set[tuple[str, str]] = set()
+"""The folders that were named as no records, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,34 +110,88 @@ def read_events(folder: Path) -> list[Event]:
 def read_record(folder: Path) -> Record:
     """The events of a run folder, and how many lines could not be read."""
     try:
-        return parse((Path(folder) / RECORD).read_bytes())
+        with open_regular(Path(folder) / RECORD) as file:
+            return parse(file.read())
     except FileNotFoundError:
         return Record([])
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """A file opened for reading, if it is a regular one: a pipe or a device may never answer. Else ValueError."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise ValueError(f"{path} is not a regular file")
+    return os.fdopen(number, "rb")
+
+
+def read_json(path: Path, largest: int) -> dict[str, Any]:
+    """The JSON object in a regular file of so many bytes at most; OSError, or ValueError where it is none."""
+    with open_regular(path) as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"{path} has more than {largest} bytes")
+    try:
+        found = json.loads(data.decode())
+    except (RecursionError, OverflowError, ValueError) as error:
+        raise ValueError(f"{path} is not readable JSON ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return found
+
+
 def read_header(folder: Path) -> dict[str, Any]:
-    """What `run.json` holds; OSError or ValueError where there is none."""
-    header = json.loads((Path(folder) / HEADER).read_text(encoding="utf-8"))
-    if not isinstance(header, dict):
-        raise ValueError(f"{folder} has no readable {HEADER}")
+    """What `run.json` holds, each known key of its type or null; OSError or ValueError where there is none."""
+    path = Path(folder) / HEADER
+    header = read_json(path, _HEADER_SIZE)
+    _check_types(path, header, _HEADER)
+    if isinstance(header.get("task"), dict):
+        _check_types(path, header["task"], _TASK)
     return header
+
+
+def _check_types(path: Path, found: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
+    for name, kinds in known.items():
+        value = found.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ValueError(f"{path}: {name}={value!r:.60} is not a {kinds[0].__name__}")
+        countable = not isinstance(value, int | float) or (abs(value) <= LARGEST or (name == "seed" and abs(value) < 1 << 64))
+        if not countable:  # NaN, infinite, or beyond what can be counted with
+            raise ValueError(f"{path}: {name} is a number out of range")
 
 
 def list_runs(root: Path) -> list[RunSummary]:
     """All runs in `root`, oldest first. Folders without a readable header, and links, are not runs."""
     runs = []
+    for folder in run_folders(root):
+        try:
+            runs.append(summary(folder))
+        except FileNotFoundError:  # being made, or being deleted
+            continue
+        except (OSError, ValueError) as error:
+            name_unreadable(folder, error)
+    return sorted(runs, key=lambda run: (run.created, run.id))
+
+
+def run_folders(root: Path) -> Iterator[Path]:
+    """The folders in `root` that may be runs, in no order; OSError where it cannot be looked into."""
     try:
         entries = list(os.scandir(Path(root) / RUNS))
     except FileNotFoundError:
-        return []
+        return
     for entry in entries:
-        if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
-            continue
-        try:
-            runs.append(summary(Path(entry.path)))
-        except (OSError, ValueError):  # being made, being deleted, or not ours
-            continue
-    return sorted(runs, key=lambda run: (run.created, run.id))
+        if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+            yield Path(entry.path)
+
+
+def name_unreadable(folder: Path, error: Exception) -> None:
+    """Log that a folder is not a record and why; of each folder once in this process."""
+    key = str(folder), str(error)
+    if key not in _named:
+        _named.add(key)
+        _log.warning("%s", f"{str(folder)!r} is skipped, since it is not a readable record: {str(error)!r}")
 
 
 def summary(folder: Path) -> RunSummary:
@@ -125,8 +202,8 @@ def summary(folder: Path) -> RunSummary:
     end = _end(tail)
     return RunSummary(
         id=folder.name,
-        kind=str(header.get("kind", "")),
-        created=_created(header, folder),
+        kind=header.get("kind") or "",
+        created=created(header, folder),
         status=now.status,
         step=now.step,
         seconds=now.seconds,
@@ -170,7 +247,7 @@ def _updates(event: Event) -> int:
 
 
 def parse(data: bytes, only: Collection[str] | None = None) -> Record:
-    """The events in the lines of a record; what stands behind the last whole line is left out. `only`: as in `from_line`."""
+    """The events in the lines of a record; what stands behind the last whole line is left out. `only`: as in `event_of`."""
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
     skipped = 0
@@ -178,16 +255,54 @@ def parse(data: bytes, only: Collection[str] | None = None) -> Record:
         if not line.strip():
             continue
         try:
-            events.append(from_line(line, only))
+            events.append(event_of(line, only))
         except UNREADABLE:
             skipped += 1
     return Record(events, skipped)
 
 
-def _tail(path: Path) -> list[Event]:
-    """The last events of a record, at least one where there is a readable one."""
+def event_of(line: bytes, only: Collection[str] | None = None) -> Event:
+    """The event in one line of a record, its settings such as `Settings` takes; one of `UNREADABLE` where it has none.
+
+    only: the columns of flushes that are wanted; the others are not decoded.
+    """
+    if len(line) > LONGEST:
+        raise ValueError(f"a line of more than {LONGEST} bytes")
+    event = from_line(line, only)
+    if isinstance(event, RunStarted):
+        return replace(event, settings=_taken(event.settings))
+    if isinstance(event, Changed | Resumed):
+        return replace(event, values=_taken(event.values))
+    return event
+
+
+def _taken(values: dict[str, Any]) -> dict[str, Any]:
+    """Those values that `Settings` takes as they are, and those of settings that it does not know (of a newer version)."""
+    known = {name: value for name, value in values.items() if name in Settings.model_fields and value is not None}
     try:
-        with path.open("rb") as file:
+        made = Settings.make(**known)
+        wrong = {name for name, value in known.items() if _other_type(value, getattr(made, name))}
+    except SettingsError:
+        wrong = {name for name, value in known.items() if not _is_taken(name, value)}
+    return {name: value for name, value in values.items() if name not in wrong} if wrong else values
+
+
+def _is_taken(name: str, value: Any) -> bool:
+    try:
+        return not _other_type(value, getattr(Settings.make(**{name: value}), name))
+    except SettingsError:
+        return False
+
+
+def _other_type(given: Any, settled: Any) -> bool:
+    """Whether a text or a truth value stands where a number belongs, which `Settings` would read as one."""
+    return isinstance(given, str | bool) and isinstance(settled, int | float) and type(settled) is not type(given)
+
+
+def _tail(path: Path) -> list[Event]:
+    """The last events of a record, at least one where there is a readable one among its last `LONGEST` bytes."""
+    try:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             block = _TAIL
             while True:
@@ -197,20 +312,21 @@ def _tail(path: Path) -> list[Event]:
                 # Unless the block begins the file, its first line is cut.
                 whole = data if start == 0 else data.partition(b"\n")[2]
                 events = parse(whole).events
-                if events or start == 0:
+                if events or start == 0 or block > LONGEST:
                     return events
                 block *= 8
     except FileNotFoundError:
         return []
 
 
-def _created(header: Mapping[str, Any], folder: Path) -> float:
-    created = header.get("created")
-    if isinstance(created, int | float):
-        return float(created)
-    if isinstance(created, str):
+def created(header: Mapping[str, Any], folder: Path) -> float:
+    """When the run of this header was made, in seconds since 1970; where it does not say, when the header was written."""
+    when = header.get("created")
+    if isinstance(when, int | float):
+        return float(when)  # `read_header` has looked at its size
+    if isinstance(when, str):
         try:
-            return datetime.fromisoformat(created).timestamp()
-        except ValueError:
+            return datetime.fromisoformat(when).timestamp()
+        except (ValueError, OverflowError, OSError):
             pass
     return (folder / HEADER).stat().st_mtime

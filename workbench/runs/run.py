@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -338,7 +339,9 @@ _COUNTS = ("updates", "epochs", "live changes")
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: "0.31 s", "41 s", "1 min 27 s", "2 h 05 min"."""
+    """Seconds for people: "0.31 s", "41 s", "1 min 27 s", "2 h 05 min"; a dash where they are not finite."""
+    if not math.isfinite(seconds):
+        return "–"
     if seconds < 10:
         return f"{seconds:.2g} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
-from workbench.events import BenchEvent, Event, StepsDone, from_line
-from workbench.runs.read import RECORD, UNREADABLE
+from workbench.events import BenchEvent, Event, StepsDone
+from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of, open_regular
 
 E = TypeVar("E", bound=BenchEvent)
 
@@ -48,17 +48,26 @@ def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | Ste
 
 def _events(folder: Path, only: Collection[str] | None) -> Iterator[Event]:
     try:
-        file = (folder / RECORD).open("rb")
+        file = open_regular(folder / RECORD)
     except FileNotFoundError:
         return
     with file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
+        for line in whole_lines(file):
             try:
-                yield from_line(line, only)
+                yield event_of(line, only)
             except UNREADABLE:
                 continue
+
+
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a record from where the file stands, to the last whole one; one that is too long comes as "~"."""
+    while line := file.readline(LONGEST + 2):
+        long = False
+        while not line.endswith(b"\n"):
+            line, long = file.readline(LONGEST), True
+            if not line:
+                return
+        yield b"~\n" if long else line
 
 
 def _size(event: StepsDone) -> int:

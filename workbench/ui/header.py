@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import threading
 from collections.abc import Callable
@@ -173,8 +174,8 @@ def _step(number: str, title: str, parts: list[widgets.Widget], note: str = "") 
 
 
 def _name(number: str, title: str, note: str) -> str:
-    aside = f" · {note}" if note else ""
-    return f'<div class="wb-step-name">{number} <b>{title}</b>{aside}</div>'
+    aside = f" · {html.escape(note)}" if note else ""
+    return f'<div class="wb-step-name">{html.escape(number)} <b>{html.escape(title)}</b>{aside}</div>'
 
 
 def _each(settings: Settings) -> str:

@@ -163,19 +163,19 @@ def fits(root: Path) -> list[Path]:
     """The folders of all fits, newest first; their records are not read."""
     found = []
     try:
-        entries = list(os.scandir(root / read.RUNS))
+        folders = list(read.run_folders(root))
     except OSError:
         return []
-    for entry in entries:
-        if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
-            continue
+    for folder in folders:
         try:
-            header = read.read_header(Path(entry.path))
-        except (OSError, ValueError):
+            header = read.read_header(folder)
+        except FileNotFoundError:  # being made, or being deleted
+            continue
+        except (OSError, ValueError) as error:
+            read.name_unreadable(folder, error)
             continue
         if header.get("kind") == "fit":
-            created = header.get("created")
-            found.append((created if isinstance(created, int | float) else 0.0, entry.name, Path(entry.path)))
+            found.append((read.created(header, folder), folder.name, folder))
     return [path for _, _, path in sorted(found, reverse=True)]
 
 

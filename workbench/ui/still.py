@@ -7,6 +7,7 @@ panel the style sheet hides them.
 from __future__ import annotations
 
 import base64
+import html
 import io
 import threading
 from collections.abc import Callable, Sequence
@@ -65,7 +66,8 @@ class Still:
         parts = []
         for run in self._ordered():
             data = base64.b64encode(self._png(run)).decode("ascii")
-            picture = f'<img alt="{run.kind}, {run.status}" src="data:image/png;base64,{data}">'
+            alt = html.escape(f"{run.kind}, {run.status}")
+            picture = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
             parts.append(f'<div style="{_BESIDE}"><div>{run._repr_html_()}</div><div>{picture}</div></div>')
         if not parts:
             return {"text/plain": "", "text/html": '<div class="wb-still"></div>'}
