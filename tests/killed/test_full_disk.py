@@ -1,6 +1,7 @@
 """A disk that is full, or turns read-only, or is shared: training goes on, says so, and nothing saved before is lost."""
 
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import labelled
+from workbench.events import Message, RunEnded, StepsDone, pack
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
+from workbench.runs.store import RunFolder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,6 +74,61 @@ def test_a_full_disk_keeps_training_and_every_earlier_checkpoint(disk, tmp_path)
     known = len(on.history["loss"])
     assert known >= whole.step - kept[-1].step
     np.testing.assert_array_equal(on.history["loss"][-known:], whole.history["loss"][-known:])
+
+
+def fill(disk):
+    """Leave no byte; what makes room again."""
+    rest = disk / "filled"
+    with rest.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+    return rest
+
+
+@pytest.mark.parametrize("frees", [True, False])
+def test_a_failed_append_does_not_end_the_record(disk, frees):
+    filled = []
+
+    def listen(event):
+        if type(event).__name__ == "StepsDone" and event.step >= 20 and not filled:
+            filled.append(fill(disk))
+        if type(event).__name__ == "Validated" and event.epoch == 8 and filled and frees:
+            filled[0].unlink(missing_ok=True)
+
+    with bench(disk, listeners=[listen], save_top_k=0, track_grad_norm=None) as b:
+        job = b.fit(max_epochs=12)
+        run = job.result()
+    assert run.status == "finished"
+    there = Run.open(disk / "runs" / job.id)
+    assert there.status == "finished"
+    assert there.metrics["val_loss"] == run.metrics["val_loss"]
+    np.testing.assert_array_equal(run.history["loss"][: len(there.history["loss"])], there.history["loss"])
+    assert sum("cannot be written now" in text for text in told(run)) == 1
+    lacks = [text for text in told(there) if "lacks" in text]
+    if frees or len(there.history["loss"]) == run.step:
+        np.testing.assert_array_equal(run.history["loss"], there.history["loss"])
+        assert lacks == []
+    else:
+        assert f"to {run.step - 1}" in lacks[0]
+
+
+def test_the_end_of_a_long_run_finds_room_on_a_disk_that_stays_full(disk):
+    big = StepsDone(0, 1, 20_000, 0, 1.0, {"loss": pack(np.ones(20_000))})
+    with RunFolder.create(disk, "a", {"kind": "fit"}) as folder:
+        folder.append(big)
+        fill(disk)
+        for at in range(20_000, 100_000, 20_000):
+            with pytest.raises(OSError):
+                folder.append(replace(big, step=at))
+        lacks = folder.catch_up(0.0)
+        folder.append(Message(lacks))
+        folder.append(RunEnded("finished", 100_000, 2.0))
+    assert lacks == "the measurements of updates 20000 to 99999"
+    assert Run.open(folder.path).status == "finished"
+    assert list_runs(disk)[0].status == "finished"
 
 
 def test_a_read_only_root_keeps_training_and_says_that_nothing_is_kept(disk, tmp_path):

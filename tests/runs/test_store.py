@@ -65,7 +65,7 @@ def test_a_closed_folder_takes_no_more(tmp_path: Path) -> None:
 
 def test_subfolders_are_made_when_asked_for(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "a", {}) as folder:
-        assert sorted(os.listdir(folder.path)) == ["metrics.jsonl", "run.json"]
+        assert sorted(os.listdir(folder.path)) == [".reserve", "metrics.jsonl", "run.json"]
         assert folder.checkpoints.is_dir()
         assert folder.control.is_dir()
 
@@ -174,7 +174,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
 failed = 0
 for i in range(3):
     try:
-        folder.append(Message(f"lost {i}"))
+        folder.append(Message(f"kept {i}"))
     except OSError:
         failed += 1
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -184,13 +184,13 @@ print(failed)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file size limit to set")
-def test_a_full_disk_is_told_and_loses_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
     out = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert out.stdout.strip() == "3"
     record = read_record(tmp_path / "runs" / "a")
-    assert [e.text for e in record.events if isinstance(e, Message)] == ["first", "last"]
+    assert [e.text for e in record.events if isinstance(e, Message)] == ["first", "kept 0", "kept 1", "kept 2", "last"]
     assert record.skipped >= 1
 
 
@@ -217,13 +217,15 @@ def test_a_torn_line_never_glues_or_reads_whole(tmp_path: Path, cut: int) -> Non
         def close(self) -> None:
             real.close()
 
+        closed = False
+
     folder._record = Full()  # type: ignore[assignment]
     with pytest.raises(OSError, match="No space"):
-        folder.append(Message("lost"))
+        folder.append(Message("kept"))
     folder.append(Message("last"))
     folder.close()
     record = read_record(folder.path)
-    assert [e.text for e in record.events if isinstance(e, Message)] == ["first", "last"]
+    assert [e.text for e in record.events if isinstance(e, Message)] == ["first", "kept", "last"]
     assert record.skipped == 1
 
 

@@ -22,6 +22,7 @@ import torch
 from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
 from workbench.launch.protocol import WORKERS, AnyJob, Away
+from workbench.runs.store import RunFolder
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
 """Hands an event of a job to those who listen; what went wrong there for the first time, in words."""
@@ -43,6 +44,8 @@ def _end_all() -> None:
 _turn = threading.Lock()
 _LOOK = 0.1
 """Seconds between two looks of a job that waits for its turn: whether it was stopped."""
+_CATCH_UP = 3.0
+"""Seconds that the end of a job waits for a disk that takes no more, at most."""
 PATIENCE = 5.0
 """Seconds that `alone` waits for a job: one that has just ended puts its things away."""
 _looking = threading.RLock()
@@ -163,6 +166,8 @@ class JobDesk:
         """What the process that did the job has said of its end."""
         self._post: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
         self._writing = job.folder is not None
+        self._told_full = False
+        """Whether it was said that the record cannot be written."""
         self._metrics: dict[str, float] = {}
         self._told = self._before = 0.0
         """The seconds of the run that were told last, and those that lay behind it when this job began."""
@@ -252,16 +257,32 @@ class JobDesk:
             self._job.folder.close()
 
     def _handle(self, event: Event) -> None:
+        if isinstance(event, RunEnded):
+            self._catch_up()
         self._job.hear(event)
         if self._writing and self._job.folder is not None:
             try:
                 self._job.folder.append(event)
             except OSError as error:
-                self._writing = False
-                text = f"the record in {self._job.folder.path} cannot be written ({error}); the run goes on without it."
-                self._handle(Message(text, "warning"))
+                self._tell_full(self._job.folder, error)
         for trouble in self._tell(self._job, event):
             self._handle(Message(trouble, "error"))
+
+
+    def _tell_full(self, folder: RunFolder, error: OSError) -> None:
+        if not self._told_full:
+            self._told_full = True
+            text = f"the record in {folder.path} cannot be written now ({error}): the run continues, and what is to be recorded waits."
+            self._handle(Message(text, "warning"))
+
+    def _catch_up(self) -> None:
+        """Before the end: what waits is written, or the record says what it lacks."""
+        folder = self._job.folder
+        lacks = "" if folder is None or not self._writing else folder.catch_up(_CATCH_UP)
+        if lacks:
+            assert folder is not None
+            text = f"the record in {folder.path} lacks {lacks}: it could not be written. The training is not affected."
+            self._handle(Message(text, "warning", self._job.updates))
 
 
 @contextlib.contextmanager

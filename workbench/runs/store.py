@@ -14,13 +14,15 @@ import re
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from workbench.events import Event, to_line
+from workbench.events import BY_LAYER, Event, StepsDone, to_line
 from workbench.runs.alive import identity
 from workbench.runs.read import HEADER, RECORD, RUNS, list_runs, read_header
 
@@ -29,10 +31,20 @@ _NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an
 _TORN = b"~\n"
 """Ends a line that was cut by a failed write, and keeps it from ever reading as a whole one."""
 _GONE = ".gone-"
+_RESERVE, _RESERVED = ".reserve", 1 << 16
+"""A file of so many bytes in the folder of a run that goes on: its room is what the end of the record needs on a full disk."""
+_ROOM = 1 << 25
+"""Bytes of columns that wait for a disk which takes no more, at most."""
+_AGAIN = 0.1
+"""Seconds between two tries to write what waits."""
 
 
 class RunFolder:
-    """The folder of one job that is being written. `append` may be called from any thread."""
+    """The folder of one job that is being written. `append` may be called from any thread.
+
+    An event that cannot be written waits, in bounded memory, and is written before the next one. Where the disk stays
+    full, `catch_up` gives up what does not fit and says what the record lacks; its end is written all the same.
+    """
 
     def __init__(self, path: Path, header: dict[str, Any], record: FileIO) -> None:
         self.path = path
@@ -40,6 +52,10 @@ class RunFolder:
         self._record = record
         self._torn = False
         self._lock = threading.Lock()
+        self._waiting: deque[Event] = deque()
+        """What could not be written yet, the oldest first."""
+        self._lacks: dict[str, tuple[int, int]] = {}
+        """What was given up: of what, from which update to which."""
 
     @classmethod
     def create(cls, root: Path, id: str, header: Mapping[str, Any]) -> Self:
@@ -61,6 +77,8 @@ class RunFolder:
             record.close()
             _forget(path)
             raise
+        with contextlib.suppress(OSError):  # a disk that is full already
+            (path / _RESERVE).write_bytes(os.urandom(_RESERVED))  # what could be compressed would reserve nothing
         return cls(path, full, record)
 
     @classmethod
@@ -107,17 +125,47 @@ class RunFolder:
     def append(self, event: Event) -> None:
         """Write one event as one line, handed to the system before this returns.
 
-        OSError where it cannot be written (disk full, read-only, quota). Earlier lines stay, the event is not in
-        the record, and a later call may succeed.
+        OSError where it cannot be written (disk full, read-only, quota). Earlier lines stay, and the event waits: a later
+        call writes it first.
         """
-        line = to_line(event).encode() + b"\n"
         with self._lock:
-            self._write(_TORN + line if self._torn else line)
+            if self._record.closed:
+                raise ValueError(f"the record in {self.path} is closed")
+            self._waiting.append(event)
+            try:
+                self._write_waiting()
+            except OSError:
+                self._give_up_over(_ROOM)
+                raise
+
+    @property
+    def behind(self) -> bool:
+        """Whether something waits to be written."""
+        return bool(self._waiting)
+
+    def catch_up(self, seconds: float) -> str:
+        """Try for so long to write what waits, and give up what still does not fit. What the record lacks, in words; "": nothing.
+
+        There is room for the end of the record behind this: a part of the disk was kept for it.
+        """
+        until = time.monotonic() + seconds
+        while self._waiting and not self._written() and time.monotonic() < until:
+            time.sleep(_AGAIN)
+        with self._lock:
+            if self._waiting:
+                self._release()
+                self._give_up_over(_RESERVED // 4)  # as text it is longer, and the end needs some too
+                with contextlib.suppress(OSError):
+                    self._write_waiting()
+            return "; ".join(f"{what} of updates {first} to {last}" for what, (first, last) in self._lacks.items())
 
     def close(self) -> None:
         """No more events. Safe to call twice."""
         with self._lock:
+            with contextlib.suppress(OSError):
+                self._write_waiting()
             self._record.close()
+            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -126,6 +174,48 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _written(self) -> bool:
+        """Whether all that waits is written now."""
+        with self._lock, contextlib.suppress(OSError):
+            self._write_waiting()
+        return not self._waiting
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            line = to_line(self._waiting[0]).encode() + b"\n"
+            self._write(_TORN + line if self._torn else line)
+            self._waiting.popleft()
+
+    def _give_up_over(self, room: int) -> None:
+        """Of the flushes that wait, take away the columns by layer, then whole flushes, the oldest first, until the rest has room."""
+        size = sum(map(_size, self._waiting))
+        for place, event in enumerate(self._waiting):
+            if size <= room:
+                return
+            if isinstance(event, StepsDone) and any(name in event.columns for name in BY_LAYER):
+                rest = {name: data for name, data in event.columns.items() if name not in BY_LAYER}
+                self._waiting[place] = replace(event, columns=rest)
+                size -= _size(event) - _size(self._waiting[place])
+                self._lack("norms by layer", event)
+        kept: deque[Event] = deque()
+        for event in self._waiting:
+            if size > room and isinstance(event, StepsDone):
+                size -= _size(event)
+                self._lack("the measurements", event)
+            else:
+                kept.append(event)
+        self._waiting = kept
+
+    def _lack(self, what: str, event: StepsDone) -> None:
+        last = event.step + event.every * max(0, event.rows - 1)
+        first, before = self._lacks.get(what, (event.step, last))
+        self._lacks[what] = min(first, event.step), max(before, last)
+
+    def _release(self) -> None:
+        """Give the room back that was kept for the end."""
+        with contextlib.suppress(OSError):
+            (self.path / _RESERVE).unlink(missing_ok=True)
 
     def _write(self, data: bytes) -> None:
         written = 0
@@ -227,6 +317,11 @@ def _delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)  # removes links inside, never what they lead to
 
 
+def _size(event: Event) -> int:
+    """About how many bytes an event takes."""
+    return 200 + sum(map(len, event.columns.values())) if isinstance(event, StepsDone) else 200
+
+
 def _numbers(folder: Path) -> list[int]:
     return [int(found[1]) for name in os.listdir(folder) if (found := _NUMBER.match(name))]
 
@@ -257,6 +352,6 @@ def _write_aside(path: Path, header: Mapping[str, Any]) -> None:
 
 def _forget(path: Path) -> None:
     with contextlib.suppress(OSError):
-        for name in (RECORD, HEADER + ".new"):
+        for name in (RECORD, HEADER + ".new", _RESERVE):
             (path / name).unlink(missing_ok=True)
         path.rmdir()
