@@ -139,3 +139,24 @@ def test_a_record_from_before_there_were_these_columns_is_read() -> None:
 def test_events_are_frozen() -> None:
     with pytest.raises(AttributeError):
         ev.Message("hello").text = "bye"  # type: ignore[misc]
+
+
+def test_a_column_of_float64_reads_back_so() -> None:
+    exact = np.array([0.1, 1 / 3])
+    flush = ev.StepsDone(0, 1, 2, 0, 0.5, {"loss": ev.pack(exact, double=True), "lr": ev.pack(exact)}, double=("loss",))
+    back = ev.from_line(ev.to_line(flush))
+    assert isinstance(back, ev.StepsDone)
+    assert back == flush
+    assert back.array("loss").tolist() == exact.tolist()
+    assert back.array("lr").tolist() == np.float32(exact).tolist()
+
+
+def test_a_record_of_the_version_before_reads_as_float32() -> None:
+    line = (
+        '{"type":"StepsDone","step":0,"every":1,"rows":1,"epoch":0,"seconds":0.5,"columns":{"loss":"AACAPw==","lr":"zczMPQ=="},'
+        '"prog_bar":[],"waited":0.0,"memory":null}'
+    )
+    back = ev.from_line(line)
+    assert isinstance(back, ev.StepsDone)
+    assert back.array("loss").dtype == np.float32
+    assert back.array("loss").tolist() == [1.0]

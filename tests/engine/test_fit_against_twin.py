@@ -1,5 +1,6 @@
 """A fit against a plain PyTorch loop, bit for bit on the CPU."""
 
+import copy
 import functools
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import workbench as wb
 from tests.engine.problems import (
     Augmented,
     HalfUsed,
@@ -22,6 +24,7 @@ from tests.engine.problems import (
 )
 from tests.reference import loop
 from tests.reference.norms import total_norm_flat
+from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -207,7 +210,6 @@ def test_a_dataloader_of_the_users_own(tmp_path):
 
 def test_validation_moves_nothing(tmp_path):
     """A validation with metrics, dropout and an augmented set between epochs: the training is as without."""
-    import workbench as wb
 
     data = labelled()
     alone, checked = noisy_net(), noisy_net()
@@ -225,7 +227,6 @@ def test_validation_moves_nothing(tmp_path):
 
 
 def test_validation_weighs_by_samples(tmp_path):
-    import workbench as wb
 
     model, data, val = plain_net(), labelled(), labelled(21, seed=5)
     b = wb.Workbench(model, train=data, val=val, loss=F.cross_entropy, optimizer=sgd, root=tmp_path,
@@ -267,7 +268,6 @@ SCHEDULES = {
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.filterwarnings("ignore:The epoch parameter in")
 def test_schedules_step_once_per_update(name, accumulate, tmp_path):
-    import workbench as wb
 
     model, data = plain_net(), labelled()
     twin = twin_of(model)
@@ -401,9 +401,49 @@ def test_data_in_other_forms_is_the_same_training(tmp_path):
     assert all(same(losses[0], other) for other in losses[1:])
 
 
-def test_the_nets_of_a_kept_run_are_float32_whatever_the_step(tmp_path):
-    """A model in double precision trains in double precision; the record holds float32."""
+def test_what_was_measured_is_kept_as_it_was(tmp_path):
+    """Losses and norms of a model in double precision are float64 in memory and on disk, to the last bit."""
     model, (x, y) = plain_net().double(), labelled().tensors
-    run = bench(model, (x.double(), y), tmp_path, max_epochs=1).fit().result()
-    assert run.history["loss"].dtype == np.float32
+    twin, x = copy.deepcopy(model), x.double()
+    run = wb.Workbench(
+        model, train=(x, y), loss=F.cross_entropy, optimizer=torch.optim.SGD, gradient_clip_val=0.5, shuffle=False,
+        root=tmp_path, accelerator="cpu", batch_size=50, max_epochs=3, lr=0.1,
+    ).fit().result()  # fmt: skip
+    losses, norms = [], []
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(twin(x), y)
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5).item())
+        losses.append(loss.item())
+        optimizer.step()
+    for there in (run, Run.open(run.folder)):
+        assert {name: there.history[name].dtype for name in ("loss", "grad_norm", "grad_norm_clipped")} == dict.fromkeys(
+            ("loss", "grad_norm", "grad_norm_clipped"), np.dtype(np.float64)
+        )
+        assert there.history["loss"].tolist() == losses
+        np.testing.assert_allclose(there.history["grad_norm"], norms, rtol=1e-14)
+        np.testing.assert_array_equal(there.history["loss"], run.history["loss"])
     assert model[0].weight.dtype == torch.float64
+    assert not np.array_equal(run.history["loss"], np.float32(run.history["loss"]))
+
+
+def test_a_float64_loss_of_a_float32_model_is_kept(tmp_path):
+    seen = []
+
+    def exact(output, y):
+        loss = F.cross_entropy(output.double(), y)
+        seen.append(loss.item())
+        return loss
+
+    x, y = labelled().tensors
+    run = wb.Workbench(plain_net(), train=(x, y), loss=exact, root=tmp_path, accelerator="cpu", batch_size=10, max_epochs=1).fit().result()
+    assert run.history["loss"].tolist() == seen[-5:]
+    assert run.history["lr"].dtype == run.history["grad_norm/0.weight"].dtype == np.float32
+
+
+def test_what_is_float32_stays_so(tmp_path):
+    run = bench(plain_net(), labelled(), tmp_path, max_epochs=1).fit().result()
+    kinds = {values.dtype for name, values in run.history.items() if name not in ("step", "epoch")}
+    assert kinds == {np.dtype(np.float32)}

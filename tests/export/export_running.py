@@ -97,7 +97,7 @@ class Runner:
 class Outcome:
     """What a script did."""
 
-    losses: np.ndarray[Any, np.dtype[np.float32]]
+    losses: np.ndarray[Any, np.dtype[np.float64]]
     lrs: np.ndarray[Any, np.dtype[np.float64]]
     weights: dict[str, torch.Tensor]
     said: str
@@ -106,7 +106,7 @@ class Outcome:
     def read(cls, folder: Path, said: str) -> Self:
         rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows] == list(range(len(rows)))
-        losses = np.array([row["loss"] for row in rows], dtype=np.float32)
+        losses = np.array([row["loss"] for row in rows], dtype=np.float64)
         lrs = np.array([row["lr"] for row in rows])
         return cls(losses, lrs, torch.load(folder / "weights.pt", weights_only=True), said)
 

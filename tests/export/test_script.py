@@ -51,6 +51,11 @@ CASES = {
         "weight_decay=0.3, check_val_every_n_epoch=2, drop_last=True, batch_size=16, shuffle=False, deterministic=True",
         "",
     ),
+    "double precision": (
+        "model.double(), train=(x.double(), y), val=(x.double(), y), loss=F.cross_entropy, accumulate_grad_batches=2, max_epochs=2, "
+        "early_stopping='train_loss', gradient_clip_val=0.3",
+        "",
+    ),
     "both lengths": (f"{PAIR}, max_steps=50, max_epochs=2, batch_size=64, accelerator='cpu'", ""),
     "a scheduler": (
         f"{PAIR}, accumulate_grad_batches=2, scheduler=lambda optimizer, updates: "

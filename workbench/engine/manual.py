@@ -84,7 +84,7 @@ class SessionHandle:
         self._since = None
         self._session.losses[opt.index] = own
         if self._session.records and self._session.several:
-            self._session.meter.loss[1 + opt.index][self._session.meter.row].copy_(own)
+            self._session.meter.put_loss(1 + opt.index, own)
         if opt.index in self._stepped:  # again in this window: the scaler takes it for a new round
             self._session.precision.update()
             self._stepped.clear()

@@ -4,10 +4,13 @@ A ring of rows (loss, total norm, total after clipping, one norm per layer; with
 for each of them too) lies on the model's device. `record` writes a row and syncs nothing; `flush` copies the rows
 out, on CUDA asynchronously: the copy begun by one flush is handed on by the next, unless it is asked to wait. Update
 ratios have a ring of their own while they are measured, of which a flush tells only where one of its rows has any.
+
+Numbers are float32, but for those of a model in double precision and for losses that are float64: these are kept so.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -17,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.events import Floats, StepsDone, pack
+from workbench.events import Numbers, StepsDone, pack
 from workbench.instruments.memory import memory_in_use
 
 T = TypeVar("T")
+_OF_UPDATE = re.compile(r"loss|grad_norm")
 LOSS, TOTAL, CLIPPED = 0, 1, 2
 CAPACITY = 256
 PERIOD = 0.1
@@ -54,20 +58,16 @@ class Meter:
     """
 
     def __init__(
-        self, layers: int, device: torch.device, every: int, norms: bool, optimizers: int = 1
+        self, layers: int, device: torch.device, every: int, norms: bool, optimizers: int = 1, double: bool = False
     ) -> None:
+        """double: whether losses and norms are float64."""
         self._norms = norms
         self.every = every
         """Every so many updates one is recorded."""
         self._several = optimizers if optimizers > 1 else 0
         self._layers_at = 3 * (1 + self._several)
-        self._ring = torch.full((CAPACITY, self._layers_at + layers), float("nan"), device=device)
-        # Views made once: indexing at every update would cost more than writing.
-        sets = range(0, self._layers_at, 3)
-        self.loss = [[row[first + LOSS] for row in self._ring] for first in sets]
-        self.total = [[row[first + TOTAL] for row in self._ring] for first in sets]
-        self.clipped = [[row[first + CLIPPED] for row in self._ring] for first in sets]
-        self.layers = [row[self._layers_at :] for row in self._ring]
+        kind = torch.float64 if double else torch.float32
+        self._lie(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=device))
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
         self._notes: dict[str, dict[int, Tensor | float]] = {}
@@ -141,10 +141,30 @@ class Meter:
         """The row that the next `record` fills."""
         return len(self._lrs)
 
+    def _lie(self, ring: Tensor) -> None:
+        """Rows lie in this ring from now on."""
+        self._ring = ring
+        # Views made once: indexing at every update would cost more than writing.
+        sets = range(0, self._layers_at, 3)
+        self.loss = [[row[first + LOSS] for row in ring] for first in sets]
+        self.total = [[row[first + TOTAL] for row in ring] for first in sets]
+        self.clipped = [[row[first + CLIPPED] for row in ring] for first in sets]
+        self.layers = [row[self._layers_at :] for row in ring]
+
+    def put_loss(self, column: int, loss: Tensor) -> None:
+        """The loss of the update that the next `record` is about: of all of it (0), or of one optimizer of several."""
+        if loss.dtype is torch.float64 and self._ring.dtype is not torch.float64:
+            self._lie(self._ring.double())
+        self.loss[column][len(self._lrs)].copy_(loss)
+
+    def put_norms(self, layers: tuple[int, ...], norms: Tensor) -> None:
+        """The norms of these layers, for the row that the next `record` fills."""
+        self.layers[self.row][self.places(layers)] = norms.to(self._ring.dtype)
+
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Update `step` is done; its norms, if any, lie in this row already."""
         row = len(self._lrs)
-        self.loss[0][row].copy_(loss)
+        self.put_loss(0, loss)
         if row == 0:
             self._first = step
         self._lrs.append(tuple(lrs))
@@ -154,7 +174,7 @@ class Meter:
         """What the task logged for the update that the next `record` is about; scalars, on the device or not."""
         for name, value in values.items():
             # A copy: it may be a statistic that goes on being counted up in place.
-            kept = value.detach().float().reshape(()).clone() if isinstance(value, Tensor) else float(value)
+            kept = _kept(value).reshape(()).clone() if isinstance(value, Tensor) else float(value)
             self._notes.setdefault(name, {})[self.row] = kept
 
     def due(self) -> bool:
@@ -209,13 +229,14 @@ class Meter:
         self._flown = None
         return [self._event(flight, flight.rows.numpy())]
 
-    def _event(self, flight: _Flight, rows: Floats) -> StepsDone:
+    def _event(self, flight: _Flight, rows: Numbers) -> StepsDone:
         lrs = np.asarray(flight.lrs)
-        columns = {"loss": pack(rows[:, LOSS]), "lr": pack(lrs[:, 0])}
+        wide = rows.dtype == np.float64
+        columns = {"loss": pack(rows[:, LOSS], wide), "lr": pack(lrs[:, 0])}
         self._totals(columns, rows, "")
         for number in range(self._several):
             own = rows[:, 3 * (1 + number) :]
-            columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(own[:, LOSS]), pack(lrs[:, number])
+            columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(own[:, LOSS], wide), pack(lrs[:, number])
             self._totals(columns, own, f".{number}")
         if self._norms:
             columns["layer_norms"] = pack(rows[:, self._layers_at :])
@@ -223,20 +244,24 @@ class Meter:
             columns["update_ratios"] = pack(flight.ratios.numpy())
         if any(flight.skipped):
             columns["skipped"] = pack(np.asarray(flight.skipped, dtype=np.float32))
+        double = [name for name in columns if wide and _OF_UPDATE.match(name)]
         for name, (at, values) in flight.logged.items():
-            column = np.full(len(rows), np.nan, dtype=np.float32)
-            column[at] = values.numpy()
-            columns[name] = pack(column)
+            found = values.numpy()
+            column = np.full(len(rows), np.nan, dtype=found.dtype)
+            column[at] = found
+            columns[name] = pack(column, found.dtype == np.float64)
+            double += [name] if found.dtype == np.float64 else []
         shown = tuple(name for name in flight.logged if name in self.on_bar)
         return StepsDone(
-            flight.step, self.every, len(rows), flight.epoch, flight.seconds, columns, shown, flight.waited, flight.memory
+            flight.step, self.every, len(rows), flight.epoch, flight.seconds, columns, shown, flight.waited, flight.memory,
+            tuple(double),
         )
 
-    def _totals(self, columns: dict[str, bytes], rows: Floats, name: str) -> None:
+    def _totals(self, columns: dict[str, bytes], rows: Numbers, name: str) -> None:
         if self._norms:
-            columns[f"grad_norm{name}"] = pack(rows[:, TOTAL])
+            columns[f"grad_norm{name}"] = pack(rows[:, TOTAL], rows.dtype == np.float64)
         if not np.isnan(rows[:, CLIPPED]).all():
-            columns[f"grad_norm_clipped{name}"] = pack(rows[:, CLIPPED])
+            columns[f"grad_norm_clipped{name}"] = pack(rows[:, CLIPPED], rows.dtype == np.float64)
 
 
 def _to_host(source: Tensor) -> Tensor:
@@ -248,8 +273,15 @@ def _to_host(source: Tensor) -> Tensor:
     return rows
 
 
+def _kept(value: Tensor) -> Tensor:
+    """A float32 of any number but a float64, which stays one."""
+    return value.detach() if value.dtype is torch.float64 else value.detach().float()
+
+
 def _stacked(values: Iterable[Tensor | float]) -> Tensor:
-    """Scalars as one tensor, on the device where one of them lies on it."""
+    """Scalars as one tensor, on the device where one of them lies on it; float64 where one of them is a tensor of that."""
     found = list(values)
     device = next((v.device for v in found if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
-    return torch.stack([torch.as_tensor(v, dtype=torch.float32).to(device, non_blocking=True) for v in found])
+    wide = any(isinstance(v, Tensor) and v.dtype is torch.float64 for v in found) and device.type != "mps"  # which has none
+    kind = torch.float64 if wide else torch.float32
+    return torch.stack([torch.as_tensor(v, dtype=kind).to(device, non_blocking=True) for v in found])

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from workbench.engine.averages import average_of
@@ -157,8 +158,10 @@ class Session:
         """Whether updates are known to draw random numbers (dropout)."""
         self.recent: list[Any] = []
         """The windows of the latest updates (engine/trouble.py)."""
+        self.double = any(p.dtype is torch.float64 for p in self.task.model.parameters())
+        """Whether the model computes in double precision, so that its losses and norms are kept so."""
         self.meter = Meter(
-            len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers)
+            len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers), self.double
         )
         self.ratios: Ratios | None = None
         """What measures how far updates move the weights; None: nothing does."""

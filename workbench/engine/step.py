@@ -80,7 +80,7 @@ def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list
             continue
         session.losses[opt.index] = own
         if session.records:
-            session.meter.loss[1 + opt.index][session.meter.row].copy_(own)
+            session.meter.put_loss(1 + opt.index, own)
         loss = own if loss is None else loss + own
         if stepped:
             taken.append(opt)
@@ -243,7 +243,7 @@ def _measure(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> 
     else:  # a parameter without a gradient has no norm, which is not a norm of zero
         there = {id(p) for p in opt.there()}
         has = tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there)
-        meter.layers[row][meter.places(has)] = norms.float()
+        meter.put_norms(has, norms)
     return total
 
 

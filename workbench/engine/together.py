@@ -187,7 +187,8 @@ class Together:
         """Begin to add up what there is to know of this update: this rank's losses at their shares (None: it had none),
         what its batches weigh, and which `gradients` it has."""
         device, known = self._session.device, 0.0 if isinstance(weight, Tensor) else float(weight)
-        part = torch.zeros((), device=device) if summed is None or not self.unit else summed.float() / self.unit
+        kind = self._kind
+        part = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
         said = [*self._ranks.news(), float(self._missed), float(summed is not None)]
         if self._session.on_cpu:  # all in one
             loss = float(part)
@@ -197,7 +198,7 @@ class Together:
         # In host memory, so that nobody waits for the device, what is known there; on the device what only it knows.
         self._telling = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
         whole = weight.to(device) if isinstance(weight, Tensor) else torch.full((), known, device=device)
-        self._numbers = torch.stack([whole.float().reshape(()), part]).double()
+        self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
         self._ranks.add(self._numbers)
 
     def settle(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
@@ -237,9 +238,14 @@ class Together:
             self._session.task.partial = True
             self._let_go()
         if self._session.on_cpu:
-            return losses, torch.tensor(weight), torch.tensor(other), weight != self._round.weight, there
-        total, loss = self._numbers.float()
+            return losses, torch.tensor(weight, dtype=self._kind), torch.tensor(other, dtype=self._kind), weight != self._round.weight, there
+        total, loss = self._numbers.to(self._kind)
         return losses, total, loss, other > 0 or weight != self._round.weight, there
+
+    @property
+    def _kind(self) -> torch.dtype:
+        """What the mean loss is told in: that of a model in double precision as it was measured."""
+        return torch.float64 if self._session.double else torch.float32
 
     def _bring_together(self, parameters: Sequence[Tensor]) -> None:
         """The mean of gradients over ranks, where any rank has one."""

@@ -194,11 +194,12 @@ def gradient(r: Recipe, weighted: list[str]) -> list[str]:
     reduced = ["mean_gradients(parameters, accelerator)"]
     return [
         "unit = accelerator.num_processes / whole",
-        "loss = torch.zeros((), device=accelerator.device)",
+        f"loss = torch.zeros((), {'dtype=torch.float64, ' if r.double else ''}device=accelerator.device)",
         f"for place, {f'({item})' if ',' in item else item} in enumerate(window):",
         *indented(each),
         *(reduced if r.partial else ["if not complete:", *indented(reduced)]),
-        'loss = accelerator.reduce((loss.float() / unit).double(), "sum").float() / whole',
+        'loss = accelerator.reduce((loss.float() / unit).double(), "sum").float() / whole' if not r.double
+        else 'loss = accelerator.reduce(loss / unit, "sum") / whole',
     ]
 
 

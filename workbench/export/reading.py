@@ -236,6 +236,7 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
         "partial": task.partial,
+        "double": session.double,
         "batch_norm": has_batch_norm([task.model]),
         "buffers": tuple(_with_buffers(task)),
     }

@@ -66,6 +66,8 @@ class Recipe:
     optimizers: tuple[Optimizer, ...]
     partial: bool
     """Whether an update may leave some parameters without a gradient."""
+    double: bool
+    """Whether the model computes in double precision."""
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
     buffers: tuple[str, ...]

@@ -18,7 +18,7 @@ _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 def history(events: Iterable[Event]) -> Series:
     """One row per recorded update, each array of shape (rows,).
 
-    "step" and "epoch" int64; all others float32, NaN where there was no value: "loss", "lr" (both always
+    "step" and "epoch" int64; all others float32 (float64 where that was measured), NaN where there was no value: "loss", "lr" (both always
     there), and whatever else was recorded: "grad_norm" (total, before clipping), "grad_norm_clipped" (after),
     "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
     "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
@@ -45,7 +45,7 @@ def history(events: Iterable[Event]) -> Series:
     return out
 
 
-def column(event: StepsDone, name: str) -> NDArray[np.float32]:
+def column(event: StepsDone, name: str) -> NDArray[Any]:
     """Column `name`, shape (rows,); NaN where the flush lacks it, or has a table of that name."""
     if name == "skipped" and name not in event.columns:
         return np.zeros(event.rows, np.float32)  # a flush tells only of those that were

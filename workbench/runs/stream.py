@@ -82,6 +82,7 @@ def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:
     return (
         (across_epochs or last.epoch == event.epoch) and last.every == event.every and event.step == last.step + last.every * last.rows
         and last.rows > 0 and last.columns.keys() == event.columns.keys() and last.prog_bar == event.prog_bar
+        and last.double == event.double
         and _sound(last) and _sound(event)
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ class Explosion:
     """Updates: the median of those now, against that of those before, looked at so often at least."""
 
     def __init__(self, start: RunStarted) -> None:
-        self._norms: NDArray[np.float32] = np.empty(0, np.float32)
+        self._norms: NDArray[Any] = np.empty(0, np.float32)
         """The last ones, as many as a look takes."""
         self._found: Finding | None = None
 
@@ -39,7 +40,7 @@ class Explosion:
             windows = np.lib.stride_tricks.sliding_window_view(norms, span)[ends - span]
             self._look(steps, windows, len(norms) - ends)
 
-    def _look(self, steps: NDArray[np.int64], windows: NDArray[np.float32], behind: NDArray[np.int64]) -> None:
+    def _look(self, steps: NDArray[np.int64], windows: NDArray[Any], behind: NDArray[np.int64]) -> None:
         """Windows of norms (looks, span), each so many updates behind the last one."""
         before, now = np.median(windows[:, : self.BEFORE], axis=1), np.median(windows[:, self.BEFORE :], axis=1)
         rose = np.flatnonzero((before > 0) & (now >= self.TIMES * before))
