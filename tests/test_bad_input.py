@@ -208,7 +208,7 @@ def test_validation_data_without_a_length(tmp_path):
 
 
 def test_validation_data_that_can_be_read_once(tmp_path):
-    with refused(TaskError, "val can be read only once", "each check reads it all", "list of batches"):
+    with refused(TaskError, "val can be read only once", "each check reads it all", "wb.batches(list)"):
         make(tmp_path, val=iter([(X, Y)]))
 
 
@@ -230,7 +230,7 @@ def test_an_iterator_that_can_be_read_once(tmp_path):
     assert run.step == 5
     twin = plain_net()
     ready = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)]
-    other = make(tmp_path / "b", twin, data=ready, optimizer=sgd).fit(max_epochs=1).result()
+    other = make(tmp_path / "b", twin, data=wb.batches(ready), optimizer=sgd).fit(max_epochs=1).result()
     assert np.array_equal(run.history["loss"], other.history["loss"])
     again = make(tmp_path, data=iter(ready), max_epochs=2).fit()
     with refused(TaskError, "no batch in epoch 1", "read only once", "give a Dataset or a DataLoader"):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from workbench.runs.run import Run as Run
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
+    from workbench.task.datasets import batches as batches
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
     from workbench.tuners.batch_size import BatchSizes as BatchSizes
@@ -36,12 +37,13 @@ _HOMES = {
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
     "EarlyStopping": "workbench.values",
+    "batches": "workbench.task.datasets",
     "BatchSizes": "workbench.tuners.batch_size",
     "LRCurve": "workbench.tuners.lr_finder",
 }
 __all__ = [
     "BatchSizes", "Comparison", "EarlyStopping", "LRCurve", "Run", "Schedule", "Settings", "SettingsError", "Task", "Workbench",
-    "__version__", "attach", "compare",
+    "__version__", "attach", "batches", "compare",
 ]  # fmt: skip
 
 

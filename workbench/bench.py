@@ -52,8 +52,8 @@ class Workbench:
     Args:
         model: an nn.Module with `loss=` (or whose output has `.loss`), an object with `training_step` and
             `configure_optimizers` (a LightningModule as it is), or a `wb.Task`.
-        train, val, test: a Dataset, a DataLoader, arrays or tensors (x, y) or (x1, x2, y), a dict of arrays,
-            ready batches, or an object with `train_dataloader()`. None: the model object's own.
+        train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
+            of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
         loss: a function of (output, target) that gives one number.
         optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else

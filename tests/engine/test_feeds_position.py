@@ -21,6 +21,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import workbench as wb
 from tests.engine.problems import Augmented, labelled
 from tests.task.test_data import same
 from workbench.engine import rng
@@ -398,7 +399,7 @@ class Again:
 STREAMS = {
     "stream": Stream,
     "still": lambda: Stream("no"),
-    "ready": ready,
+    "ready": lambda: wb.batches(ready()),
     "again": Again,
     "map-style-ready": lambda: DataLoader(TensorDataset(*(t.view(6, 5, -1) for t in labelled(30).tensors)), batch_size=None),
 }
@@ -529,7 +530,7 @@ def test_what_can_be_read_only_once():
 
 
 def test_data_that_have_become_shorter():
-    for make, fewer in ((lambda: labelled(30), lambda: labelled(8)), (ready, lambda: ready()[:2])):
+    for make, fewer in ((lambda: labelled(30), lambda: labelled(8)), (lambda: wb.batches(ready()), lambda: wb.batches(ready()[:2]))):
         with feeds(make) as data:
             list(itertools.islice(data.train(), 3))
             position = data.position(3)

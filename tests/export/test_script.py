@@ -114,7 +114,7 @@ CASES = {
         "data = TensorDataset(x, y)\nloader = DataLoader(data, batch_sampler=Thirds())\n",
     ),
     "ready batches": (
-        "model, train=batches, val=batches[:2], loss=F.cross_entropy, accumulate_grad_batches=2, "
+        "model, train=wb.batches(batches), val=wb.batches(batches[:2]), loss=F.cross_entropy, accumulate_grad_batches=2, "
         "scheduler=decay, max_steps=20, max_epochs=2",
         "batches = [(x[i : i + 7], y[i : i + 7]) for i in range(0, 70, 7)]\n\n\n"
         "def decay(optimizer, updates):\n"
@@ -126,8 +126,20 @@ CASES = {
         "data = TensorDataset(x, y)\nsampler = RandomSampler(data, generator=torch.Generator().manual_seed(5))\n"
         "loader = DataLoader(data, batch_sampler=BatchSampler(sampler, 15, drop_last=True))\n",
     ),
+    "ready batches in a variable, and samples in a list": (
+        "model, train=ready, val=held_out, loss=F.cross_entropy, max_epochs=2, batch_size=8",
+        "held_out = [(x[i], y[i]) for i in range(30)]\nready = wb.batches([(x[i : i + 7], y[i : i + 7]) for i in range(0, 70, 7)])\n",
+    ),
+    "samples in a list, shuffled": (
+        "model, train=samples, loss=F.cross_entropy, max_epochs=2, batch_size=8",
+        "samples = [{'x': x[i], 'label': y[i]} for i in range(50)]\n",
+    ),
+    "frames, and arrays the other way round": (
+        "model, train=(frame, pd.Series(y.numpy())), val=(x.numpy()[::-1], y.numpy()[::-1]), loss=F.cross_entropy, max_epochs=2",
+        "import pandas as pd\n\nframe = pd.DataFrame(x.numpy())\n",
+    ),
     "ready batches from workers, sequences": (
-        "Sequences(), train=batches, loss=F.cross_entropy, num_workers=2, accumulate_grad_batches=2",
+        "Sequences(), train=wb.batches(batches), loss=F.cross_entropy, num_workers=2, accumulate_grad_batches=2",
         "from torch.nn.utils.rnn import pack_sequence\n\n\nclass Sequences(nn.Module):\n    def __init__(self):\n"
         "        super().__init__()\n        self.read = nn.GRU(8, 6)\n        self.head = nn.Linear(6, 3)\n\n"
         "    def forward(self, packed):\n        return self.head(self.read(packed)[1][0])\n\n\n"

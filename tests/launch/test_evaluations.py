@@ -69,7 +69,7 @@ def test_data_of_every_kind(tmp_path):
         "array": x.numpy(),
         "arrays": (x.numpy(), y.numpy()),
         "one in a tuple": (x,),
-        "batches": batches,
+        "batches": wb.batches(batches),
         "a generator": iter(batches),
         "inputs in a dict": {"input": x, "y": y},
     }

@@ -19,6 +19,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+import workbench as wb
 from tests.engine.problems import Augmented, labelled
 from workbench.settings import Settings
 from workbench.task.batch import sample_count, to_device
@@ -171,7 +172,7 @@ def test_a_random_samplers_own_generator_gives_the_users_order():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ready_batches_are_dealt_out_to_workers(workers):
     batches = [[torch.full((2, 1), float(i)), torch.zeros(2)] for i in range(5)]
-    spec = DataSpec.of("train", batches)
+    spec = DataSpec.of("train", wb.batches(batches))
     assert same(epochs(spec, 1, num_workers=workers, persistent_workers=False)[0], batches)
     once = DataSpec.of("train", iter(batches)).loader(Settings(num_workers=workers))
     assert once.num_workers == 0
@@ -218,12 +219,12 @@ def test_a_one_shot_iterable_gives_its_batch_back():
     assert same(spec.peek(2), batches[0])
     assert same(spec.peek(2), batches[0])
     assert same(list(spec.loader(Settings())), batches)
-    assert not DataSpec.of("train", batches).one_shot
+    assert not DataSpec.of("train", wb.batches(batches)).one_shot
 
 
 def test_ready_batches_are_looked_at_as_they_will_be_given():
     """torch's loader makes tensors of arrays; so does the look at the first batch."""
-    spec = DataSpec.of("train", [(np.full((2, 1), i, "float32"), np.zeros(2)) for i in range(3)])
+    spec = DataSpec.of("train", wb.batches([(np.full((2, 1), i, "float32"), np.zeros(2)) for i in range(3)]))
     assert same(spec.peek(2), next(iter(spec.loader(Settings()))))
     assert isinstance(spec.peek(2)[0], torch.Tensor)
 

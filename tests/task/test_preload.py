@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+import workbench as wb
 from workbench.settings import Settings
 from workbench.share.parcel import pack, unpack
 from workbench.task.data import DataSpec, users_own
@@ -169,7 +170,7 @@ class Stream(IterableDataset[Any]):
         return iter([torch.ones(2)])
 
 
-@pytest.mark.parametrize(("data", "words"), [([(torch.ones(2), torch.ones(2))], "yields ready batches"), (Stream(), "IterableDataset")])
+@pytest.mark.parametrize(("data", "words"), [(wb.batches([(torch.ones(2), torch.ones(2))]), "yields ready batches"), (Stream(), "IterableDataset")])
 def test_what_has_no_numbered_samples_is_refused_by_name(data: Any, words: str) -> None:
     with pytest.raises(TaskError, match=f"preload=True: val .*{words}"):
         preload(DataSpec.of("val", data), ON, plenty)

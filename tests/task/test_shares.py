@@ -19,6 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import workbench as wb
 from tests.engine.problems import Augmented, labelled
 from tests.task.test_data import same
 from workbench.engine.feeds import close, first
@@ -76,7 +77,7 @@ KINDS = {
     "stream": lambda n, size: Stream(labelled(n)),
     "sized stream": lambda n, size: Stream(labelled(n), sized=True),
     "ready stream": lambda n, size: DataLoader(Stream(labelled(n)), batch_size=None),
-    "ready": lambda n, size: list(DataLoader(labelled(n), size)),
+    "ready": lambda n, size: wb.batches(list(DataLoader(labelled(n), size))),
     "ready by number": lambda n, size: DataLoader(list(labelled(n)), batch_size=None),
 }
 

@@ -305,13 +305,13 @@ def test_a_packed_sequence_is_one_thing():
     assert describe((packed, y)) == "0: (18, 3) float32 packed from 4 sequences of up to 6, 1: (4,) int64"
     moved = to_device((packed, y), torch.device("cpu"))
     assert torch.equal(moved[0].data, packed.data)
-    assert describe(DataSpec.of("train", [(packed, y)]).peek(2)) == describe((packed, y))
+    assert describe(DataSpec.of("train", wb.batches([(packed, y)])).peek(2)) == describe((packed, y))
 
     class Scored(Packed):
         def forward(self, packed):
             return {"loss": super().forward(packed).square().mean()}
 
-    t = task(Scored(), loss=None, train=[packed])
+    t = task(Scored(), loss=None, train=wb.batches([packed]))
     assert t.training_step(packed, 0).ndim == 0
     with pytest.raises(TaskError, match=r"a batch is a PackedSequence; with loss= it must be \(x, y\)"):
         task(Packed()).training_step(packed, 0)

@@ -91,7 +91,7 @@ def test_it_may_bring_its_data():
 
     nothing = {"val": None, "test": None, "loss": None, "optimizer": torch.optim.AdamW, "scheduler": None, "metrics": None}
     brought, given = labelled(10), labelled(20)
-    task = task_of(Both(train=brought, predict=[(torch.zeros(2, 6),)]), train=None, collate_fn=None, **nothing)
+    task = task_of(Both(train=brought, predict=wb.batches([(torch.zeros(2, 6),)])), train=None, collate_fn=None, **nothing)
     assert isinstance(task.train, DataSpec)
     assert task.train.samples == 10
     assert task.predict.parts.ready

@@ -87,7 +87,7 @@ def test_stages_that_cannot_be_tried(tmp_path):
     with pytest.raises(SettingsError, match="method='train': give one of 'fit', 'validate', 'test', 'predict'"):
         b.find_batch_size(method="train")
     x, y = labelled().tensors
-    ready = made(tmp_path, val=[(x[:4], y[:4])], test=iter([(x[:4], y[:4])]))
+    ready = made(tmp_path, val=wb.batches([(x[:4], y[:4])]), test=iter([(x[:4], y[:4])]))
     with pytest.raises(TaskError, match=r"cannot set the batch size of val: .*ready batches"):
         ready.find_batch_size(method="validate").result()
     with pytest.raises(TaskError, match="cannot set the batch size of test"):

@@ -20,7 +20,7 @@ def average_of(task: Task, settings: Settings) -> Average | None:
     if task.train is not None and task.train.one_shot and has_batch_norm([task.model]):
         raise TaskError(
             "weight_averaging reads the training data once more, for the statistics of the model's batch normalisation, "
-            "and this data can be read only once: give a Dataset, a DataLoader, or a list of batches."
+            "and this data can be read only once: give a Dataset, a DataLoader, or wb.batches(list)."
         )
     if kind == "swa":
         swa_first_epoch(settings)  # a fraction needs max_epochs: said before anything is trained

@@ -43,14 +43,9 @@ def dry_run(task: Task, settings: Settings) -> int:
     if task.val is not None and task.val.one_shot:
         raise TaskError(
             "val can be read only once (it is an iterator), and each check reads it all: "
-            "give a Dataset, a DataLoader, or a list of batches."
+            "give a Dataset, a DataLoader, or wb.batches(list)."
         )
-    samples = task.train.samples
-    if samples is not None and settings.batch_size > samples and task.train.parts.own_batches is None:
-        raise TaskError(
-            f"batch_size={settings.batch_size} is larger than the train data ({samples} samples): "
-            f"take batch_size={samples} or less."
-        )
+    task.train.refuse_larger(settings.batch_size)
     calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
     with brought_back(task), opened(task, calm) as session, session.scratch():
         session.train_mode()
@@ -156,7 +151,7 @@ def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
         raise
     except Exception as error:
         raise TaskError(
-            f"{what} failed on a batch of {name} ({describe(batch)}) with {_said(error)}.{_remedy(str(error))}{_noted(error)}"
+            f"{what} failed on a batch of {name} ({describe(batch)}) with {_said(error)}.{_remedy(str(error), batch)}{_noted(error)}"
         ) from error
 
 
@@ -169,8 +164,14 @@ def _noted(error: BaseException) -> str:
     return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
 
 
-def _remedy(text: str) -> str:
+def _remedy(text: str, batch: Any) -> str:
     low = text.lower()
+    if any(words in low for words in ("same dtype", "should be the same", "scalar type", "unsigned char", "byte")):
+        if named := [name or "x" for name, tensor in leaves(batch) if tensor.dtype is torch.uint8]:
+            return (
+                f" Element {named[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
+                "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
+            )
     if "does not require grad" in low:
         return f" {_NO_GRADIENT}"
     if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):

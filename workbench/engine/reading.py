@@ -311,7 +311,7 @@ class Reading:
         if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._knows:
             return (
                 f"{self._name} can be read only once, so that nobody can go back to the middle of it: give a Dataset, a "
-                "DataLoader, or a list of batches"
+                "DataLoader, or wb.batches(list)"
             )
         if self._here or not self._by_index or not self._data.generators:
             return None

@@ -26,6 +26,8 @@ class Data:
     """Samples by index; samples that can only be iterated; ready batches."""
     arrays: bool = False
     """Whether it is a tuple of arrays, which makes a TensorDataset."""
+    converted: bool = False
+    """Whether an array of these is a frame, or in a form that torch does not take."""
     columns: bool = False
     """Whether it is a dict of arrays, which needs a class of its own."""
     iterable: bool = True

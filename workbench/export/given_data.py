@@ -43,7 +43,8 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         kind=kind,  # type: ignore[arg-type]
         arrays=isinstance(columns, tuple),
         columns=isinstance(columns, dict),
-        iterable=stream and not isinstance(dataset, Batches),
+        iterable=stream and (not isinstance(dataset, Batches) or (spec.from_batches and name not in sliced.ready)),
+        converted=isinstance(dataset, Columns) and dataset.converted,
         sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
         batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
         generator=None if parts.generator is None else f"{base}.generator.clone_state()",

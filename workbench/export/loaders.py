@@ -10,25 +10,34 @@ from workbench.export.lines import call, indented
 from workbench.export.recipe import Recipe, is_whole
 
 
+CONVERTED = (
+    'torch.as_tensor(np.array(column, dtype=np.asarray(column).dtype.newbyteorder("=")) if hasattr(column, "__array__") else column)'
+)
+"""A frame, or an array that torch does not take as it is, as a tensor."""
+
+
 def datasets(r: Recipe) -> str:
     """Classes for what is given in other forms than a Dataset."""
     parts = []
     if any(data.columns for data in r.loaders):
+        converted = any(data.columns and data.converted for data in r.loaders)
         parts.append(
             dedent('''\
             class Columns(Dataset):
                 """A dict of arrays: sample i is row i of each."""
 
                 def __init__(self, columns):
-                    self.columns = {name: torch.as_tensor(column) for name, column in columns.items()}
+                    self.columns = {name: @@ for name, column in columns.items()}
 
                 def __len__(self):
                     return len(next(iter(self.columns.values())))
 
                 def __getitem__(self, index):
-                    return {name: column[index] for name, column in self.columns.items()}''')
+                    return {name: column[index] for name, column in self.columns.items()}''').replace(
+                "@@", CONVERTED if converted else "torch.as_tensor(column)"
+            )
         )
-    if any(data.kind == "batches" and not data.iterable and ".dataset" not in data.dataset for data in r.loaders):
+    if any(map(_wraps, r.loaders)):
         each = "return iter(self.batches)"
         if r.settings.num_workers:
             each = (
@@ -47,6 +56,11 @@ def datasets(r: Recipe) -> str:
                     @@''').replace("@@", each)
         )
     return "\n\n\n".join(parts)
+
+
+def _wraps(data: Data) -> bool:
+    """Whether ready batches are made a data set by the script."""
+    return data.kind == "batches" and not data.iterable and ".dataset" not in data.dataset
 
 
 _WORKER_INIT = dedent('''\
@@ -215,7 +229,7 @@ def loader(r: Recipe, data: Data, name: str) -> list[str]:
         given = [f"{option}={value}" for option, value in options.items() if _differs(samples, option)]
         made = call(f"{name} = ", "make_loader", [dataset, "config", "accelerator", *train, *given], 4)
         return [*data.before, *made]
-    wrapped = data.iterable or data.dataset.endswith(".dataset")
+    wrapped = not _wraps(data)
     arguments = [data.dataset if wrapped else f"Batches({data.dataset})"]
     if data.kind == "batches":
         arguments.append("batch_size=None")

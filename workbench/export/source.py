@@ -64,6 +64,8 @@ class Sliced:
     """All names that `imports` and `code` bind at module level."""
     modules: frozenset[str]
     """The third-party packages imported, by their top-level names."""
+    ready: frozenset[str] = frozenset()
+    """The arguments that were given as `wb.batches(…)`: their expression is what stands in its brackets."""
     notes: tuple[str, ...] = ()
     """What a person should know: where the script draws other random numbers than the run did."""
 
@@ -89,6 +91,7 @@ def slice_call(site: CallSite) -> Sliced:
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
     _refuse_rebound(program)
+    ready = _without_batches(given, program)
     wanted = _uses_of({name: node for name, node in given.items() if name in CODE_ARGUMENTS}, program, source)
     slicer.want(program, wanted)
     writer = _Writer(slicer, list(given.values()))
@@ -104,6 +107,7 @@ def slice_call(site: CallSite) -> Sliced:
         arguments=arguments,
         names=frozenset(writer.names),
         modules=layout.third_party(writer.modules),
+        ready=ready,
         notes=draws.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS]),
     )
     _check_syntax(sliced)
@@ -161,6 +165,20 @@ def _arguments(call: ast.Call, source: Source) -> dict[str, ast.expr]:
                     "top level. Call it in plain code before."
                 )
     return found
+
+
+def _without_batches(given: dict[str, ast.expr], program: Program) -> frozenset[str]:
+    """Take `wb.batches(…)` away from around arguments: the script makes loaders of ready batches by itself."""
+    found = set()
+    for name, node in given.items():
+        if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
+            continue
+        called = node.func
+        if isinstance(called, ast.Attribute) and called.attr == "batches" and isinstance(called.value, ast.Name):
+            if program.modules.get(called.value.id) == "workbench":
+                given[name] = node.args[0]
+                found.add(name)
+    return frozenset(found)
 
 
 def _line(site: CallSite, sources: list[Source], call: ast.Call) -> Line:

@@ -176,6 +176,8 @@ def _expression(r: Recipe, name: str) -> tuple[str, list[str]]:
     if given is None:
         return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
     data = {"train_data": r.train, "val_data": r.val}.get(name)
+    if data is not None and data.arrays and data.converted:
+        return f"TensorDataset(*({loaders.CONVERTED} for column in @))", [given]
     if data is not None and data.arrays:
         return _tensors(given, r.kinds)
     return "@", [given]

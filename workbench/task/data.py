@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,8 @@ from torch.utils.data import (
 )
 
 from workbench.settings import Settings
+from workbench.task.collate import DefaultCollate
+from workbench.task.dataset_of import dataset_of
 from workbench.task.datasets import (
     Batches,
     Columns,
@@ -175,6 +177,8 @@ class DataSpec:
         """Whether an object's train_dataloader() (or val_…, test_…) makes it."""
         self.from_loader = False
         """Whether the user gave a DataLoader."""
+        self.from_batches = False
+        """Whether the user gave `wb.batches(…)`."""
         self._made: Parts | None = None
         self.share = Share()
         """Which batches this process reads, of those that all ranks of a job read together."""
@@ -183,28 +187,19 @@ class DataSpec:
 
     @classmethod
     def of(cls, name: str, data: Any, collate_fn: Collate | None = None) -> DataSpec:
-        """A spec of a Dataset, DataLoader, (x, y) or (x1, x2, y) arrays, a dict of arrays, or ready batches."""
+        """A spec of a Dataset, a DataLoader, columns (x, y), a dict of columns, samples in a list, or ready batches."""
         if isinstance(data, DataLoader):
             parts = parts_of(data)
-        elif isinstance(data, Dataset):
-            parts = Parts(data)
-        elif isinstance(data, Mapping) or (isinstance(data, (tuple, list)) and data and all(map(_is_array, data))):
-            parts = Parts(_columns(name, data))
-        elif isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, (list, tuple, str)):
-            parts = Parts(data)  # type: ignore[arg-type]  # a sequence of samples that is no Dataset by type
-        elif isinstance(data, Iterable) and not isinstance(data, str):
-            parts = Parts(Batches(data), ready=True)
         else:
-            raise TaskError(
-                f"{name}={type(data).__name__} is no data: give a Dataset, a DataLoader, arrays (x, y), or an "
-                "object with train_dataloader()."
-            )
+            dataset, ready = dataset_of(name, data, collated=collate_fn is not None)
+            parts = Parts(dataset, ready=ready)
         if collate_fn is not None:
             parts = replace(parts, collate_fn=collate_fn)
         if _length(parts.dataset) == 0:
             raise TaskError(f"{name} is empty: it has 0 samples, and at least one is needed.")
         spec = cls(name, parts)
         spec.from_loader = isinstance(data, DataLoader)
+        spec.from_batches = isinstance(data, Batches)
         return spec
 
     @property
@@ -236,6 +231,16 @@ class DataSpec:
         """How many samples there are; None where the data has no length."""
         parts = self.parts
         return None if parts.ready else _length(parts.dataset)
+
+    def refuse_larger(self, size: int) -> None:
+        """Raise TaskError where a batch of this size is larger than the data."""
+        parts, count = self.parts, self.samples
+        if count is None or size <= count or parts.own_batches is not None:
+            return
+        ready = f"; if these are ready batches, give {self.name}=wb.batches(…)" if isinstance(parts.dataset, (list, tuple)) else ""
+        raise TaskError(
+            f"batch_size={size} is larger than the {self.name} data ({count} samples): take batch_size={count} or less{ready}."
+        )
 
     def loader(self, settings: Settings, *, batch_size: int | None = None, train: bool = False) -> Loader:
         """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
@@ -269,7 +274,7 @@ class DataSpec:
             "persistent_workers": settings.persistent_workers and workers > 0,
             "generator": generator,
             "worker_init_fn": parts.worker_init_fn,
-            "collate_fn": parts.collate_fn,
+            "collate_fn": self._collate(parts),
             **(parts.worker_options if workers else {}),
         }
         if isinstance(parts.dataset, IterableDataset):
@@ -283,15 +288,18 @@ class DataSpec:
             return _map_style(parts, _apart(parts.batch_sampler), settings, share, common)
         return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, share, common)
 
+    def _collate(self, parts: Parts) -> Collate | None:
+        """What makes a batch of samples; None: they are batches already, or come from arrays."""
+        if parts.collate_fn is not None or parts.ready:
+            return parts.collate_fn
+        arrays = isinstance(_whole_batches(parts), Columns)
+        return _as_is if arrays else DefaultCollate.of(self.name, parts.dataset)
+
     def _batches(
         self, parts: Parts, settings: Settings, size: int, train: bool, generator: torch.Generator
     ) -> BatchSampler:
-        count = _length(parts.dataset)
-        if train and count is not None and size > count:
-            raise TaskError(
-                f"batch_size={size} is larger than the {self.name} data ({count} samples): "
-                f"take batch_size={count} or less."
-            )
+        if train:
+            self.refuse_larger(size)
         sampler: Any
         if parts.sampler is not None:
             if train and parts.defaults.get("shuffle") and not settings.shuffle:
@@ -332,8 +340,6 @@ def _stream(dataset: Any, size: int | None, share: Share, seed: int, common: dic
 
 def _map_style(parts: Parts, batches: Any, settings: Settings, share: Share, common: dict[str, Any]) -> Loader:
     dataset = _whole_batches(parts)
-    if isinstance(dataset, Columns) and common["collate_fn"] is None:
-        common["collate_fn"] = _as_is
     if settings.num_workers:
         batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
         if parts.worker_init_fn is not None:
@@ -364,28 +370,6 @@ def _on_cpu(dataset: Any) -> bool:
     elif type(dataset) is TensorDataset:
         tensors = dataset.tensors
     return all(tensor.device.type == "cpu" for tensor in tensors)
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray))
-
-
-def _columns(name: str, data: Mapping[str, Any] | Sequence[Any]) -> Columns:
-    columns = (
-        {key: torch.as_tensor(value) for key, value in data.items()}
-        if isinstance(data, Mapping)
-        else [torch.as_tensor(value) for value in data]
-    )
-    values = list(columns.values()) if isinstance(columns, dict) else columns
-    for value in values:
-        if value.ndim == 0:
-            raise TaskError(f"{name} holds a single number; each array needs a first dimension of samples.")
-    lengths = [len(value) for value in values]
-    if len(set(lengths)) > 1:
-        raise TaskError(f"the arrays of {name} differ in length: {lengths}. Each needs one row per sample.")
-    if not values:
-        raise TaskError(f"{name} is empty: it holds no arrays.")
-    return Columns(columns)
 
 
 def _length(dataset: Any) -> int | None:

@@ -20,7 +20,9 @@ class Columns(Dataset[Any]):
     Whole batches are indexed at once, which gives the same batches as stacking samples, much faster.
     """
 
-    def __init__(self, columns: Sequence[Tensor] | Mapping[str, Tensor]) -> None:
+    def __init__(self, columns: Sequence[Tensor] | Mapping[str, Tensor], converted: bool = False) -> None:
+        """converted: some of them were given in a form that torch does not take (a frame, negative strides)."""
+        self.converted = converted
         self.columns = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
 
     def _values(self) -> Iterable[Tensor]:
@@ -61,7 +63,7 @@ class Batches(IterableDataset[Any]):
         self.users = self._batches = batches
         self.one_shot = iter(batches) is batches
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Any:  # a script that this is copied into imports no names for annotations alone
         worker = get_worker_info()
         if worker is None:
             return iter(self._batches)
@@ -74,6 +76,17 @@ class Batches(IterableDataset[Any]):
         first = list(itertools.islice(iter(self._batches), 1))
         self._batches = itertools.chain(first, self._batches)
         return first[0] if first else None
+
+
+def batches(ready: Iterable[Any]) -> Batches:
+    """Batches that are made already, for `train=`, `val=`, `test=` or `predict`: `train=wb.batches([(x1, y1), (x2, y2)])`.
+
+    A list by itself is a data set of samples. Each epoch reads the batches again in their order; an iterator can be read
+    only once. Raises TypeError where `ready` cannot be iterated.
+    """
+    if isinstance(ready, (str, bytes, Mapping)) or not isinstance(ready, Iterable):
+        raise TypeError(f"wb.batches({type(ready).__name__}): give a list of batches, or anything that can be iterated.")
+    return Batches(ready)
 
 
 class SeededBatches(Dataset[Any]):

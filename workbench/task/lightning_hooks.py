@@ -86,7 +86,7 @@ def spec_of(name: str, source: Any, preparation: Preparation | None = None) -> D
         if combined or isinstance(loader, (Mapping, Sequence)) or loader is None:
             several = "" if loader is None else " Several sets become one by torch.utils.data.ConcatDataset or StackDataset."
             raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.{several}")
-        return Parts(Batches(loader), ready=True)
+        return Parts(loader if isinstance(loader, Batches) else Batches(loader), ready=True)
 
     return DataSpec(name, parts)
 

@@ -36,7 +36,7 @@ def cycled_windows(
     if spec.one_shot:
         raise TaskError(
             "train can be read only once (it is an iterator), and a search would use it up: "
-            "give a Dataset, a DataLoader, or a list of batches."
+            "give a Dataset, a DataLoader, or wb.batches(list)."
         )
     loader = spec.loader(settings, train=True)
     size = size_at(settings.accumulate_grad_batches, epoch)

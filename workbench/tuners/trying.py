@@ -187,7 +187,7 @@ def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> It
     if spec.one_shot:
         raise TaskError(
             f"{spec.name} can be read only once (it is an iterator), and a search would use it up: "
-            "give a Dataset, a DataLoader, or a list of batches."
+            "give a Dataset, a DataLoader, or wb.batches(list)."
         )
     # Only a training loader leaves out the short batch at the end; the order of the samples says nothing.
     loader = spec.loader(settings.replace(drop_last=True, shuffle=True), batch_size=size, train=True)
