@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from workbench.runs.run import Run as Run
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
+    from workbench.task.over_epoch import over_epoch as over_epoch
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
     from workbench.tuners.batch_size import BatchSizes as BatchSizes
@@ -33,6 +34,7 @@ _HOMES = {
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
+    "over_epoch": "workbench.task.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
     "EarlyStopping": "workbench.values",
@@ -41,7 +43,7 @@ _HOMES = {
 }
 __all__ = [
     "BatchSizes", "Comparison", "EarlyStopping", "LRCurve", "Run", "Schedule", "Settings", "SettingsError", "Task", "Workbench",
-    "__version__", "attach", "compare",
+    "__version__", "attach", "compare", "over_epoch",
 ]  # fmt: skip
 
 
