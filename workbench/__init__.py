@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
     from workbench.task.datasets import batches as batches
+    from workbench.task.over_epoch import over_epoch as over_epoch
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
     from workbench.tuners.batch_size import BatchSizes as BatchSizes
@@ -34,6 +35,7 @@ _HOMES = {
     "Run": "workbench.runs.run",
     "Settings": "workbench.settings",
     "SettingsError": "workbench.settings",
+    "over_epoch": "workbench.task.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
     "EarlyStopping": "workbench.values",
@@ -43,7 +45,7 @@ _HOMES = {
 }
 __all__ = [
     "BatchSizes", "Comparison", "EarlyStopping", "LRCurve", "Run", "Schedule", "Settings", "SettingsError", "Task", "Workbench",
-    "__version__", "attach", "batches", "compare",
+    "__version__", "attach", "batches", "compare", "over_epoch",
 ]  # fmt: skip
 
 

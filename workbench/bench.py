@@ -59,7 +59,10 @@ class Workbench:
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
             it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each check of
             the validation data), or a list of these.
-        metrics: {"accuracy": f(output, y)}, reported as val_accuracy; each gives the mean over its batch.
+        metrics: {"accuracy": f}, reported as val_accuracy. A function `f(output, y)` of a batch is averaged over the
+            samples of a check. An object with `update`, `compute` and `reset` (a torchmetrics.Metric, a MetricCollection)
+            is updated by batch and computed once a check, over all ranks. `wb.over_epoch(f)` calls a function once, on all
+            outputs and targets of a check. A dict of numbers is reported by its own names.
         collate_fn: how samples become a batch, as for a DataLoader.
         avg_fn: with `weight_averaging`, how one average takes in one weight: `avg_fn(averaged, current, count)`
             returns the new average; `count` of them are in it.
@@ -86,7 +89,7 @@ class Workbench:
         loss: Callable[..., Tensor] | None = None,
         optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
         scheduler: Callable[[torch.optim.Optimizer, int], Any] | None = None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         avg_fn: Callable[[Tensor, Tensor, Any], Tensor] | None = None,
         should_update: Callable[[int, int], bool] | None = None,

@@ -64,7 +64,7 @@ class Checks:
         metrics: dict[str, float] = {}
         if settings.num_sanity_val_steps and session.data.validates and not settings.fast_dev_run:
             session.stage = "sanity"
-            metrics = validate(session, seen)
+            metrics = validate(session, seen, cut=lambda: seen.stopped)
             session.stage = ""
         if metrics or not session.data.validates:
             self._refuse_unknown({**metrics, "train_loss": 0.0})
@@ -208,11 +208,11 @@ class Checks:
         """Raw metrics, and those of the averaged weights, which `keeper` hears of; None: it was stopped."""
         session = self._session
         seen = _Watch(session, batches(), emit, inbox)
-        metrics = validate(session, seen)
+        metrics = validate(session, seen, cut=lambda: seen.stopped)
         if not seen.stopped and session.average is not None and session.average.count:
             with averaged.in_place(session):
-                seen = _Watch(session, batches(), emit, inbox)
-                smooth = validate(session, seen)
+                again = seen = _Watch(session, batches(), emit, inbox)
+                smooth = validate(session, again, cut=lambda: again.stopped)
                 if keeper is not None and not seen.stopped:
                     keeper.take_averaged()
             metrics |= {f"{name}_averaged": value for name, value in smooth.items()}

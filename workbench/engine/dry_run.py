@@ -55,7 +55,7 @@ def dry_run(task: Task, settings: Settings) -> int:
         if task.val is not None:
             held_out = _peek(task.val, count)
             _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
-                       lambda: validate(session, [held_out]))  # fmt: skip
+                       lambda: validate(session, [held_out], trial=True))  # fmt: skip
         return len(session.optimizers)
 
 

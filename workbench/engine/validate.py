@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine import rng
+from workbench.engine.epoch_metrics import EpochMetrics
 from workbench.engine.session import Session
 from workbench.engine.shards import Borrowed
 from workbench.engine.snapshot import Modes
@@ -18,17 +19,21 @@ from workbench.task.moments import Values
 
 
 def validate(
-    session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val"
-) -> dict[str, float]:
-    """Each metric's mean over the samples of `batches`, in evaluation mode; one host sync at the end.
+    session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val", *, trial: bool = False,
+    cut: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:  # fmt: skip
+    """The metrics of `batches`, in evaluation mode: means over the samples, and those that are computed over all of them.
 
-    What the task itself logged and reduced stands beside it, and wins.
+    What the task itself logged and reduced stands beside it, and wins. trial: of a few batches, for which a metric need
+    have no value. cut: asked behind the last batch, whether some were left out; then no metric is computed over the check.
     """
+    over, computed = EpochMetrics(session, stage, trial=trial or session.stage == "sanity"), dict[str, float]()
     sums: dict[str, list[Tensor | float]] = {}
     weights: dict[str, list[float]] = {}
-    with evaluating(session, stage):
+    with evaluating(session, stage), over.open():
         for number, batch in enumerate(batches):
             if batch is None:
+                over.skip()
                 continue
             if isinstance(batch, Borrowed):
                 batch.pass_through(session, stage, partial(session.steps.validation_step, batch_idx=number, stage=stage))
@@ -37,12 +42,15 @@ def validate(
             session.moments.evaluation_batch_started(stage, moved, number)
             with session.precision.autocast():
                 scores = session.steps.validation_step(moved, number, stage)
+                over.update(scores)
             session.moments.evaluation_batch_ended(stage, scores, moved, number)
             for name, value in scores.values.items():
                 sums.setdefault(name, []).append(value)
                 weights.setdefault(name, []).append(scores.weight)
+        if not cut():
+            computed = over.compute()
     own = {name: _summed(values, weights[name]) for name, values in sums.items()}
-    return _means(session.ranks.gather(own)) | floats(session.moments.evaluated(stage))
+    return _means(session.ranks.gather(own)) | computed | floats(session.moments.evaluated(stage))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from textwrap import dedent, indent
 
 from workbench.export import block_hooks, block_log, block_precision, block_trainer
 from workbench.export.block_loss import returned
-from workbench.export.given import Data
+from workbench.export.given import Data, quoted
 from workbench.export.lines import indented
 from workbench.export.recipe import Recipe
 
@@ -34,17 +34,29 @@ def validate(r: Recipe) -> str:
     before, behind = _told(r, "validation_start", "validation_epoch_start"), _told(r, "validation_epoch_end", "validation_end")
     lines = [
         *_in_eval_mode(r),
+        *_of_first(r),
         *(["logged.begin()"] if r.logs_widely else []),
         *([] if r.logs_widely else ["seen = []" if _one_score(r) else "seen = {}"]),
+        *_begun(r),
         "with random_numbers_kept():",
-        *indented([*before, *_scores(r, r.val), *behind, *_told(r, "validation_model_train")]),
+        *indented([*before, *_scores(r, r.val), *_computed(r), *behind, *_told(r, "validation_model_train")]),
         "for part, training in modes.items():",
         "    part.training = training",
         *block_trainer.checked(r),
         *_means(r),
     ]
     head = f'@torch.no_grad()\ndef validate({", ".join(arguments(r, "model", "loader", "device"))}):\n    """Each metric\'s mean over the samples."""\n'
-    return f"{head}{indent(chr(10).join([*block_trainer.checking(r), *lines]), '    ')}\n\n\n{_MEAN}"
+    named = f"\n\n\n{_NAMED}" if _over_check(r) or (r.measures and r.metrics.dicts) else ""
+    return f"{head}{indent(chr(10).join([*block_trainer.checking(r), *lines]), '    ')}\n\n\n{_MEAN}{named}"
+
+
+def _of_first(r: Recipe) -> list[str]:
+    """Each process has statistics of its own share: those of the first are validated, which are saved too."""
+    if not (r.together and r.buffers):
+        return []
+    holders = ["model" if name == "network" else name for name in r.buffers if name != "metrics"]
+    buffers = ", ".join(f"*{name}.buffers()" for name in holders)
+    return [f"for buffer in [{buffers}]:  # of the first process", "    broadcast(buffer)"] if holders else []
 
 
 def arguments(r: Recipe, *given: str) -> list[str]:
@@ -60,13 +72,13 @@ def _told(r: Recipe, *names: str) -> list[str]:
 
 def _in_eval_mode(r: Recipe) -> list[str]:
     """The model, with a loss and metrics that are modules, goes to eval mode; `modes` says what was."""
-    if not (r.loss_is_module or r.metric_modules):
+    if not (r.loss_is_module or r.metrics.modules):
         eval_mode = _told(r, "validation_model_eval") or ["model.eval()"]
         return ["modes = {part: part.training for part in model.modules()}", *eval_mode]
     own = "modules += [metric for metric in metrics.values() if isinstance(metric, torch.nn.Module)]"
     return [
         f"modules = [model{', loss_function' if r.loss_is_module else ''}]",
-        *([own] if r.metric_modules else []),
+        *([own] if r.metrics.modules else []),
         "modes = {part: part.training for module in modules for part in module.modules()}",
         "for module in modules:",
         "    module.eval()",
@@ -78,6 +90,67 @@ _MEAN = dedent('''\
         """The mean of (value, weight) pairs."""
         values, weights = torch.tensor(shares, dtype=torch.float64).T.contiguous()
         return float((values * weights).sum() / weights.sum())''')
+
+
+_NAMED = dedent('''\
+    def named(name, value):
+        """The numbers of a metric by the names that they are reported by."""
+        if not hasattr(value, "items"):
+            return {f"val_{name}": value}
+        return {key if key.startswith("val_") else f"val_{key}": one for key, one in value.items()}''')
+
+
+def _over_check(r: Recipe) -> bool:
+    """Whether metrics are computed over a check."""
+    return r.measures and r.metrics.objects
+
+
+def _begun(r: Recipe) -> list[str]:
+    """The metrics that are computed over the check begin with nothing."""
+    if not _over_check(r):
+        return []
+    lines = ['running = {name: metric for name, metric in metrics.items() if hasattr(metric, "compute")}']
+    lines += ["for metric in running.values():", "    metric.reset()"]
+    return [*lines, *(["batches = []"] if r.metrics.gathered else [])]
+
+
+def _updated(r: Recipe) -> list[str]:
+    """They take a batch in. Those that do not synchronise themselves wait for the batches of all processes."""
+    if not r.metrics.objects:
+        return []
+    if not r.metrics.gathered:
+        return ["for metric in running.values():", "    metric.update(output, target)"]
+    own = "batches.append((send_to_device(output, \"cpu\"), send_to_device(target, \"cpu\")))"
+    if not r.metrics.synchronised:
+        return [own]
+    return [
+        own,
+        "for name, metric in running.items():",
+        f"    if name not in {_names(r)}:",
+        "        metric.update(output, target)",
+    ]
+
+
+def _names(r: Recipe) -> str:
+    return "(" + ", ".join(map(quoted, r.metrics.gathered)) + ("," if len(r.metrics.gathered) == 1 else "") + ")"
+
+
+def _computed(r: Recipe) -> list[str]:
+    """Their values over the batches of all processes."""
+    if not _over_check(r):
+        return []
+    lines = []
+    if r.metrics.gathered:
+        lines = [
+            "rounds_of_all = itertools.zip_longest(*gather_object([batches]))  # in the order of the data",
+            "for output, target in [batch for dealt in rounds_of_all for batch in dealt if batch is not None]:",
+            f"    for name in {_names(r)}:",
+            "        running[name].update(send_to_device(output, device), send_to_device(target, device))",
+        ]
+    return [
+        *lines,
+        "computed = {key: float(value) for name in running for key, value in named(name, running[name].compute()).items()}",
+    ]
 
 
 def _one_score(r: Recipe) -> bool:
@@ -94,10 +167,12 @@ def _means(r: Recipe) -> list[str]:
         return ["seen = gather_object(seen)", 'return {"val_loss": weighted_mean(seen)} if seen else {}']
     if _one_score(r):
         return ['return {"val_loss": weighted_mean(gather_object(seen))}']
+    given = "means =" if _over_check(r) else "return"
     return [
         "gathered = gather_object([seen])  # one from each process",
         "names = gathered[0]",
-        "return {name: weighted_mean([pair for part in gathered for pair in part.get(name, ())]) for name in names}",
+        f"{given} {{name: weighted_mean([pair for part in gathered for pair in part.get(name, ())]) for name in names}}",
+        *(["return means | computed"] if _over_check(r) else []),
     ]
 
 
@@ -147,11 +222,15 @@ def _forward_gives(r: Recipe) -> list[str]:
 
 
 def _given_scores(r: Recipe) -> list[str]:
-    return [
-        f"{', '.join(_forward_gives(r))} = forward(model, batch)",
-        'scores = {f"val_{name}": metric(output, target) for name, metric in metrics.items()}',
-        'scores = {"val_loss": loss, **scores}',
-    ]
+    lines = [f"{', '.join(_forward_gives(r))} = forward(model, batch)", *_updated(r)]
+    if not r.metrics.functions:
+        return [*lines, 'scores = {"val_loss": loss}']
+    item, items = "name, metric", "metrics.items()"
+    which = f" for {item} in {items}" + (" if name not in running" if r.metrics.objects else "")
+    scores = f'{{f"val_{{name}}": metric(output, target){which}}}'
+    if r.metrics.dicts:
+        scores = f"{{key: value{which} for key, value in named(name, metric(output, target)).items()}}"
+    return [*lines, f"scores = {scores}", 'scores = {"val_loss": loss, **scores}']
 
 
 def _own_scores(r: Recipe) -> list[str]:

@@ -87,7 +87,7 @@ def _data(r: Recipe) -> list[str]:
         lines += made if r.validates else list(r.val.before)
     if r.loss_is_module:
         lines.append("loss_function.to(accelerator.device)")
-    if r.metric_modules and r.measures:
+    if r.metrics.modules and r.measures:
         lines += [
             "for metric in metrics.values():",
             "    if isinstance(metric, torch.nn.Module):",

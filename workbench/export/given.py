@@ -55,6 +55,28 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
+class Metrics:
+    """The metrics of a bench: functions of a batch, and objects that are computed over a check."""
+
+    functions: bool = False
+    """Whether there are functions."""
+    modules: bool = False
+    """Whether any is a module, which has a device and a mode."""
+    objects: bool = False
+    """Whether there are objects with `update`, `compute` and `reset`."""
+    gathered: tuple[str, ...] = ()
+    """The names of those objects that do not synchronise themselves over processes."""
+    synchronised: bool = False
+    """Whether there are objects that do."""
+    pairs: tuple[str, ...] = ()
+    """The names of those whose `update` takes one pair."""
+    dicts: bool = False
+    """Whether any gives several numbers by name."""
+    lacking: bool = False
+    """Whether a check of the run had fewer batches than there were processes."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Schedule:
     """A scheduler of the user's: where it is in what their function returned, and when it steps."""
 

@@ -22,6 +22,7 @@ from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED, SET
 from workbench.export.errors import ExportError
 from workbench.export.given import Hooks
 from workbench.export.given_data import data_of, first_batch, layout_of
+from workbench.export.given import Metrics
 from workbench.export.given_hooks import own_of, prepared, sources_of, undone
 from workbench.export.given_optimizers import optimizers_of
 from workbench.export.given_step import step_of
@@ -36,6 +37,7 @@ from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.lightning import LightningLike
 from workbench.task.lightning_hooks import Step as HookStep
+from workbench.task.metrics import synchronises, takes_pair
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import Supervised
@@ -50,6 +52,8 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     _check_start(run, task.model)
     _check_settings(run.settings)
     sliced = slice_call(site)
+    if isinstance(task, Supervised) and task.one_collection:
+        sliced.arguments["metrics"] = f'{{"metrics": {sliced.arguments["metrics"]}}}'
     started = next((e for e in run.events if isinstance(e, RunStarted)), None)
     planned = None if started is None or started.updates is None else int(started.updates)
     ranks = int(started.ranks) if started else 1
@@ -82,7 +86,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
             prepare=tuple(prepared(sources)),
             undone=tuple(undone(sources)),
             own=own,
-            **_of_task(session, sliced, settings, planned),
+            **_of_task(session, sliced, settings, planned, ranks),
         )
     refuse(recipe)
     return recipe
@@ -223,7 +227,7 @@ def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
         yield session
 
 
-def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int | None) -> dict[str, Any]:
+def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int | None, ranks: int) -> dict[str, Any]:
     task = session.task
     assert isinstance(task, (Supervised, LightningLike))
     assert task.train is not None
@@ -241,16 +245,31 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "buffers": tuple(_with_buffers(task)),
     }
     if isinstance(task, LightningLike):
-        none = {"batch": "own", "mean": False, "loss_is_module": False, "metric_modules": False}
+        none = {"batch": "own", "mean": False, "loss_is_module": False, "metrics": Metrics()}
         return {**found, **none, "hooks": _hooks(task, sliced, settings)}
     return {
         **found,
         "batch": layout_of(batch, sliced.arguments.get("loss", "None") != "None"),
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
-        "metric_modules": len(task.modules) > 1 + task.loss_is_module,
+        "metrics": metrics_of(task, session.batches[1], ranks),
         "hooks": None,
     }
+
+
+def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
+    """What a script needs to know of a task's metrics. batches: of a check, over all processes."""
+    functions, objects = task.metrics, task.epoch_metrics
+    return Metrics(
+        functions=bool(functions),
+        modules=any(isinstance(metric, nn.Module) for metric in (*functions.values(), *objects.values())),
+        objects=bool(objects),
+        gathered=tuple(name for name, metric in objects.items() if not synchronises(metric)),
+        synchronised=any(map(synchronises, objects.values())),
+        pairs=tuple(name for name, metric in objects.items() if takes_pair(metric)),
+        dicts=task.names_its_metrics or any(callable(getattr(metric, "keys", None)) for metric in objects.values()),
+        lacking=batches is not None and batches < ranks,
+    )
 
 
 def _with_buffers(task: Task) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from workbench.export.given import NUMBERED, TRANSFER, VALIDATION, WITHIN, Data, Hooks, Optimizer, Own, Step
+from workbench.export.given import NUMBERED, TRANSFER, VALIDATION, WITHIN, Data, Hooks, Metrics, Optimizer, Own, Step
 from workbench.export.resumed import Joints
 from workbench.export.source import Sliced
 from workbench.settings import Settings
@@ -59,7 +59,7 @@ class Recipe:
     mean: bool
     """Whether the loss is a mean over samples, so that a batch weighs as many as it holds."""
     loss_is_module: bool
-    metric_modules: bool
+    metrics: Metrics
     hooks: Hooks | None
     own: Own
     step: Step

@@ -17,7 +17,17 @@ def refuse(r: Recipe) -> None:
 
 
 def _together(r: Recipe) -> dict[str, bool]:
-    return {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r)}
+    return {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r)}
+
+
+def _metrics(r: Recipe) -> dict[str, bool]:
+    """Metrics that are computed over a check, where a script cannot."""
+    own = [name for name in r.metrics.pairs if r.measures]
+    return {
+        f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(own),
+        "a metric of torchmetrics over a check with fewer batches than there were processes": r.together and r.measures
+        and r.metrics.lacking and r.metrics.synchronised,
+    }
 
 
 def _ranks(r: Recipe) -> dict[str, bool]:

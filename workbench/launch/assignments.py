@@ -156,7 +156,7 @@ class Evaluating(Assignment):
         with opened(self.task, self.settings, self.kind) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
-            metrics = validate(session, _batches(session, spec, self._stage, inbox), self._stage)
+            metrics = validate(session, _batches(session, spec, self._stage, inbox), self._stage, cut=lambda: inbox.has(Stop))
             if inbox.has(Stop):
                 return Done("stopped")
             emit(Validated(0, 0, metrics))

@@ -33,7 +33,7 @@ def task_of(
     loss: Callable[..., Any] | None,
     optimizer: MakeOptimizer,
     scheduler: MakeScheduler | None,
-    metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+    metrics: Mapping[str, Any] | None,
     collate_fn: Collate | None,
     settings: Settings | None = None,
 ) -> Task:
@@ -68,7 +68,7 @@ def task_of(
         if loss is not None and not callable(loss):
             raise TaskError(f"loss={loss!r} cannot be called: give a function of (output, target).")
         task = Supervised(
-            model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics or {}, **specs
+            model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics, **specs
         )
     _listen(task, preparation, sources)
     return task

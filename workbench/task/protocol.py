@@ -10,6 +10,7 @@ import abc
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -40,6 +41,8 @@ class Scores:
 
     values: Mapping[str, Tensor | float]
     weight: float
+    seen: tuple[Any, Any] | None = None
+    """The output and the target that `Task.epoch_metrics` are updated with; None: they are not, with this batch."""
 
 
 @dataclass(slots=True)
@@ -154,6 +157,9 @@ class Task(abc.ABC):
     """The objects that make the loaders, and what they set up before a job (a DataModule's setup); None: there are none."""
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
+
+    epoch_metrics: Mapping[str, Any] = MappingProxyType({})
+    """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a check."""
 
     partial: bool = True
     """Whether an update may leave some parameters without a gradient; the dry run shows whether all have one."""

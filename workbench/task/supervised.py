@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data import DataSpec
+from workbench.task.metrics import batch_values, checked, is_running, split
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import refuse_built_in, schedule_of
@@ -40,7 +41,7 @@ class Supervised(Task):
         predict: DataSpec | None = None,
         optimizer: MakeOptimizer,
         scheduler: MakeScheduler | None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]],
+        metrics: Any,
     ) -> None:
         self.model = model
         self.train, self.val, self.test, self.predict = train, val, test, predict
@@ -48,7 +49,11 @@ class Supervised(Task):
         self.loss_is_mean = loss is None or _is_mean(loss)
         self._optimizer = optimizer
         self._scheduler = scheduler
-        self._metrics = dict(metrics)
+        self.metrics, self.epoch_metrics = split(checked(metrics))
+        self.one_collection = is_running(metrics)
+        """Whether `metrics=` was a collection, which names its own values, and no dict."""
+        self.names_its_metrics = False
+        """Whether a function of `metrics` has given several numbers by name."""
         self._carries = False
         """Whether the model is called with its hidden state, and returns (output, hiddens)."""
         self._elements: int | None = None
@@ -61,7 +66,7 @@ class Supervised(Task):
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
-        others = (self._loss, *self._metrics.values())
+        others = (self._loss, *self.metrics.values())
         return (self.model, *(part for part in others if isinstance(part, nn.Module)))
 
     @contextlib.contextmanager
@@ -93,9 +98,11 @@ class Supervised(Task):
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
         values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
-        for name, metric in self._metrics.items():
-            values[f"{stage}_{name}"] = metric(output, target)
-        return Scores(values, score_weight(result, batch, "the loss"))
+        for name, metric in self.metrics.items():
+            found = metric(output, target)
+            self.names_its_metrics |= isinstance(found, Mapping)
+            values |= batch_values(stage, name, found, _counts(batch, target))
+        return Scores(values, score_weight(result, batch, "the loss"), (output, target) if self.epoch_metrics else None)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
@@ -269,6 +276,11 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
         return tuple(batch[:-1]), batch[-1]
     what = f"{len(batch)} element(s)" if is_several(batch) else f"a {type(batch).__name__}"
     raise TaskError(f"a batch is {what}; with loss= it must be (x, y), (x1, x2, y) or a dict with a target.")
+
+
+def _counts(batch: Any, target: Any) -> set[int]:
+    """How many samples a batch may hold, as its parts have it."""
+    return {sample_count(batch), sample_count(target)}
 
 
 def _target(batch: Any) -> Any:

@@ -176,7 +176,7 @@ def _batches(session: Session, settings: Settings, size: int, method: str) -> Wo
         if method == "predict":
             predict(session, [batch])
         else:
-            validate(session, [batch], "test" if method == "test" else "val")
+            validate(session, [batch], "test" if method == "test" else "val", trial=True)
 
     return Work(once, size)
 
@@ -205,7 +205,7 @@ def _validate_once(session: Session, size: int) -> None:
     if spec is None or spec.one_shot or spec.parts.own_batches:
         return
     for batch in spec.loader(session.settings, batch_size=size):
-        validate(session, [batch])
+        validate(session, [batch], trial=True)
         return
 
 

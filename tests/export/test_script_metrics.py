@@ -1,0 +1,82 @@
+"""A script computes the metrics of a check as the run did: over all of its outputs, on one process or several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.export.export_running import Runner, check, lint, make_bench
+from workbench.export.errors import ExportError
+
+pytest.importorskip("torchmetrics")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OWN = '''\
+import torchmetrics
+from sklearn.metrics import roc_auc_score
+
+
+class Wrong:
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.seen = []
+
+    def update(self, output, target):
+        self.seen.append((output.argmax(1) != target).float())
+
+    def compute(self):
+        return torch.cat(self.seen).mean()
+
+
+def auc(output, target):
+    return roc_auc_score(target, output.softmax(1), multi_class="ovr")
+
+
+def two(output, target):
+    right = output.argmax(1) == target
+    return {"right": right.float(), "all_right": right.all()}
+
+
+kind = {"task": "multiclass", "num_classes": 3}
+metrics = {
+    "auroc": torchmetrics.AUROC(**kind),
+    "several": torchmetrics.MetricCollection([torchmetrics.Accuracy(**kind), torchmetrics.F1Score(average="macro", **kind)]),
+    "auc": wb.over_epoch(auc),
+    "wrong": Wrong(),
+    "two": two,
+}
+'''
+COMMON = "train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=F.cross_entropy, batch_size=8, max_epochs=2, accelerator='cpu'"
+CASES = {
+    "all kinds, averaged weights": f"metrics=metrics, weight_averaging='ema', ema_decay=0.9, {COMMON}",
+    "objects alone": f"metrics={{'auroc': torchmetrics.AUROC(**kind)}}, {COMMON}, val_check_interval=4",
+    "a collection": f"metrics=torchmetrics.MetricCollection([torchmetrics.AUROC(**kind)]), {COMMON}",
+    "ranks": f"metrics=metrics, {COMMON}, devices=2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_values_are_those_of_the_run(name: str, runner: Runner, tmp_path: Path) -> None:
+    bench = make_bench(tmp_path, f"model, {CASES[name]}", OWN)
+    run = bench.fit().result()
+    script = bench.export(tmp_path / "out" / "train.py")
+    lint(script)
+    outcome = (runner.run_two if name == "ranks" else runner.run)(script)
+    check(bench, run, outcome)
+    last = outcome.said.strip().splitlines()[-1].split()
+    found = dict(zip(last[2::2], last[3::2], strict=True))
+    wanted = {name: f"{values[-1]:.4f}" for name, values in run.validation.items() if name.startswith("val")}
+    assert {name: found[name] for name in wanted} == wanted
+    bench.close()
+
+
+def test_an_update_that_takes_a_pair_is_refused(tmp_path: Path) -> None:
+    own = "class N:\n    n = 0\n\n    def reset(self):\n        self.n = 0\n\n    def update(self, pair):\n        self.n += 1\n\n    def compute(self):\n        return self.n\n"  # noqa: E501
+    bench = make_bench(tmp_path, f"model, metrics={{'n': N()}}, {COMMON}", own)
+    bench.fit().result()
+    with pytest.raises(ExportError, match=r"metrics\['n'\] whose update takes one pair"):
+        bench.export(tmp_path / "train.py")
+    bench.close()

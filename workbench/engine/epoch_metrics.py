@@ -1,0 +1,194 @@
+"""Metrics that are computed over a whole check: updated by batch, computed once, over the batches of all ranks.
+
+torchmetrics synchronise their own states. Any other object is updated with the batches of all ranks, in the order in
+which one process would have them.
+
+Source: torchmetrics.Metric (https://lightning.ai/docs/torchmetrics/stable/pages/overview.html).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from workbench.engine.session import Session
+from workbench.task.batch import to_device
+from workbench.task.metrics import numbers, synchronises, takes_pair
+from workbench.task.over_epoch import OverEpoch, in_host_memory
+from workbench.task.protocol import Scores, TaskError
+
+_OF_FEW = (ValueError, ArithmeticError, RuntimeError)
+"""Errors that more data may mend: one class alone has no AUROC."""
+
+
+class EpochMetrics:
+    """The metrics of one check of `session`; between `begin` and `end` its batches come to `update`."""
+
+    def __init__(self, session: Session, stage: Literal["val", "test"], *, trial: bool) -> None:
+        """trial: of a few batches, of which a metric may have no value (one class alone has no AUROC)."""
+        self._session, self._stage, self._trial = session, stage, trial
+        self._metrics = dict(session.task.epoch_metrics)
+        self._several = session.ranks.several
+        self._count = 0
+        self._batches: list[tuple[Any, Any] | None] = []
+        """Of several ranks: this one's outputs and targets, for the metrics that do not synchronise themselves."""
+        self._kept = self._several and not all(map(synchronises, self._metrics.values()))
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Inside, the metrics lie on the session's device and begin with nothing; nothing of the check stays in them."""
+        homes = [(metric, _home(metric)) for metric in self._distinct()]
+        modes = [(part, part.training) for part in _modules(self._distinct())]
+        try:
+            for metric, home in homes:
+                if home is not None:
+                    metric.to(self._session.device)
+                if isinstance(metric, nn.Module):
+                    metric.eval()
+                metric.reset()
+            yield
+        finally:
+            for metric, home in homes:
+                metric.reset()
+                if home is not None:
+                    metric.to(home)
+            for part, training in modes:
+                part.training = training
+
+    def skip(self) -> None:
+        """A batch of this rank is left out."""
+        if self._kept:
+            self._batches.append(None)
+
+    def update(self, scores: Scores) -> None:
+        """Take a batch in."""
+        if scores.seen is None or not self._metrics:
+            return
+        self._count += 1
+        if self._kept:
+            self._batches.append(in_host_memory(scores.seen))
+        for metric in self._distinct():
+            if not self._several or synchronises(metric):
+                self._take(metric, scores.seen)
+
+    def compute(self) -> dict[str, float]:
+        """Their values over the batches of all ranks, alike on all; {} where no rank had any. All ranks take part."""
+        if not self._metrics:
+            return {}
+        ranks = self._session.ranks
+        there = [rank for rank, count in enumerate(ranks.gather(self._count)) if count]
+        if not there:
+            return {}
+        values: dict[str, float] = {}
+        with self._group(there) as group, self._whole():
+            for name, metric in self._metrics.items():
+                if synchronises(metric) and ranks.rank not in there:
+                    continue
+                for key, value in self._value(name, metric, group).items():
+                    if key in values:
+                        raise TaskError(f"metrics[{name!r}]: there is another metric that is reported as {key!r}: rename one of them.")
+                    values[key] = value
+        return ranks.gather(values)[there[0]]
+
+    def _value(self, name: str, metric: Any, group: Any) -> dict[str, float]:
+        try:
+            with _synchronised(metric, self._several, group), warnings.catch_warnings():
+                if self._trial:
+                    warnings.simplefilter("ignore")
+                return numbers(self._stage, name, metric.compute())
+        except TaskError:
+            raise
+        except Exception as error:
+            if self._trial and isinstance(error, _OF_FEW):
+                return dict.fromkeys(_names(self._stage, name, metric), float("nan"))
+            raise TaskError(f"metrics[{name!r}] failed over {self._stage} with {type(error).__name__}: {_first_line(error)}") from error
+
+    def _take(self, metric: Any, seen: tuple[Any, Any]) -> None:
+        try:
+            if takes_pair(metric):
+                metric.update(seen)
+            else:
+                metric.update(*seen)
+        except Exception as error:
+            name = next(name for name, own in self._metrics.items() if own is metric)
+            raise TaskError(
+                f"metrics[{name!r}] of {type(metric).__name__} did not take the model's output and the target with "
+                f"{type(error).__name__}: {_first_line(error)}"
+            ) from error
+
+    def _distinct(self) -> list[Any]:
+        """Each object once, also where it has two names."""
+        return list({id(metric): metric for metric in self._metrics.values()}.values())
+
+    @contextlib.contextmanager
+    def _group(self, there: Sequence[int]) -> Iterator[Any]:
+        """The process group of the ranks that had a batch; None: all had, or there is one process."""
+        if not self._several or len(there) == self._session.ranks.world or not any(map(synchronises, self._metrics.values())):
+            yield None
+            return
+        group = dist.new_group(list(there))
+        try:
+            yield group
+        finally:
+            if self._session.ranks.rank in there:
+                dist.destroy_process_group(group)
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Of several ranks, metrics that do not synchronise themselves take in the batches of all, in the data's order."""
+        if self._kept:
+            rounds = itertools.zip_longest(*self._session.ranks.gather(self._batches))
+            batches = [batch for dealt in rounds for batch in dealt if batch is not None]
+            for metric in self._distinct():
+                for batch in batches if not synchronises(metric) else ():
+                    self._take(metric, batch if isinstance(metric, OverEpoch) else to_device(batch, self._session.device))
+        yield
+
+
+@contextlib.contextmanager
+def _synchronised(metric: Any, several: bool, group: Any) -> Iterator[None]:
+    """Inside, a metric of torchmetrics synchronises over the ranks of this job, or the `group` of them, and no others."""
+    parts = [part for part in _modules([metric]) if hasattr(part, "distributed_available_fn")] if synchronises(metric) else []
+    before = [(part, part.distributed_available_fn, part.process_group) for part in parts]
+    try:
+        for part in parts:
+            part.distributed_available_fn = lambda: several  # type: ignore[assignment]
+            if group is not None:
+                part.process_group = group
+        yield
+    finally:
+        for part, available, own in before:
+            part.distributed_available_fn, part.process_group = available, own
+
+
+def _modules(metrics: Sequence[Any]) -> list[nn.Module]:
+    return [part for metric in metrics if isinstance(metric, nn.Module) for part in metric.modules()]
+
+
+def _home(metric: Any) -> torch.device | None:
+    """Where it lies; None: it is nothing that is moved."""
+    if not callable(getattr(metric, "to", None)):
+        return None
+    for part in [metric, *_modules([metric])]:
+        if isinstance(device := getattr(part, "device", None), torch.device):
+            return device
+    tensors = itertools.chain(metric.parameters(), metric.buffers()) if isinstance(metric, nn.Module) else ()
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+def _names(stage: str, name: str, metric: Any) -> Sequence[str]:
+    """What a metric without a value would be reported as."""
+    keys = getattr(metric, "keys", None)
+    own: Mapping[str, Any] | float = dict.fromkeys(map(str, keys()), 0.0) if callable(keys) else 0.0
+    return list(numbers(stage, name, own))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or "no message"

@@ -1,0 +1,171 @@
+"""Metrics of a check: functions of one batch, and objects that are updated by batch and computed over the check."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from workbench.task.over_epoch import OverEpoch
+from workbench.task.protocol import TaskError
+
+_METHODS = ("update", "compute", "reset")
+_TARGET_FIRST = "y_true"
+"""What scikit-learn calls the first argument of its metrics."""
+
+
+def is_running(metric: Any) -> bool:
+    """Whether it is an object that is updated by batch and computed at the end (torchmetrics, torcheval, ignite, …)."""
+    return not isinstance(metric, type) and all(callable(getattr(metric, name, None)) for name in _METHODS)
+
+
+def checked(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
+    """The metrics by name, as they were given in `metrics=`. TaskError: one of them is no metric."""
+    if metrics is None:
+        return {}
+    if is_running(metrics) and callable(getattr(metrics, "items", None)):
+        return {"metrics": metrics}  # a collection, which names its own values
+    if not isinstance(metrics, Mapping | nn.ModuleDict):
+        raise TaskError(f"metrics= takes a dict of names: {_example(metrics)}.")
+    found = dict(metrics.items())
+    for name, metric in found.items():
+        _check(name, metric)
+    return found
+
+
+def split(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The functions of one batch, and the objects that are computed over a check."""
+    running = {name: metric for name, metric in metrics.items() if is_running(metric)}
+    return {name: metric for name, metric in metrics.items() if name not in running}, running
+
+
+def takes_pair(metric: Any) -> bool:
+    """Whether `update` takes one pair of output and target (pytorch-ignite), and not the two."""
+    return not _binds(metric.update, None, None) and _binds(metric.update, None)
+
+
+def synchronises(metric: Any) -> bool:
+    """Whether its `compute` brings the states of all processes together (torchmetrics)."""
+    return any(kind.__module__.partition(".")[0] == "torchmetrics" for kind in type(metric).__mro__)
+
+
+def numbers(stage: str, name: str, value: Any) -> dict[str, float]:
+    """What a metric gave over a check, by the names that are reported; a dict of numbers has names of its own."""
+    return {key: _number(where, one) for key, where, one in _named(stage, name, value)}
+
+
+def batch_values(stage: str, name: str, value: Any, samples: Collection[int]) -> dict[str, Tensor | float]:
+    """What a function gave for one batch: a number, one for each sample (`samples`: so many), or a dict of these.
+
+    Tensors stay on their device.
+    """
+    found: dict[str, Tensor | float] = {}
+    for key, where, one in _named(stage, name, value):
+        if isinstance(one, Tensor) and not one.is_complex() and (one.numel() == 1 or (one.ndim == 1 and len(one) in samples)):
+            found[key] = one
+        elif isinstance(one, np.ndarray) and one.ndim == 1 and len(one) in samples:
+            found[key] = float(one.mean())
+        else:
+            found[key] = _number(where, one)
+    return found
+
+
+def _named(stage: str, name: str, value: Any) -> list[tuple[str, str, Any]]:
+    """Of each value: the name it is reported by, what it is called in an error, and itself."""
+    where = f"metrics[{name!r}]"
+    if not isinstance(value, Mapping):
+        return [(f"{stage}_{name}", where, value)]
+    prefix = f"{stage}_"
+    return [(key if (key := str(own)).startswith(prefix) else prefix + key, f"{where}, {key!r},", one) for own, one in value.items()]
+
+
+def _number(where: str, value: Any) -> float:
+    single = isinstance(value, bool | int | float | np.number | np.bool_) and not isinstance(value, np.complexfloating)
+    if isinstance(value, Tensor):
+        single = value.numel() == 1 and not value.is_complex()
+    elif isinstance(value, np.ndarray):
+        single = value.size == 1 and value.dtype.kind in "buif"
+    if single:
+        return float(value.item() if isinstance(value, np.ndarray) else value)
+    got = f"a {type(value).__name__}"
+    if isinstance(value, Tensor | np.ndarray):
+        kind = "a vector" if value.ndim == 1 else "a matrix" if value.ndim == 2 else "a tensor"
+        got = f"{kind} of shape {tuple(value.shape)}"
+    raise TaskError(
+        f"{where} gave {got}, and a metric is one number: take its mean, ask for one (average='macro' in torchmetrics and "
+        "scikit-learn), or return a dict of numbers by name."
+    )
+
+
+def _check(name: Any, metric: Any) -> None:
+    if not isinstance(name, str):
+        raise TaskError(f"metrics= has the key {name!r}: the name of a metric is a text, as in metrics={{'accuracy': …}}.")
+    where = f"metrics[{name!r}]"
+    if isinstance(metric, type):
+        raise TaskError(f"{where}={metric.__name__} is a class: give an instance, {metric.__name__}(…).")
+    function = metric.function if isinstance(metric, OverEpoch) else metric
+    if is_running(metric):
+        first = next(iter(_parameters(metric.update)), "")
+        if first == "value":  # torchmetrics' aggregators
+            raise TaskError(
+                f"{where}={type(metric).__name__}(…) takes (value, weight), not (output, target): a function of a batch is such a "
+                "mean already, metrics={'name': lambda output, y: …}."
+            )
+        if not (_binds(metric.update, None, None) or takes_pair(metric)):
+            names = ", ".join(_parameters(metric.update))
+            raise TaskError(
+                f"{where}: update({names}) of {type(metric).__name__} is called as update(output, target), which it does not "
+                "take: give a metric of these two."
+            )
+    if not (is_running(function) or callable(function)):
+        raise TaskError(
+            f"{where}={_shown(function)} cannot be called, and has no update, compute and reset: give a function of (output, "
+            "target), a metric object (torchmetrics), or wb.over_epoch(function)."
+        )
+    if not is_running(function) and next(iter(_parameters(function)), "") == _TARGET_FIRST:
+        called = getattr(function, "__name__", "f")
+        given = f"lambda output, y: {called}(y, output)"
+        raise TaskError(
+            f"{where}: {called} takes the targets first ({', '.join(list(_parameters(function))[:2])}), and a metric is called with "
+            f"(output, target): give wb.over_epoch({given}) for its value over the check."
+        )
+
+
+def _example(metrics: Any) -> str:
+    """How to give a metric, or several, that came without a name."""
+    several = isinstance(metrics, list | tuple | set | nn.ModuleList)
+    listed = list(metrics) if several else [metrics]
+    words = [f"{_called(metric).lower()!r}: {_called(metric)}" for metric in listed if callable(metric)][:3]
+    return f"metrics={{{', '.join(words) or repr('accuracy') + ': f'}}}"
+
+
+def _called(metric: Any) -> str:
+    name = getattr(metric, "__name__", None)
+    if name == "<lambda>":
+        return "f"
+    return str(name) if name is not None else f"{type(metric).__name__}(…)".removesuffix("(…)")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else type(value).__name__
+
+
+def _parameters(function: Any) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _binds(function: Any, *places: Any) -> bool:
+    try:
+        inspect.signature(function).bind(*places)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True

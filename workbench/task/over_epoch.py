@@ -1,0 +1,73 @@
+"""`over_epoch`: a metric that is one function of all outputs and targets of a check.
+
+Exported scripts have this code, so its annotations are evaluated: then they bring their imports along.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class OverEpoch:
+    """Collects outputs and targets by batch, in host memory; `compute` calls the function once on all of them."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = function
+        self.batches: list[tuple[Any, Any]] = []
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.batches = []
+
+    def update(self, output: Any, target: Any) -> None:
+        """Keep one batch."""
+        self.batches.append((in_host_memory(output), in_host_memory(target)))
+
+    def compute(self) -> Any:
+        """The function's value for all batches; tensors and arrays are joined along their first dimension."""
+        outputs, targets = zip(*self.batches, strict=True)
+        return self.function(joined(outputs), joined(targets))
+
+
+def over_epoch(function: Callable[[Any, Any], Any]) -> OverEpoch:
+    """A metric of all outputs and targets of a check, for `metrics={"auc": wb.over_epoch(f)}`.
+
+    `f(outputs, targets)` is called once a check, on the CPU, with all batches joined along the first dimension, in the
+    order of the data; of several ranks with those of all. It returns one number, or a dict of numbers. All outputs of
+    the check are held in memory.
+    """
+    return OverEpoch(function)
+
+
+def in_host_memory(value: Any) -> Any:
+    """A copy whose tensors lie in host memory, without a graph; what is no tensor stays."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: in_host_memory(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(in_host_memory(item) for item in value)
+    return value
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """The values of all batches as one: tensors and arrays end to end, dicts and tuples item by item, lists in a row."""
+    first = parts[0]
+    if isinstance(first, Tensor | np.ndarray):
+        shapes = {tuple(part.shape[1:]) for part in parts}
+        if len(shapes) > 1:
+            found = " and ".join(map(str, sorted(shapes)))
+            raise ValueError(f"over_epoch joins batches along their first dimension, and their other dimensions differ ({found}): pad them")
+        if isinstance(first, np.ndarray):
+            return np.concatenate(parts) if first.ndim else np.stack(parts)
+        return torch.cat(list(parts)) if first.ndim else torch.stack(list(parts))
+    if isinstance(first, Mapping):
+        return {key: joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(joined(items) for items in zip(*parts, strict=True))
+    if isinstance(first, list):
+        return [item for part in parts for item in part]
+    return None if first is None else list(parts)
