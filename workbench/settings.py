@@ -86,10 +86,11 @@ class Settings(BaseModel):
 
     lr: float = _knob(
         1e-3,
-        "Base learning rate; schedules and parameter-group ratios multiply it.",
+        "Base learning rate; schedules and parameter-group ratios multiply it. Until it is set, a rate that the optimizer is given "
+        "with holds.",
         "optimisation",
         "per update",
-        gt=0,
+        ge=0,
         live=True,
         log=True,
     )

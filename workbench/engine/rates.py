@@ -18,6 +18,7 @@ from workbench.engine.optimizing import Optimizing
 from workbench.engine.plain import NotPlainError, packed
 from workbench.engine.session import Session
 from workbench.events import Message
+from workbench.task.protocol import TaskError
 from workbench.techniques import schedules
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
@@ -94,19 +95,27 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             parts.swa.load_state_dict(state["swa"]["state"])
             if not same["swa"]:
                 _redefine(session, opt, parts.swa, swa_lrs)
-        elif not _go_on(session, state, parts, same=same["schedule"]):
+        elif not _go_on(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
             _put_back(opt.optimizer, fresh, _RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
                 _put_back(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
             if parts.built_in is not None:
                 schedules.move_to(parts.built_in, opt.taken)
-    if session.settings.lr != session.optimizers[0].base_lr:
+    if session.settings.lr != session.base_lr:
         session.set_lr(session.settings.lr)
 
 
-def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: bool) -> bool:
-    """The schedules go on from their states; False: the rates are to be those of another schedule than before."""
+def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: bool, raised: bool) -> bool:
+    """The schedules go on from their states; False: the rates are to be those of another schedule than before.
+
+    raised: the run was at a rate of 0, and now it is not, so that its rates say nothing of those that are to be.
+    """
+    if raised:
+        if parts.own:
+            kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
+            raise TaskError(f"lr={session.settings.lr:g}: the run was at lr=0, and {kinds} cannot be raised from 0: begin a new fit.")
+        return False
     for scheduler, own in zip(parts.own, state["own"], strict=False):
         scheduler.load_state_dict(own["state"])
     if state["swa"] is not None:

@@ -179,6 +179,8 @@ class Job(Generic[T]):
         if fixed:
             live = [name for name in type(checked).model_fields if knob(name).live]
             raise SettingsError(f"{fixed[0]} cannot change while a run goes on; these can: {', '.join(live)}.")
+        if "lr" in values and not checked.lr:
+            raise SettingsError("lr=0: while a run goes on its rate cannot become 0, from where no ratio leads back: pause() the run.")
         plan = next((name for name in values if isinstance(getattr(checked, name), dict)), None)
         if plan is not None:
             raise SettingsError(
