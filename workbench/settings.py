@@ -271,6 +271,10 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise SettingsError(_explain(error, values)) from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Settings are frozen: a bench has others by `set`."""
+        raise AttributeError(f"settings are frozen: bench.set({name}=…) replaces them, and bench.fit({name}=…) has its own.")
+
     def replace(self, **changes: Any) -> Self:
         """These settings with some of them changed, checked like new ones."""
         _refuse_unknown(changes)

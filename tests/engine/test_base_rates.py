@@ -5,11 +5,11 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.engine.problems import labelled, plain_net
 from torch import nn
 from torch.optim import SGD, lr_scheduler
 
 import workbench as wb
+from tests.engine.problems import labelled, plain_net
 from workbench.task.protocol import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -116,7 +116,8 @@ def test_a_rate_of_0_is_a_rate(panel: Panel, bench: FakeBench) -> None:
     assert bench.settings.lr == panel.header.lr.read() == panel.canvas.marker == 0
     assert panel.notice.lines == []
     bench.set(lr=0.1)
-    assert panel.header.lr.read() == panel.canvas.marker == 0.1
+    assert panel.header.lr.read() == 0.1
+    until(lambda: panel.canvas.marker == 0.1)
 
 
 def test_a_text_that_is_refused_stays_until_it_is_put_right(panel: Panel, bench: FakeBench) -> None:

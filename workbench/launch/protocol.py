@@ -96,6 +96,13 @@ class Job(Generic[T]):
         self._left: threading.Event | None = None
         self._output: deque[str] = deque(maxlen=1000)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A setting that is set as an attribute would do nothing."""
+        if name in Settings.model_fields:
+            how = f"job.change({name}=…)" if knob(name).live else f"bench.fit({name}=…), when it is asked for"
+            raise AttributeError(f"job.{name} = … would change nothing: {how}.")
+        super().__setattr__(name, value)
+
     @property
     def output(self) -> list[str]:
         """What the ranks of a pool have printed for it, line by line; the last 1000. They are shown as they come, too."""
