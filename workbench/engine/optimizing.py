@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from workbench.task.moments import Moments
@@ -125,6 +126,37 @@ class Optimizing:
             due = schedule.interval == interval and count % schedule.frequency == 0
             if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
                 moments.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+
+
+def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load what the optimizer's `state_dict` gave.
+
+    torch's own `load_state_dict` gives all tensors the type of their parameter, and makes other things of what is neither a
+    number nor a container: here they come back as they were. An optimizer with a `load_state_dict` of its own knows best.
+    """
+    optimizer.load_state_dict(state)
+    if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
+        return
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        own = optimizer.state.get(parameter, {})
+        for name, value in state["state"].get(number, {}).items():
+            if name in own:
+                own[name] = _as_it_was(value, own[name])
+
+
+def _as_it_was(value: Any, loaded: Any) -> Any:
+    """The value with its own type, where `loaded` lies."""
+    if isinstance(value, Tensor):
+        if not isinstance(loaded, Tensor) or loaded.dtype == value.dtype:
+            return loaded
+        return value.to(loaded.device)
+    if isinstance(value, dict) and isinstance(loaded, dict):
+        return {key: _as_it_was(part, loaded.get(key)) for key, part in value.items()}
+    if type(value) in (list, tuple) and isinstance(loaded, (list, tuple)) and len(loaded) == len(value):
+        return type(value)(_as_it_was(part, its) for part, its in zip(value, loaded, strict=True))
+    return value
 
 
 def shares(optimizers: Sequence[Optimizing], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.engine import averaged
-from workbench.engine.optimizing import Optimizing
+from workbench.engine.optimizing import Optimizing, load_state
 from workbench.engine.plain import NotPlainError, packed
 from workbench.engine.session import Session
 from workbench.events import Message
@@ -53,7 +52,13 @@ def state_of(session: Session, opt: Optimizing) -> dict[str, Any]:
 
 
 def _own_state(session: Session, opt: Optimizing) -> dict[str, Any]:
-    return opt.optimizer.state_dict() if session.shards is None else session.shards.optimizer_state(opt)
+    if session.shards is not None:
+        return session.shards.optimizer_state(opt)
+    try:
+        return opt.optimizer.state_dict()
+    except Exception as error:
+        kind = type(opt.optimizer).__name__
+        raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
 
 
 def misfit(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
@@ -158,24 +163,23 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
 
 def _put_state(session: Session, opt: Optimizing, state: dict[str, Any]) -> None:
     if session.shards is None:
-        _load(opt.optimizer, state)
+        _load(opt, state)
     elif session.shards.own_steps:
         session.shards.load_state(opt, session.shards.pieces_of_state(opt, state))
     else:
-        _load(opt.optimizer, session.shards.pieces_of_state(opt, state))
+        _load(opt, session.shards.pieces_of_state(opt, state))
 
 
-def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load the state as it was: torch gives tensors the type of their parameter, whichever they had."""
-    optimizer.load_state_dict(state)
-    numbers = [number for group in state["param_groups"] for number in group["params"]]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        own = optimizer.state.get(parameter, {})
-        for name, value in state["state"].get(number, {}).items():
-            there = own[name]
-            if isinstance(value, Tensor) and value.dtype != there.dtype:
-                own[name] = value.to(there.device)
+def _load(opt: Optimizing, state: dict[str, Any]) -> None:
+    """The state as its own `state_dict` gave it. TaskError: its own `load_state_dict` does not take that."""
+    try:
+        load_state(opt.optimizer, state)
+    except Exception as error:
+        kind = type(opt.optimizer).__name__
+        raise TaskError(
+            f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can go "
+            "on with this optimizer: bench.load(run) takes the weights alone, then bench.fit()."
+        ) from error
 
 
 def _put_back(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: Iterable[str]) -> None:
