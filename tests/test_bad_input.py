@@ -174,8 +174,8 @@ def test_a_gradient_that_is_not_finite_while_the_loss_is(p, every, tmp_path):
 def test_gradients_that_are_large_but_finite_are_no_error(tmp_path):
     """Their 2-norm is infinite in float32; each entry is a number, and the step can be taken."""
     large = diverging(1e30)
-    b = bench(plain_net(), labelled(), tmp_path, lambda params, lr: torch.optim.SGD(params, lr=1e-35),
-              loss=lambda output, y: large(F.cross_entropy(output, y)), max_steps=3)  # fmt: skip
+    b = bench(plain_net(), labelled(), tmp_path, lambda params, lr: torch.optim.SGD(params, lr=lr),
+              loss=lambda output, y: large(F.cross_entropy(output, y)), lr=1e-35, max_steps=3)  # fmt: skip
     run = b.fit().result()
     assert run.status == "finished"
     assert np.isinf(run.history["grad_norm"]).all()
@@ -415,7 +415,7 @@ def test_a_setting_that_does_not_exist(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"lr": 0}, ["lr=0", "greater than 0"]),
+        ({"lr": -1}, ["lr=-1", "greater than or equal to 0"]),
         ({"lr": "fast"}, ["lr='fast'", "number"]),
         ({"lr": float("nan")}, ["lr=nan"]),
         ({"batch_size": 0}, ["batch_size=0", "at least 1", "greater than or equal to 1"][::2]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
 import sys
 import threading
 from collections import ChainMap
@@ -138,6 +140,20 @@ class Workbench:
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
         self._lock = threading.Lock()
         self._launcher = ThreadLauncher(self._listeners.hear)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What the bench itself keeps can be set, by the bench; an attribute that would do nothing is refused."""
+        own = getattr(type(self), name, None)
+        begun = "_launcher" in vars(self)
+        if name.startswith("_") or (not begun and name in _PUBLIC) or callable(own) or _is_addition(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            raise AttributeError(_why_not_set(name, value))
+
+    def __getattr__(self, name: str) -> Any:
+        """Only asked for what is not there."""
+        hint = f": a setting is read as bench.settings.{name}" if name in Settings.model_fields else ""
+        raise AttributeError(f"a bench has no attribute {name!r}{hint}.", name=name, obj=self)
 
     # -- settings
 
@@ -452,6 +468,30 @@ class Workbench:
         """What is asked of one of its jobs is a line too; the job's name in it is that of now."""
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
         return partial(self._listeners.called, line(f"{name}.{method}", arguments))
+
+
+_PUBLIC = ("model", "root", "summary", "jobs")
+
+
+def _is_addition(kind: type, name: str) -> bool:
+    """Whether it is an attribute that a subclass of the user's may have of its own."""
+    return kind is not Workbench and name not in Settings.model_fields and name not in _PUBLIC
+
+
+def _why_not_set(name: str, value: Any) -> str:
+    """What to write instead of `bench.name = value`."""
+    shown = repr(value) if isinstance(value, (bool, int, float, str, type(None))) else "…"
+    if name in Settings.model_fields:
+        return f"bench.{name} = {shown} would change nothing: settings are changed by bench.set({name}={shown})."
+    if name == "settings":
+        return "bench.settings cannot be set: bench.set(lr=…) replaces some of them."
+    if name in inspect.signature(Workbench.__init__).parameters:
+        return f"bench.{name} cannot be set: {name} is given when a bench is made, wb.Workbench(…, {name}=…). Make another bench."
+    if name in _PUBLIC or isinstance(getattr(Workbench, name, None), property):
+        return f"bench.{name} cannot be set: it is the bench's own to keep."
+    near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.6)
+    hint = f" Did you mean bench.set({near[0]}={shown})?" if near else " Settings are changed by bench.set(…)."
+    return f"bench.{name} = {shown} would do nothing: a bench has no attribute of that name.{hint}"
 
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:

@@ -86,10 +86,11 @@ class Settings(BaseModel):
 
     lr: float = _knob(
         1e-3,
-        "Base learning rate; schedules and parameter-group ratios multiply it.",
+        "Base learning rate; schedules and parameter-group ratios multiply it. Until it is set, a rate that the optimizer is given "
+        "with holds.",
         "optimisation",
         "per update",
-        gt=0,
+        ge=0,
         live=True,
         log=True,
     )
@@ -269,6 +270,10 @@ class Settings(BaseModel):
             return cls(**values)
         except ValidationError as error:
             raise SettingsError(_explain(error, values)) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Settings are frozen: a bench has others by `set`."""
+        raise AttributeError(f"settings are frozen: bench.set({name}=…) replaces them, and bench.fit({name}=…) has its own.")
 
     def replace(self, **changes: Any) -> Self:
         """These settings with some of them changed, checked like new ones."""

@@ -54,7 +54,7 @@ class Watched:
 def make(root, model=None, **settings):
     settings = {"accelerator": "cpu", "batch_size": 8, "lr": 0.05, "optimizer": adam, "loss": Watched(), **settings}
     b = wb.Workbench(model or noisy_net(), val=labelled(20, 3), root=root, **{"train": labelled(), **settings})
-    b.on = settings["loss"].on
+    vars(b)["on"] = settings["loss"].on
     return b
 
 

@@ -101,13 +101,23 @@ def test_the_clip_line_and_the_clip_box_move_together(panel: Panel, bench: FakeB
 
 
 def test_a_bad_value_is_explained_and_taken_back_and_a_good_one_clears_the_air(panel: Panel, bench: FakeBench) -> None:
-    panel.header.lr.widget.value = 0
-    assert bench.settings.lr == panel.header.lr.read() == 1e-3
+    timeout = panel.form.controls["rank_timeout"]
+    timeout.widget.value = 0
+    assert bench.settings.rank_timeout == timeout.read() == 600
     [(level, text)] = panel.notice.lines
     assert level == "error"
-    assert text.startswith("lr=0")
-    panel.header.lr.widget.value = 0.5
+    assert text.startswith("rank_timeout=0")
+    timeout.widget.value = 30
     assert panel.notice.lines == []
+
+
+def test_a_rate_of_0_is_a_rate(panel: Panel, bench: FakeBench) -> None:
+    panel.header.lr.widget.value = 0
+    assert bench.settings.lr == panel.header.lr.read() == panel.canvas.marker == 0
+    assert panel.notice.lines == []
+    bench.set(lr=0.1)
+    assert panel.header.lr.read() == 0.1
+    until(lambda: panel.canvas.marker == 0.1)
 
 
 def test_a_text_that_is_refused_stays_until_it_is_put_right(panel: Panel, bench: FakeBench) -> None:

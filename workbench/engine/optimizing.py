@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from workbench.task.moments import Moments
-from workbench.task.protocol import Optimization, Schedule
+from workbench.task.optimizer_factory import base_rate, group_rates, leading
+from workbench.task.protocol import Optimization, Schedule, TaskError
 
 if TYPE_CHECKING:
     from workbench.engine.shards import Shards
@@ -36,7 +38,9 @@ class Optimizing:
         self.schedules: tuple[Schedule, ...] = made.schedules
         self.frequency = made.frequency
         self.made_lr = made.lr
-        self.base_lr = _rate(made)
+        self.base_lr = made.lr if made.lr is not None else base_rate(made.optimizer, "the task")
+        self.leading = leading(group_rates(made.optimizer))
+        """The parameter group that `lr` is the rate of: the first whose rate is not 0."""
         self.needs_closure = _needs_closure(self.optimizer)
         number = {id(p): n for n, p in enumerate(parameters)}
         own = {
@@ -86,11 +90,19 @@ class Optimizing:
 
     @property
     def lr(self) -> float:
-        """The rate of the first parameter group as it is now."""
-        return float(self.optimizer.param_groups[0]["lr"])
+        """The rate of the leading parameter group as it is now."""
+        return float(self.optimizer.param_groups[self.leading]["lr"])
 
     def set_lr(self, lr: float) -> None:
-        """A new base rate: schedules and the ratios of parameter groups multiply it."""
+        """A new base rate: schedules and the ratios of parameter groups multiply it. A group at 0 stays there.
+
+        TaskError: all are at 0 and follow a schedule, which nobody can multiply up from there.
+        """
+        if not self.base_lr and lr and self.schedules:
+            raise TaskError(
+                f"lr={lr:g}: the optimizer is made at a rate of 0 and follows a schedule, which cannot be raised from 0: make it at "
+                "another rate."
+            )
         old, self.base_lr = self.base_lr, lr
 
         def scaled(value: Any) -> Any:
@@ -116,14 +128,45 @@ class Optimizing:
                 moments.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
 
 
+def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load what the optimizer's `state_dict` gave.
+
+    torch's own `load_state_dict` gives all tensors the type of their parameter, and makes other things of what is neither a
+    number nor a container: here they come back as they were. An optimizer with a `load_state_dict` of its own knows best.
+    """
+    optimizer.load_state_dict(state)
+    if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
+        return
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        own = optimizer.state.get(parameter, {})
+        for name, value in state["state"].get(number, {}).items():
+            if name in own:
+                own[name] = _as_it_was(value, own[name])
+
+
+def _as_it_was(value: Any, loaded: Any) -> Any:
+    """The value with its own type, where `loaded` lies."""
+    if isinstance(value, Tensor):
+        if not isinstance(loaded, Tensor) or loaded.dtype == value.dtype:
+            return loaded
+        return value.to(loaded.device)
+    if isinstance(value, dict) and isinstance(loaded, dict):
+        return {key: _as_it_was(part, loaded.get(key)) for key, part in value.items()}
+    if type(value) in (list, tuple) and isinstance(loaded, (list, tuple)) and len(loaded) == len(value):
+        return type(value)(_as_it_was(part, its) for part, its in zip(value, loaded, strict=True))
+    return value
+
+
 def shares(optimizers: Sequence[Optimizing], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
     """Of each optimizer the name and the rate of its parameter groups, as a multiple of the setting `lr`; () of one at 0."""
     found = []
     for opt in optimizers:
         own = [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
         # A schedule may begin below the base rate; the groups' ratios hold all the same.
-        known = own[0] > 0 and lr > 0
-        ratios = [opt.base_lr / lr * (rate / own[0]) for rate in own] if known else []
+        first = own[opt.leading]
+        ratios = [opt.base_lr / lr * (rate / first) for rate in own] if first > 0 and lr > 0 else []
         named = zip(opt.optimizer.param_groups, ratios, strict=False)
         found.append(tuple((str(group.get("name", "")), ratio) for group, ratio in named))
     return tuple(found)
@@ -139,14 +182,6 @@ def chain(scheduler: Any) -> Iterator[Any]:
 def _ended(scheduler: Any) -> bool:
     """Whether one cycle is over: where the run turns out longer than was known (a smaller batch size), its last rate stays."""
     return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch >= scheduler.total_steps - 1
-
-
-def _rate(made: Optimization) -> float:
-    """The base rate that an optimizer was made at; a schedule's warm-up may have another one now."""
-    first = made.optimizer.param_groups[0]
-    return float(
-        made.lr if made.lr is not None else first.get("max_lr", first.get("initial_lr", first["lr"]))
-    )
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:

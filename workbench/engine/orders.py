@@ -79,8 +79,8 @@ def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: 
 def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> None:
     """New values from the next update on (a batch size: from the next epoch on), and their place in the record."""
     applied = dict(values)
-    if values.get("lr") is not None:
-        session.set_lr(float(values["lr"]))  # type: ignore[arg-type]
+    if values.get("lr") is not None and not _moved_rate(session, float(values["lr"]), emit):  # type: ignore[arg-type]
+        del applied["lr"]
     if "gradient_clip_val" in values:
         session.clip_val = values["gradient_clip_val"]
     if values.get("batch_size") is not None:
@@ -92,6 +92,18 @@ def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> 
         session.track_ratios(bool(values["track_update_ratio"]))
     if applied:
         tell(session, emit, Changed(session.step, applied))
+
+
+def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
+    """This base rate from the next update on; False: to and from 0 nothing keeps the ratios of groups and schedules."""
+    if lr and session.base_lr:
+        session.set_lr(lr)
+        return True
+    if lr != session.base_lr:
+        what = "to 0" if session.base_lr else "from 0"
+        text = f"lr={lr:g} was left out: while a run goes on its rate cannot change {what}. pause() the run, or fit(lr=…) anew."
+        tell(session, emit, Message(text, "warning", session.step))
+    return lr == session.base_lr
 
 
 def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit) -> bool:

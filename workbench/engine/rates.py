@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.engine import averaged
-from workbench.engine.optimizing import Optimizing
+from workbench.engine.optimizing import Optimizing, load_state
 from workbench.engine.plain import NotPlainError, packed
 from workbench.engine.session import Session
 from workbench.events import Message
+from workbench.task.protocol import TaskError
 from workbench.techniques import schedules
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
@@ -52,7 +52,13 @@ def state_of(session: Session, opt: Optimizing) -> dict[str, Any]:
 
 
 def _own_state(session: Session, opt: Optimizing) -> dict[str, Any]:
-    return opt.optimizer.state_dict() if session.shards is None else session.shards.optimizer_state(opt)
+    if session.shards is not None:
+        return session.shards.optimizer_state(opt)
+    try:
+        return opt.optimizer.state_dict()
+    except Exception as error:
+        kind = type(opt.optimizer).__name__
+        raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
 
 
 def misfit(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
@@ -94,19 +100,27 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
             parts.swa.load_state_dict(state["swa"]["state"])
             if not same["swa"]:
                 _redefine(session, opt, parts.swa, swa_lrs)
-        elif not _go_on(session, state, parts, same=same["schedule"]):
+        elif not _go_on(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
             _put_back(opt.optimizer, fresh, _RATES)
             if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
                 _put_back(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
             if parts.built_in is not None:
                 schedules.move_to(parts.built_in, opt.taken)
-    if session.settings.lr != session.optimizers[0].base_lr:
+    if session.settings.lr != session.base_lr:
         session.set_lr(session.settings.lr)
 
 
-def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: bool) -> bool:
-    """The schedules go on from their states; False: the rates are to be those of another schedule than before."""
+def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: bool, raised: bool) -> bool:
+    """The schedules go on from their states; False: the rates are to be those of another schedule than before.
+
+    raised: the run was at a rate of 0, and now it is not, so that its rates say nothing of those that are to be.
+    """
+    if raised:
+        if parts.own:
+            kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
+            raise TaskError(f"lr={session.settings.lr:g}: the run was at lr=0, and {kinds} cannot be raised from 0: begin a new fit.")
+        return False
     for scheduler, own in zip(parts.own, state["own"], strict=False):
         scheduler.load_state_dict(own["state"])
     if state["swa"] is not None:
@@ -149,24 +163,23 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
 
 def _put_state(session: Session, opt: Optimizing, state: dict[str, Any]) -> None:
     if session.shards is None:
-        _load(opt.optimizer, state)
+        _load(opt, state)
     elif session.shards.own_steps:
         session.shards.load_state(opt, session.shards.pieces_of_state(opt, state))
     else:
-        _load(opt.optimizer, session.shards.pieces_of_state(opt, state))
+        _load(opt, session.shards.pieces_of_state(opt, state))
 
 
-def _load(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load the state as it was: torch gives tensors the type of their parameter, whichever they had."""
-    optimizer.load_state_dict(state)
-    numbers = [number for group in state["param_groups"] for number in group["params"]]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        own = optimizer.state.get(parameter, {})
-        for name, value in state["state"].get(number, {}).items():
-            there = own[name]
-            if isinstance(value, Tensor) and value.dtype != there.dtype:
-                own[name] = value.to(there.device)
+def _load(opt: Optimizing, state: dict[str, Any]) -> None:
+    """The state as its own `state_dict` gave it. TaskError: its own `load_state_dict` does not take that."""
+    try:
+        load_state(opt.optimizer, state)
+    except Exception as error:
+        kind = type(opt.optimizer).__name__
+        raise TaskError(
+            f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can go "
+            "on with this optimizer: bench.load(run) takes the weights alone, then bench.fit()."
+        ) from error
 
 
 def _put_back(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: Iterable[str]) -> None:

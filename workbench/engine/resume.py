@@ -113,7 +113,7 @@ def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
 def _settings(session: Session) -> dict[str, Any]:
     """The settings as they stand, live changes worked in."""
     values = {
-        "lr": session.optimizers[0].base_lr,
+        "lr": session.base_lr,
         "gradient_clip_val": session.clip_val,
         "batch_size": session.data.settings.batch_size,
     }

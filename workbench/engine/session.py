@@ -82,7 +82,7 @@ class Session:
         self._frequencies = [opt.frequency for opt in self.optimizers]
         self._begin_counting()
         task.follow(self)
-        if trains and self.optimizers[0].base_lr != settings.lr:
+        if trains and self.base_lr != settings.lr:
             self.set_lr(settings.lr)
         self.average = average_of(task, settings) if trains else None
         self.averaged_parameters: list[Tensor] = list(task.model.parameters()) if self.shards is None else self.shards.parameters()
@@ -192,17 +192,22 @@ class Session:
 
     @property
     def lr(self) -> float:
-        """The rate of the first optimizer's first parameter group as it is now."""
+        """The rate of the first optimizer as it is now."""
         return self.optimizers[0].lr
 
     @property
     def lrs(self) -> list[float]:
-        """The rate of each optimizer's first parameter group."""
+        """The rate of each optimizer: of its first parameter group that is not at 0."""
         return [opt.lr for opt in self.optimizers]
+
+    @property
+    def base_lr(self) -> float:
+        """What the setting `lr` is now: the base rate of the first optimizer that is not at 0; 0 where all are."""
+        return next((opt.base_lr for opt in self.optimizers if opt.base_lr), 0.0)
 
     def set_lr(self, lr: float) -> None:
         """A new base rate: schedules, the ratios of parameter groups and of further optimizers multiply it."""
-        old = self.optimizers[0].base_lr
+        old = self.base_lr
         for opt in self.optimizers:
             opt.set_lr(lr if opt.base_lr == old else opt.base_lr * (lr / old))
 

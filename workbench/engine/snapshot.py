@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from workbench.engine import rng
+from workbench.engine.optimizing import load_state
 from workbench.engine.weights import Weights
 from workbench.task.protocol import Task
 
@@ -76,7 +77,7 @@ class Snapshot:
                 session.optimizers, self.optimizers, strict=True
             ):
                 if session.shards is None:
-                    opt.optimizer.load_state_dict(state)
+                    load_state(opt.optimizer, state)
                 else:
                     session.shards.load_state(opt, state)
                 for schedule, its in zip(opt.schedules, schedules, strict=True):

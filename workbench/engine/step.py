@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine import gradient, hooked, manual, trouble
-from workbench.engine.optimizing import Optimizing
+from workbench.engine.optimizing import Optimizing, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
@@ -156,7 +156,7 @@ def _undo(opt: Optimizing) -> Callable[[], None]:
         with torch.no_grad():
             for parameter, value in zip(trained, weights, strict=True):
                 parameter.copy_(value)
-        opt.optimizer.load_state_dict(state)
+        load_state(opt.optimizer, state)
 
     return undo
 

@@ -139,10 +139,12 @@ def _optimizer(r: Recipe) -> list[str]:
 
 
 def _given_optimizer(r: Recipe) -> list[str]:
+    rate = ", lr=config.lr" if r.optimizers[0].takes_lr else ""
     decay = "" if r.settings.weight_decay is None else ", weight_decay=config.weight_decay"
     lines = [
         "parameters = [p for p in network.parameters() if p.requires_grad]",
-        f"optimizer = make_optimizer(parameters, lr=config.lr{decay})",
+        f"optimizer = make_optimizer(parameters{rate}{decay})",
+        *_own_rate(r),
         *_parameters(r, made=True),
     ]
     if r.built_in:
@@ -150,6 +152,12 @@ def _given_optimizer(r: Recipe) -> list[str]:
     elif r.optimizers[0].schedules:
         lines += _placed(f"make_scheduler(optimizer, {_updates(r)})", r.optimizers, schedulers(r))
     return lines
+
+
+def _own_rate(r: Recipe) -> list[str]:
+    """A function that makes the optimizer at a rate of its own: it gets the one that is asked for, before it is scheduled."""
+    own = r.optimizers[0].made_lr
+    return [] if own is None else [f"set_lr(optimizer, {'[], ' if r.scheduled else ''}{own!r}, config.lr)"]
 
 
 def _placed(made: str, optimizers: tuple[Optimizer, ...], names: list[list[str]]) -> list[str]:
@@ -220,9 +228,9 @@ def _decay(r: Recipe) -> list[str]:
 
 def _rates(r: Recipe) -> list[str]:
     """Objects that make their optimizers at a rate of their own: they get the one that is asked for."""
-    first = r.optimizers[0].made_lr
-    if first is None:
+    if r.optimizers[0].made_lr is None:
         return []
+    first = next((one.made_lr for one in r.optimizers if one.made_lr), 0.0)
     lines = [set_lr(r, repr(first), "config.lr", begun=False)]
     for number, optimizer in enumerate(r.optimizers[1:], 1):
         new = "config.lr" if optimizer.made_lr == first else f"{optimizer.made_lr!r} * (config.lr / {first!r})"

@@ -98,7 +98,11 @@ class Optimizer:
     """Where it is in what `configure_optimizers()` returned: "" or an index expression."""
     schedules: tuple[Schedule, ...] = ()
     made_lr: float | None = None
-    """The base rate that an object makes it with; None where it is made with the rate that is asked for."""
+    """The base rate that an object, or a function, makes it with; None where it is made with the rate that is asked for."""
+    takes_lr: bool = True
+    """Whether the function that makes it is called with the rate."""
+    leading: int = 0
+    """The parameter group whose rate is reported: the first that is not at 0."""
     frequency: int = 0
     """For how many updates in a row it is its turn alone; 0: each update."""
     closure: bool = False

@@ -14,6 +14,7 @@ from workbench.export.given import Optimizer, Schedule
 from workbench.settings import Settings
 from workbench.task import protocol
 from workbench.task.lightning import LightningLike
+from workbench.task.optimizer_factory import group_rates, leading
 from workbench.task.protocol import Optimization
 from workbench.task.schedulers import schedule_of
 from workbench.task.supervised import Supervised
@@ -98,10 +99,14 @@ def _schedule(place: str, made: protocol.Schedule) -> Schedule:
 
 
 def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]) -> Optimizer:
+    factory = task.optimizer_factory if isinstance(task, Supervised) else None
+    parameters = [p for p in task.model.parameters() if p.requires_grad]
     return Optimizer(
         place=place,
         schedules=schedules,
-        made_lr=made.lr,
+        made_lr=made.lr if factory is None else factory.made_at(parameters),
+        takes_lr=factory is None or factory.takes_lr,
+        leading=leading(group_rates(made.optimizer)),
         frequency=made.frequency,
         closure=_needs_closure(made.optimizer),
         whole=_is_whole(task, made.optimizer),

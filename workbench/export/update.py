@@ -18,13 +18,13 @@ from workbench.export.recipe import Recipe
 def update(r: Recipe) -> list[str]:
     """The lines of one update, `loss` being its loss."""
     if r.manual:
-        lines = [f"rate = {_RATE.format(_first(r))}  # before the model steps a schedule", *block_manual.update(r)]
+        lines = [f"rate = {_rate(r)}  # before the model steps a schedule", *block_manual.update(r)]
     elif r.several:
         lines = block_turns.in_turn(r, _step(r, "owned[turn]"))
     elif r.closure:
         lines = _by_closure(r)
     elif r.within:
-        rate = f"rate = {_RATE.format(_first(r))}  # before the model has its say"
+        rate = f"rate = {_rate(r)}  # before the model has its say"
         lines = [rate, *(block_hooks.own_step(r, _evaluated(r)) if r.owns("optimizer_step") else _step(r, "parameters"))]
     else:
         lines = _step(r, "parameters")
@@ -104,7 +104,9 @@ def clipped(r: Recipe, parameters: str) -> list[str]:
     return [f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_({parameters}, config.gradient_clip_val)"]
 
 
-_RATE = '{}.param_groups[0]["lr"]'
+def _rate(r: Recipe) -> str:
+    """The rate that is reported, as an expression."""
+    return f'{_first(r)}.param_groups[{r.optimizers[0].leading}]["lr"]'
 
 
 def _first(r: Recipe) -> str:
@@ -112,7 +114,7 @@ def _first(r: Recipe) -> str:
 
 
 def _log(r: Recipe) -> list[str]:
-    rate = "rate" if r.manual or r.within else _RATE.format(_first(r))
+    rate = "rate" if r.manual or r.within else _rate(r)
     return [
         "if log:",
         f'    row = {{"step": step, "loss": loss.item(), "lr": {rate}}}',

@@ -96,6 +96,13 @@ class Job(Generic[T]):
         self._left: threading.Event | None = None
         self._output: deque[str] = deque(maxlen=1000)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A setting that is set as an attribute would do nothing."""
+        if name in Settings.model_fields:
+            how = f"job.change({name}=…)" if knob(name).live else f"bench.fit({name}=…), when it is asked for"
+            raise AttributeError(f"job.{name} = … would change nothing: {how}.")
+        super().__setattr__(name, value)
+
     @property
     def output(self) -> list[str]:
         """What the ranks of a pool have printed for it, line by line; the last 1000. They are shown as they come, too."""
@@ -179,6 +186,8 @@ class Job(Generic[T]):
         if fixed:
             live = [name for name in type(checked).model_fields if knob(name).live]
             raise SettingsError(f"{fixed[0]} cannot change while a run goes on; these can: {', '.join(live)}.")
+        if "lr" in values and not checked.lr:
+            raise SettingsError("lr=0: while a run goes on its rate cannot become 0, from where no ratio leads back: pause() the run.")
         plan = next((name for name in values if isinstance(getattr(checked, name), dict)), None)
         if plan is not None:
             raise SettingsError(

@@ -34,6 +34,7 @@ from workbench.task.lightning_optimizers import optimizations_of
 from workbench.task.lightning_refused import explain_no_logger
 from workbench.task.lightning_setup import Preparation
 from workbench.task.lightning_trainer import unknown
+from workbench.task.optimizer_factory import leading
 from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import refuse_built_in
@@ -101,9 +102,7 @@ class LightningLike(Task):
         # 0: off, in Lightning 1; a manual module splits its batches itself, as Lightning 2 has it.
         if isinstance(pieces, int) and pieces > 0 and not self.manual:
             found["truncated_bptt_steps"] = pieces
-        rate = self._own_rate(Settings.make(**found))
-        if rate > 0:
-            found["lr"] = rate
+        found["lr"] = self._own_rate(Settings.make(**found))
         return found
 
     def _own_rate(self, settings: Settings) -> float:
@@ -116,7 +115,7 @@ class LightningLike(Task):
             standing = next((rate for rate in made if rate in rates), None)
             if standing is None and rates and self._reads(rates[0], made):
                 return rates[0]
-            return made[0] if standing is None else standing
+            return made[leading(made)] if standing is None else standing
 
     def _likely_updates(self, settings: Settings) -> int | None:
         """The updates of a fit with these settings, for a schedule that is made only to see the rate beside it."""
@@ -297,9 +296,9 @@ class LightningLike(Task):
         return found
 
     def _reads(self, rate: float, made: tuple[float, ...]) -> bool:
-        """Whether `configure_optimizers` reads the object's rate: with twice `rate` there it makes others than `made`."""
+        """Whether `configure_optimizers` reads the object's rate: with another than `rate` there it makes others than `made`."""
         if self._reads_rate is None:
-            with written(homes_of(self.module, LR_NAMES), 2 * rate):
+            with written(homes_of(self.module, LR_NAMES), 2 * rate or 1.0):
                 self._reads_rate = _rates(self._optimizations()) != made
         return self._reads_rate
 

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from workbench.task.lightning_hooks import own_method
 from workbench.task.log_kept import recorded
+from workbench.task.optimizer_factory import base_rate
 from workbench.task.protocol import Optimization, Schedule, TaskError
 from workbench.task.schedulers import schedule_of
 
@@ -36,7 +37,7 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     owned = _by_owner(schedules, optimizers, where)
     turns = [0] * len(entries) if manual else _frequencies(entries, where)
     return tuple(
-        Optimization(optimizer, own, _base(optimizer), frequency)
+        Optimization(optimizer, own, base_rate(optimizer, where), frequency)
         for optimizer, own, frequency in zip(optimizers, owned, turns, strict=True)
     )
 
@@ -83,8 +84,3 @@ def _frequencies(entries: Sequence[Mapping[str, Any]], where: str) -> list[int]:
                 "1), or none of them."
             )
     return [int(turn) for turn in turns if turn is not None]
-
-
-def _base(optimizer: Any) -> float:
-    first = optimizer.param_groups[0]
-    return float(first.get("max_lr", first.get("initial_lr", first["lr"])))

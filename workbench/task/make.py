@@ -15,13 +15,8 @@ from workbench.task.lightning import LightningLike
 from workbench.task.lightning_data import DataMoments
 from workbench.task.lightning_setup import Preparation
 from workbench.task.protocol import Task, TaskError
-from workbench.task.supervised import (
-    MakeOptimizer,
-    MakeScheduler,
-    Supervised,
-    check_optimizer,
-    check_scheduler,
-)
+from workbench.task.schedulers import MakeScheduler, check_scheduler
+from workbench.task.supervised import MakeOptimizer, Supervised, check_optimizer
 
 
 def task_of(

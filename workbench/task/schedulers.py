@@ -2,13 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
 from workbench.task.protocol import Schedule, TaskError
+
+MakeScheduler = Callable[[Optimizer, int], Any]
+"""Returns a scheduler, a `Schedule`, or several of either in a list."""
+_UPDATES = re.compile(
+    r"T_max|t_total|t_initial|total|((total|max|num|n)_)?((train|training|optimizer|scheduled)_)?(steps|iters|iterations|updates)"
+)
+"""Names of a parameter that says for how many updates a scheduler is made."""
+_ELSE = frozenset({
+    "gamma", "step_size", "milestones", "factor", "start_factor", "lr_lambda", "base_lr", "max_lr", "eta_min", "T_0", "swa_lr",
+    "schedulers", "last_epoch", "num_warmup_steps", "warmup_steps", "num_training_epochs", "max_epochs", "num_epochs", "epochs",
+})  # fmt: skip
+"""Names of parameters of torch's and transformers' schedulers that say something else."""
+
+
+def check_scheduler(scheduler: Any) -> None:
+    """Refuse what makes no scheduler of (optimizer, updates): it is called only when a job begins."""
+    if scheduler is None:
+        return
+    if isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
+        kind = type(scheduler).__name__
+        raise TaskError(
+            f"scheduler={kind}(…) is a scheduler that is already made; each run needs its own. Give what makes it: "
+            f"scheduler=lambda optimizer, updates: {kind}(optimizer, …)."
+        )
+    made, bound = (scheduler.func, scheduler.keywords) if isinstance(scheduler, functools.partial) else (scheduler, {})
+    name = getattr(made, "__name__", "<lambda>")
+    shown = name if made is scheduler else f"partial({name}, …)"
+    options = ", ".join([f"{key}={value!r}" for key, value in bound.items()] + _needed(made, bound)) or "…"
+    remedy = f"scheduler=lambda optimizer, updates: {name}(optimizer, {options})"
+    if not callable(scheduler) or not _takes_two(scheduler):
+        shown, remedy = (repr(scheduler), "") if name == "<lambda>" else (shown, f", {remedy}")
+        raise TaskError(
+            f"scheduler={shown} cannot be called as scheduler(optimizer, updates), with the number of updates of the run: give a "
+            f"function of these two{remedy}; or one of the built-in schedules, lr_schedule='cosine', say."
+        )
+    second = _second(scheduler)
+    is_class = isinstance(made, type) and issubclass(made, (LRScheduler, ReduceLROnPlateau))
+    if second is not None and not _UPDATES.fullmatch(second) and (is_class or second in _ELSE):
+        raise TaskError(
+            f"scheduler={shown} is called as scheduler(optimizer, updates), and its second parameter is {second}, not the number "
+            f"of updates of the run: give {remedy}."
+        )
+
+
+def _takes_two(make: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(make).bind(None, 1)
+    except TypeError:
+        return False
+    except ValueError:  # nobody knows
+        return True
+    return True
+
+
+def _second(make: Callable[..., Any]) -> str | None:
+    """The name of the parameter that the number of updates is given for; None: it is one of many, or nobody knows."""
+    try:
+        parameters = list(inspect.signature(make).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    places = [p for p in parameters[:2] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return places[1].name if len(places) == 2 else None
+
+
+def _needed(make: Any, bound: Mapping[str, Any]) -> list[str]:
+    """The arguments that a scheduler needs beside the optimizer, as one may write them."""
+    try:
+        parameters = list(inspect.signature(make).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return []
+    cycle = "max_lr=0.1, total_steps=updates" if any(p.name == "total_steps" for p in parameters) else "max_lr=0.1"
+    known = {"gamma": "gamma=0.9", "max_lr": cycle}
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in bound]
+    return [f"{name}=updates" if _UPDATES.fullmatch(name) else known.get(name, f"{name}=…") for name in needed]
 
 
 def schedule_of(

@@ -11,19 +11,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data import DataSpec
 from workbench.task.metrics import batch_values, checked, is_running, split
+from workbench.task.optimizer_factory import OptimizerFactory
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
-from workbench.task.schedulers import refuse_built_in, schedule_of
+from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
 
 MakeOptimizer = Callable[..., Optimizer]
-MakeScheduler = Callable[[Optimizer, int], Any]
-"""Returns a scheduler, a `Schedule`, or several of either in a list."""
 TARGETS = ("labels", "label", "targets", "target", "y")
 
 
@@ -47,7 +45,7 @@ class Supervised(Task):
         self.train, self.val, self.test, self.predict = train, val, test, predict
         self._loss = loss
         self.loss_is_mean = loss is None or _is_mean(loss)
-        self._optimizer = optimizer
+        self.optimizer_factory = OptimizerFactory(optimizer)
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked(metrics))
         self.one_collection = is_running(metrics)
@@ -165,23 +163,19 @@ class Supervised(Task):
             )
         return called[0], called[1]
 
+    @property
+    def implied(self) -> dict[str, Any]:
+        """What the data and the optimizer imply: a rate that the user put into `optimizer=` is the rate until `lr` is set."""
+        parameters = self._trained()
+        rate = self.optimizer_factory.own_rate(parameters) if parameters else None
+        return super().implied | ({} if rate is None else {"lr": rate})
+
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        arguments: dict[str, Any] = {"lr": settings.lr}
-        if settings.weight_decay is not None:
-            if not _takes(self._optimizer, "weight_decay"):
-                name = getattr(self._optimizer, "__name__", repr(self._optimizer))
-                raise TaskError(
-                    f"weight_decay={settings.weight_decay}: the optimizer {name} takes no weight_decay; "
-                    "leave the setting at None."
-                )
-            arguments["weight_decay"] = settings.weight_decay
-        optimizer = self._optimizer(parameters, **arguments)
-        if not isinstance(optimizer, Optimizer):
-            raise TaskError(
-                f"optimizer(params, lr=…) returned a {type(optimizer).__name__}, no torch.optim.Optimizer."
-            )
+        optimizer = self.optimizer_factory(self._trained(), settings.lr, settings.weight_decay)
         return Optimization(optimizer, self._schedules(optimizer, settings, updates))
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [p for p in self.model.parameters() if p.requires_grad]
 
     def _schedules(self, optimizer: Optimizer, settings: Settings, updates: int | None) -> tuple[Schedule, ...]:
         if self._scheduler is None:
@@ -217,23 +211,6 @@ def check_optimizer(optimizer: Any) -> None:
         raise TaskError(f"optimizer={optimizer!r} cannot be called: give e.g. torch.optim.AdamW.")
 
 
-def check_scheduler(scheduler: Any) -> None:
-    """Refuse what makes no scheduler of (optimizer, updates): it is called only when a job begins."""
-    if scheduler is None:
-        return
-    if isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
-        kind = type(scheduler).__name__
-        raise TaskError(
-            f"scheduler={kind}(…) is a scheduler that is already made; each run needs its own. Give what makes it: "
-            f"scheduler=lambda optimizer, updates: {kind}(optimizer, …)."
-        )
-    if not callable(scheduler) or not fits(scheduler, None, 1):
-        raise TaskError(
-            f"scheduler={scheduler!r} cannot be called as scheduler(optimizer, updates): give a function of these two, or "
-            "one of the built-in schedules, lr_schedule='cosine', say."
-        )
-
-
 def fits(function: Callable[..., Any], *places: Any, **names: Any) -> bool:
     """Whether a function takes these arguments; True where nobody knows."""
     try:
@@ -243,14 +220,6 @@ def fits(function: Callable[..., Any], *places: Any, **names: Any) -> bool:
     except ValueError:
         return True
     return True
-
-
-def _takes(make: Callable[..., Any], name: str) -> bool:
-    try:
-        parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):
-        return True
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _is_mean(loss: Callable[..., Any]) -> bool:

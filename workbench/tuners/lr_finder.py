@@ -25,6 +25,7 @@ from workbench.engine.step import update
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
+from workbench.task.optimizer_factory import leading
 from workbench.task.protocol import TaskError
 from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
@@ -139,13 +140,14 @@ def _loss_of_update(
 
 
 def _multiplier(optimizer: Optimizer) -> Callable[[float], None]:
-    """Sets the first group's rate; the others keep their ratio to it."""
+    """Sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay there."""
     # A schedule's warm-up may have all of them at 0 now.
     base = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    first = base[leading(base)]
 
     def set_lr(lr: float) -> None:
         for group, own in zip(optimizer.param_groups, base, strict=True):
-            group["lr"] = lr if own == base[0] else lr * (own / base[0])
+            group["lr"] = lr if own == first else lr * (own / first)
 
     return set_lr
 
@@ -192,4 +194,4 @@ def _undo_momentum(optimizer: Optimizer) -> None:
 def _whose(index: int) -> str:
     """With several optimizers: what the rates of the curve are, and what the setting is."""
     others = "the others stayed at theirs. The setting lr is the first optimizer's, and moves all in proportion."
-    return f"These are the rates of optimizer {index} alone (its first group); {others}"
+    return f"These are the rates of optimizer {index} alone (its first group, or the first that is not at 0); {others}"

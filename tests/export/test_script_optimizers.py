@@ -1,0 +1,56 @@
+"""Scripts of runs whose optimizer has a rate of its own, groups at 0, or ways of its own to train and evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PAIR = "model, train=(x, y), val=(x[:20], y[:20]), loss=F.cross_entropy, max_steps=5, batch_size=20"
+OWN = (
+    "import functools\n\n\ndef own(parameters):\n    return torch.optim.SGD(parameters, lr=0.25)\n\n\n"
+    "def groups(parameters, lr=7.0):\n    parameters = list(parameters)\n"
+    "    first, rest = {'params': parameters[:2], 'lr': 0.0}, {'params': parameters[2:], 'lr': 0.1}\n"
+    "    return torch.optim.SGD([first, rest], momentum=0.9)\n\n\n"
+    "def falling(optimizer, updates):\n    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1 - n / updates)\n"
+)
+OBJECT = (
+    "class Object(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.net = Net()\n\n"
+    "    def training_step(self, batch, batch_idx):\n        return F.cross_entropy(self.net(batch[0]), batch[1])\n\n"
+    "    def configure_optimizers(self):\n        return torch.optim.SGD(@@)\n"
+)
+FROZEN = OBJECT.replace("@@", "self.parameters(), lr=0.0")
+PARTLY = OBJECT.replace("@@", "[{'params': self.net.body.parameters(), 'lr': 0.0}, {'params': self.net.head.parameters(), 'lr': 0.1}]")
+CASES = {
+    "bound": (f"{PAIR}, optimizer=functools.partial(torch.optim.SGD, lr=0.25)", OWN),
+    "own, not asked": (f"{PAIR}, optimizer=own", OWN),
+    "own, set": (f"{PAIR}, optimizer=own, lr=0.05, lr_schedule='cosine'", OWN),
+    "groups, scheduled, set": (f"{PAIR}, optimizer=groups, scheduler=falling, lr=0.3", OWN),
+    "groups": (f"{PAIR}, optimizer=groups", OWN),
+    "an object at 0": ("Object(), train=(x, y), max_steps=3", FROZEN),
+    "an object at 0, set": ("Object(), train=(x, y), max_steps=3, lr=0.1", FROZEN),
+    "an object with a group at 0": ("Object(), train=(x, y), max_steps=3", PARTLY),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script_repeats_the_run(case: str, runner: Runner, tmp_path: Path) -> None:
+    arguments, before = CASES[case]
+    with make_bench(tmp_path, arguments, before, PRELUDE) as bench:
+        run = bench.fit().result()
+        script = bench.export(tmp_path / "out" / "train.py")
+        check(bench, run, runner.run(script))
+        lint(script)
+
+
+def test_a_rate_given_to_the_script_takes_the_place_of_one_of_its_own(runner: Runner, tmp_path: Path) -> None:
+    arguments, before = CASES["groups, scheduled, set"]
+    with make_bench(tmp_path, arguments, before, PRELUDE) as bench:
+        bench.fit().result()
+        script = bench.export(tmp_path / "out" / "train.py")
+        run = bench.fit(lr=0.15).result()
+        check(bench, run, runner.run(script, "--lr", "0.15"))

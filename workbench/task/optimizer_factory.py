@@ -1,0 +1,162 @@
+"""Calls what the user gave as `optimizer=`: with which arguments, and at which learning rate."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from workbench.task.protocol import TaskError
+
+_PROBED = 1e-3
+"""A rate to try a function with; it is compared with the rates at twice as much."""
+
+
+class OptimizerFactory:
+    """Makes the optimizer of each run: `make(params, lr=…, weight_decay=…)`, of these the arguments that it takes.
+
+    A rate that is in `make` already (`partial(SGD, lr=0.5)`, a function with a rate of its own, a default) is the rate of
+    the run until the user sets `lr`.
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+        self.name = getattr(make, "__name__", None) or f"a {type(make).__name__}"
+        if isinstance(make, functools.partial):
+            self.name = f"partial({getattr(make.func, '__name__', repr(make.func))}, …)"
+        self._parameters = _parameters(make)
+        self._made_at: float | None = None
+        self._probed = False
+
+    @property
+    def takes_lr(self) -> bool:
+        """Whether it is called with `lr`."""
+        return self._takes("lr")
+
+    def own_rate(self, parameters: Sequence[Tensor]) -> float | None:
+        """The rate it makes an optimizer at while nobody sets `lr`; None: it has none, and needs the setting's."""
+        default = self._default_rate()
+        if default is not None and self._is_plain:
+            return default
+        if default is not None:
+            return base_rate(self._call(parameters, None, probing=True), self.name)
+        return self.made_at(parameters)
+
+    def made_at(self, parameters: Sequence[Tensor]) -> float | None:
+        """The base rate it always makes an optimizer at, whatever `lr` says; None: it makes it at `lr`."""
+        if self._is_plain:
+            return None
+        if not self._probed:
+            first = self._call(parameters, _PROBED, probing=True)
+            second = self._call(parameters, 2 * _PROBED, probing=True)
+            own = base_rate(first, self.name)
+            self._made_at = own if group_rates(first) == group_rates(second) else None
+            self._probed = True
+        return self._made_at
+
+    def __call__(self, parameters: Sequence[Tensor], lr: float, weight_decay: float | None) -> Optimizer:
+        """An optimizer at the base rate `lr`; parameter groups keep their ratios to it. `TaskError` says what does not fit."""
+        made_at = self.made_at(parameters)
+        optimizer = self._call(parameters, lr, weight_decay)
+        base_rate(optimizer, self.name)
+        if made_at is not None and made_at != lr:
+            for group in optimizer.param_groups:
+                group["lr"] = lr if group["lr"] == made_at else group["lr"] * (lr / made_at)
+        return optimizer
+
+    def _call(
+        self, parameters: Sequence[Tensor], lr: float | None, weight_decay: float | None = None, *, probing: bool = False
+    ) -> Optimizer:
+        arguments: dict[str, Any] = {}
+        if lr is not None and self.takes_lr:
+            arguments["lr"] = lr
+        if weight_decay is not None:
+            if not self._takes("weight_decay"):
+                raise TaskError(
+                    f"weight_decay={weight_decay}: the optimizer {self.name} takes no weight_decay; leave the setting at None."
+                )
+            arguments["weight_decay"] = weight_decay
+        missing = self._missing(arguments)
+        if probing and "weight_decay" in missing:  # the rate is all that is looked at
+            arguments["weight_decay"] = 0.0
+            missing.remove("weight_decay")
+        if missing:
+            raise TaskError(self._explain(missing))
+        optimizer = self.make(list(parameters), **arguments)
+        if not isinstance(optimizer, Optimizer):
+            raise TaskError(f"optimizer(params, lr=…) returned a {type(optimizer).__name__}, no torch.optim.Optimizer.")
+        return optimizer
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether it is an optimizer's class, perhaps with options bound: these are made at the `lr` they are given."""
+        make = self.make
+        while isinstance(make, functools.partial):
+            make = make.func
+        return isinstance(make, type) and issubclass(make, Optimizer)
+
+    def _takes(self, name: str) -> bool:
+        known = self._parameters
+        return known is None or name in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+
+    def _default_rate(self) -> float | None:
+        """The rate that is bound to `lr`, or is its default."""
+        parameter = (self._parameters or {}).get("lr")
+        value = None if parameter is None or parameter.default is inspect.Parameter.empty else parameter.default
+        if isinstance(value, Tensor) and value.numel() == 1:
+            value = value.item()
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def _missing(self, arguments: Mapping[str, Any]) -> list[str]:
+        """The parameters without a default that nothing is given for, the first one being the model's parameters."""
+        named = [p for p in (self._parameters or {}).values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        first = next((n for n, p in enumerate(named) if p.kind is not p.KEYWORD_ONLY), None)
+        needed = [p for n, p in enumerate(named) if n != first and p.default is p.empty]
+        return [p.name for p in needed if p.name not in arguments or p.kind is p.POSITIONAL_ONLY]
+
+    def _explain(self, missing: Sequence[str]) -> str:
+        called = "optimizer(params, lr=…), and with weight_decay=… where that setting is set"
+        if list(missing) == ["weight_decay"]:
+            return (
+                f"optimizer={self.name} needs weight_decay, and the setting weight_decay is None: give "
+                "wb.Workbench(…, weight_decay=0.01), or let it have a default, lambda params, lr, weight_decay=0.01: …"
+            )
+        names = " and ".join(missing)
+        return (
+            f"optimizer={self.name} needs {names}, which nobody gives it: it is called as {called}. Bind the rest: "
+            f"lambda params, lr: f(params, lr, {missing[0]}=…)"
+        )
+
+
+def group_rates(optimizer: Optimizer) -> list[float]:
+    """The base rate of each parameter group: that of its schedule, where a schedule has moved it already."""
+    return [float(group.get("max_lr", group.get("initial_lr", group["lr"]))) for group in optimizer.param_groups]
+
+
+def leading(rates: Sequence[float]) -> int:
+    """The number of the group whose rate `lr` names: the first one that is not 0, for nothing has a ratio to 0."""
+    return next((number for number, rate in enumerate(rates) if rate), 0)
+
+
+def base_rate(optimizer: Optimizer, whose: str) -> float:
+    """The rate of the first parameter group that has one above 0; 0 where all are at 0. `TaskError`: one is no number."""
+    for number, group in enumerate(optimizer.param_groups):
+        rate = group.get("lr")
+        if isinstance(rate, bool) or not isinstance(rate, (int, float, Tensor)):
+            raise TaskError(
+                f"{whose} made a {type(optimizer).__name__} whose parameter group {number} has lr={rate!r}: every group needs a "
+                "number, which schedules and finders multiply. Give it one (lr=1e-3), and turn off a rate that it finds itself."
+            )
+    rates = group_rates(optimizer)
+    return rates[leading(rates)]
+
+
+def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return None
