@@ -17,6 +17,7 @@ from workbench.engine.session import Session
 from workbench.engine.validate import floats, validate
 from workbench.engine.weights import kept_buffers
 from workbench.events import Emit, Validated
+from workbench.task.log_kept import by_own_names, recorded
 from workbench.task.protocol import Schedule, TaskError
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
@@ -54,6 +55,8 @@ class Checks:
         self.keeper: HearsChecks | None = None
         self._metrics: dict[str, float] | None = None
         """Of the check at the end of an epoch, until it is judged."""
+        self._later: frozenset[str] = frozenset()
+        """The names of values that the task logs for whole epochs of training, as known at the latest check."""
         self._begun_with: tuple[int | None, int | None] | None = None
         """Of a checkpoint: the batches of its epoch, and the updates of it as it began."""
 
@@ -133,8 +136,12 @@ class Checks:
             return
         self._metrics = None
         noted = session.ranks.agree(floats(session.noted))  # of single updates, each rank may have its own
-        known = {**noted, **metrics, **logged, **session.epoch_loss.metric()}
+        self._later = session.ranks.agree(session.moments.epoch_names)
+        own = {} if "train_loss" in self._later else session.epoch_loss.metric()
+        known = {**noted, **metrics, **logged}
+        known |= {name: value for name, value in own.items() if name not in known}  # what the task logs under a name wins
         session.metrics.update(known)
+        known = by_own_names(known)
         self._step_plateaus(known)
         self._stop_early(known, finished)
         if self.keeper is not None:
@@ -229,11 +236,13 @@ class Checks:
                     self._session.moments.step_schedule(plateau, value, partial(plateau.step, value))
 
     def _to_come(self, metrics: Mapping[str, float], name: str) -> bool:
-        """Whether a metric has no value yet that it will have: before the first average, or the first recorded loss."""
+        """Whether a metric has no value yet that it will have: before the first average, the first recorded loss, or the end
+        of the epoch that the task logs it for."""
         if name in metrics:
             return False
         average = self._session.average
-        return name == "train_loss" or (average is not None and not average.count and name.endswith("_averaged"))
+        averaged_later = average is not None and not average.count and name.endswith("_averaged")
+        return name == "train_loss" or recorded(name) in self._later or averaged_later
 
     def _stop_early(self, metrics: Mapping[str, float], finished: int) -> None:
         """Early stopping: each monitor hears of every check; the first verdict counts, once the minimums are met."""
