@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import threading
 from collections import ChainMap
@@ -98,7 +99,8 @@ class Workbench:
         self._site = CallSite.capture(sys._getframe(1))
         for name in ("callbacks", "logger"):  # a Trainer's arguments: its objects have their counterparts here
             refuse_callbacks(settings.get(name, ()), f"{name}=")
-        Settings.make(**settings)  # a typo is said before anything is tried
+        settings = _named(settings, type(self), "Workbench")
+        Settings.make(**settings)  # a bad value is refused before anything is tried
         following = followers(trackers, Path(root), model)
         with rng.kept():  # an object's own set-up may draw random numbers
             self._task = task_of(
@@ -145,6 +147,7 @@ class Workbench:
 
     def set(self, **changes: Any) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
+        changes = _named(changes, self.set)
         with self._lock:  # of two threads that set one thing each, both count
             settings = self._settings.replace(**changes)
             where.warm(settings)
@@ -175,6 +178,7 @@ class Workbench:
         run, but for those that you `set` since or give here; lengths count from the beginning of the whole run.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
+        settings = _named(settings, self.fit)
         origin = Origin(self.root, Wanted.of(start), self._settings, settings, self._fits())
         chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
         work = jobs.Fit(self._task, chosen, self._start, origin)
@@ -201,6 +205,7 @@ class Workbench:
         optimizer: of several, the one (counted from 0) whose rate is swept and whose loss is looked at; the others
         take their steps at the rates that they have. The setting `lr` is the first one's and moves all of them.
         """
+        settings = _named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
         chosen, wanted = self._settings.replace(**settings), Wanted.of(start)
         wanted.weights(self.root)  # what is not there is said now
@@ -233,6 +238,7 @@ class Workbench:
         size: the result's `accumulate_grad_batches` is how many batches of `best` make it. Otherwise the rate that
         was right may not be: `BatchSizes.lr` rescales one.
         """
+        settings = _named(settings, self.find_batch_size)
         request = BatchSizeRequest(
             mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective
         )
@@ -258,6 +264,7 @@ class Workbench:
         data: anything that the bench takes as data, with targets or without, or one array of inputs; None: what the
         model object predicts on (`predict_dataloader`), else the test data. It is not shuffled.
         """
+        settings = _named(settings, self.predict)
         chosen = self._settings.replace(**settings)
         spec = None if data is None else spec_to_predict(data, self._collate_fn)
         work = jobs.Predict(self._task, chosen, spec)
@@ -265,6 +272,7 @@ class Workbench:
         return self._submit("predict", chosen, settings, work, lambda job: work.outputs, positional=given)
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
+        settings = _named(settings, getattr(self, kind))
         chosen = self._settings.replace(**settings)
         work = jobs.Evaluate(self._task, chosen, stage)
         return self._submit(kind, chosen, settings, work, metrics_of)
@@ -449,6 +457,12 @@ class Workbench:
         """What is asked of one of its jobs is a line too; the job's name in it is that of now."""
         name = "job" if self.job is job else f"jobs[{self.jobs.index(job)}]"
         return partial(self._listeners.called, line(f"{name}.{method}", arguments))
+
+
+def _named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
+    """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other."""
+    taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    return Settings.named(given, name or called.__name__, taken)
 
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:

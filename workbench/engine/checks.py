@@ -40,8 +40,9 @@ class Checks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        every = session.settings.check_val_every_n_epoch
         # With nothing to validate only the ends of epochs count, whatever interval was asked for.
-        often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0)
+        often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0, check_val_every_n_epoch=every or 1)
         self._at_ends_alone = isinstance(often.val_check_interval, float) and often.val_check_interval == 1.0
         self.cadence = Cadence(often, session.data.updates_in(session.epoch))
         self.stops = (

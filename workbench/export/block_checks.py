@@ -115,7 +115,7 @@ def behind(r: Recipe) -> list[str]:
 
 def _if_due(r: Recipe, lines: list[str]) -> list[str]:
     """These lines where a check is due."""
-    if r.settings.check_val_every_n_epoch == 1 or not lines:
+    if r.settings.check_val_every_n_epoch in (1, None) or not lines:
         return lines
     due = " or ".join(["(epoch + 1) % config.check_val_every_n_epoch == 0", *_last(r)])
     return [f"if {due}:", *indented(lines)]

@@ -174,6 +174,7 @@ class Job(Generic[T]):
         self._only_fits("change")
         if not values:
             raise SettingsError("change() changes nothing: give what is to change, change(lr=1e-3), say.")
+        values = Settings.named(values, "change")
         checked = self.settings.replace(**values)
         fixed = [name for name in values if not knob(name).live]
         if fixed:
@@ -206,7 +207,7 @@ class Job(Generic[T]):
             self.ended.wait()
 
     def _watch(self, timeout: float | None) -> bool:
-        if not sys.stdout or self.ended.is_set():
+        if not sys.stdout or self.ended.is_set() or not self.settings.enable_progress_bar:
             return self.ended.wait(timeout)
         with Progress(self.kind, self._began or time.time()) as progress:
             seen = 0
