@@ -19,6 +19,7 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.dry_run import dry_run
+from workbench.engine.monitors import refuse_unreported
 from workbench.engine.trackers import followers
 from workbench.events import Called, Compared, Deleted, SettingsSet, Shown, StatusChanged
 from workbench.export.capture import CallSite
@@ -41,6 +42,7 @@ from workbench.task.make import task_of
 from workbench.task.protocol import Task, TaskError
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import fits
+from workbench.techniques.cadence import refuse_no_interval
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
 
@@ -119,6 +121,7 @@ class Workbench:
         self.model = model
         self.root = Path(root)
         self._collate_fn = collate_fn
+        self._refuse_unfit(self._settings)
         where.warm(self._settings)
         optimizers = dry_run(self._task, self._settings)
         self._start = Start(self._task)
@@ -150,6 +153,7 @@ class Workbench:
         changes = _named(changes, self.set)
         with self._lock:  # of two threads that set one thing each, both count
             settings = self._settings.replace(**changes)
+            refuse_unreported(self._task, settings)
             where.warm(settings)
             self._settings = settings
             self._sets.append(changes)
@@ -181,6 +185,7 @@ class Workbench:
         settings = _named(settings, self.fit)
         origin = Origin(self.root, Wanted.of(start), self._settings, settings, self._fits())
         chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
+        self._refuse_unfit(chosen)
         work = jobs.Fit(self._task, chosen, self._start, origin)
         called = {**({} if start == "fresh" else {"start": start}), **settings}
         return self._submit("fit", chosen, called, work, _run_of, origin.needs)
@@ -409,6 +414,11 @@ class Workbench:
         return Panel.of(self)._repr_mimebundle_()
 
     # -- inside
+
+    def _refuse_unfit(self, settings: Settings) -> None:
+        """Refuse settings that no fit of this bench could have: a monitor that nothing reports, above all."""
+        refuse_no_interval(settings)
+        refuse_unreported(self._task, settings)
 
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:

@@ -194,7 +194,7 @@ def _plateaus(r: Recipe) -> list[str]:
                 continue
             step = block_hooks.stepped(r, name, f'scores["{schedule.monitor}"]')
             due = [f"look % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
-            due += [f'"{schedule.monitor}" in scores'] if _comes_late(r, schedule.monitor) else []
+            due += [f'"{schedule.monitor}" in scores'] if _comes_late(r, schedule.monitor) or not schedule.strict else []
             stepped += [when(due, 8), f"    {step}"] if due else [step]
     if not stepped:
         return []

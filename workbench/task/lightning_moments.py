@@ -231,6 +231,10 @@ class LightningMoments(DataMoments):
         return self._log.end(evaluation=True)
 
     @property
+    def tells_sanity(self) -> bool:
+        return self._trainer.told_sanity
+
+    @property
     def epoch_names(self) -> frozenset[str]:
         return self._log.epoch_names
 

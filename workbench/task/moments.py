@@ -153,6 +153,11 @@ class Moments:
         return {}
 
     @property
+    def tells_sanity(self) -> bool:
+        """Whether the task has asked, in a sanity check, which stage it is: what it logs there may be less than in a check."""
+        return False
+
+    @property
     def epoch_names(self) -> frozenset[str]:
         """The names that `epoch_logged` is known to have a value of, at the end of this epoch or of a later one."""
         return frozenset()

@@ -97,6 +97,12 @@ class Supervised(Task):
             values[f"{stage}_{name}"] = metric(output, target)
         return Scores(values, score_weight(result, batch, "the loss"))
 
+    def reported(self, settings: Settings) -> tuple[str, ...] | None:
+        if any(isinstance(metric, Mapping | nn.ModuleDict) for metric in self._metrics.values()):
+            return None  # a collection of metrics has names of its own
+        held_out = self.val is not None and settings.limit_val_batches != 0
+        return (*(f"val_{name}" for name in ("loss", *self._metrics) if held_out), "train_loss")
+
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
 
