@@ -45,6 +45,7 @@ from workbench.task.supervised import fits
 from workbench.techniques.cadence import refuse_no_interval
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
+from workbench.values import shown
 
 T = TypeVar("T")
 
@@ -297,7 +298,7 @@ class Workbench:
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
         if not isinstance(run, Run | str):
-            raise TypeError(f"load({run!r}): give a run (bench.runs[-1], say) or its id.")
+            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say) or its id.")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
         self._listeners.tell(Called(line("load", {}, id, which)))
@@ -492,7 +493,7 @@ def _take_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
         if function is not None:
             if not callable(function) or not fits(function, *taken):
                 wrong = "takes other arguments" if callable(function) else "cannot be called"
-                raise TaskError(f"{name}={function!r} {wrong}: give a function, {name}({', '.join(taken)}).")
+                raise TaskError(f"{name}={shown(function)} {wrong}: give a function, {name}({', '.join(taken)}).")
             task.averaging = replace(task.averaging, **{name: function})
 
 

@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from workbench.tracebacks import UserError
+
 _CLOCK = re.compile(r"(\d+):(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d+)?)")
 
 
-class SettingsError(ValueError):
+class SettingsError(UserError):
     """A setting that does not exist, or a value that it cannot take."""
 
 

@@ -22,6 +22,7 @@ from workbench.task.supervised import (
     check_optimizer,
     check_scheduler,
 )
+from workbench.values import shown
 
 
 def task_of(
@@ -63,10 +64,10 @@ def task_of(
     else:
         if not isinstance(model, nn.Module):
             raise TaskError(
-                f"model={model!r} is no nn.Module, and has no training_step and configure_optimizers either."
+                f"model={shown(model)} is no nn.Module, and has no training_step and configure_optimizers either."
             )
         if loss is not None and not callable(loss):
-            raise TaskError(f"loss={loss!r} cannot be called: give a function of (output, target).")
+            raise TaskError(f"loss={shown(loss)} cannot be called: give a function of (output, target).")
         task = Supervised(
             model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics or {}, **specs
         )

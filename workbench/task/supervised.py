@@ -19,6 +19,7 @@ from workbench.task.data import DataSpec
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import refuse_built_in, schedule_of
+from workbench.values import shown
 
 MakeOptimizer = Callable[..., Optimizer]
 MakeScheduler = Callable[[Optimizer, int], Any]
@@ -213,7 +214,7 @@ def check_optimizer(optimizer: Any) -> None:
             f"functools.partial(torch.optim.{kind.__name__}, …)."
         )
     if not callable(optimizer):
-        raise TaskError(f"optimizer={optimizer!r} cannot be called: give e.g. torch.optim.AdamW.")
+        raise TaskError(f"optimizer={shown(optimizer)} cannot be called: give e.g. torch.optim.AdamW.")
 
 
 def check_scheduler(scheduler: Any) -> None:
@@ -228,7 +229,7 @@ def check_scheduler(scheduler: Any) -> None:
         )
     if not callable(scheduler) or not fits(scheduler, None, 1):
         raise TaskError(
-            f"scheduler={scheduler!r} cannot be called as scheduler(optimizer, updates): give a function of these two, or "
+            f"scheduler={shown(scheduler)} cannot be called as scheduler(optimizer, updates): give a function of these two, or "
             "one of the built-in schedules, lr_schedule='cosine', say."
         )
 
