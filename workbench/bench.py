@@ -20,6 +20,7 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.dry_run import dry_run
+from workbench.engine.monitors import refuse_unreported
 from workbench.engine.trackers import followers
 from workbench.events import Called, Compared, Deleted, SettingsSet, Shown, StatusChanged
 from workbench.export.capture import CallSite
@@ -42,8 +43,10 @@ from workbench.task.make import task_of
 from workbench.task.protocol import Task, TaskError
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import fits
+from workbench.techniques.cadence import refuse_no_interval
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
+from workbench.values import shown
 
 T = TypeVar("T")
 
@@ -103,7 +106,8 @@ class Workbench:
         self._site = CallSite.capture(sys._getframe(1))
         for name in ("callbacks", "logger"):  # a Trainer's arguments: its objects have their counterparts here
             refuse_callbacks(settings.get(name, ()), f"{name}=")
-        Settings.make(**settings)  # a typo is said before anything is tried
+        settings = _named(settings, type(self), "Workbench")
+        Settings.make(**settings)  # a bad value is refused before anything is tried
         following = followers(trackers, Path(root), model)
         with rng.kept():  # an object's own set-up may draw random numbers
             self._task = task_of(
@@ -122,6 +126,7 @@ class Workbench:
         self.model = model
         self.root = Path(root)
         self._collate_fn = collate_fn
+        self._refuse_unfit(self._settings)
         where.warm(self._settings)
         optimizers = dry_run(self._task, self._settings)
         self._start = Start(self._task)
@@ -164,8 +169,10 @@ class Workbench:
 
     def set(self, **changes: Any) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
+        changes = _named(changes, self.set)
         with self._lock:  # of two threads that set one thing each, both count
             settings = self._settings.replace(**changes)
+            refuse_unreported(self._task, settings)
             where.warm(settings)
             self._settings = settings
             self._sets.append(changes)
@@ -194,8 +201,10 @@ class Workbench:
         run, but for those that you `set` since or give here; lengths count from the beginning of the whole run.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
+        settings = _named(settings, self.fit)
         origin = Origin(self.root, Wanted.of(start), self._settings, settings, self._fits())
         chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
+        self._refuse_unfit(chosen)
         work = jobs.Fit(self._task, chosen, self._start, origin)
         called = {**({} if start == "fresh" else {"start": start}), **settings}
         return self._submit("fit", chosen, called, work, _run_of, origin.needs)
@@ -220,6 +229,7 @@ class Workbench:
         optimizer: of several, the one (counted from 0) whose rate is swept and whose loss is looked at; the others
         take their steps at the rates that they have. The setting `lr` is the first one's and moves all of them.
         """
+        settings = _named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
         chosen, wanted = self._settings.replace(**settings), Wanted.of(start)
         wanted.weights(self.root)  # what is not there is said now
@@ -252,6 +262,7 @@ class Workbench:
         size: the result's `accumulate_grad_batches` is how many batches of `best` make it. Otherwise the rate that
         was right may not be: `BatchSizes.lr` rescales one.
         """
+        settings = _named(settings, self.find_batch_size)
         request = BatchSizeRequest(
             mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective
         )
@@ -277,6 +288,7 @@ class Workbench:
         data: anything that the bench takes as data, with targets or without, or one array of inputs; None: what the
         model object predicts on (`predict_dataloader`), else the test data. It is not shuffled.
         """
+        settings = _named(settings, self.predict)
         chosen = self._settings.replace(**settings)
         spec = None if data is None else spec_to_predict(data, self._collate_fn)
         work = jobs.Predict(self._task, chosen, spec)
@@ -284,6 +296,7 @@ class Workbench:
         return self._submit("predict", chosen, settings, work, lambda job: work.outputs, positional=given)
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
+        settings = _named(settings, getattr(self, kind))
         chosen = self._settings.replace(**settings)
         work = jobs.Evaluate(self._task, chosen, stage)
         return self._submit(kind, chosen, settings, work, metrics_of)
@@ -303,7 +316,7 @@ class Workbench:
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
         if not isinstance(run, Run | str):
-            raise TypeError(f"load({run!r}): give a run (bench.runs[-1], say) or its id.")
+            raise TypeError(f"load({shown(run)}): give a run (bench.runs[-1], say) or its id.")
         id, folder = (run, None) if isinstance(run, str) else (run.id, run.folder)
         self._start.load(weights_of(folder or run_folder(self.root, id), which))
         self._listeners.tell(Called(line("load", {}, id, which)))
@@ -421,6 +434,11 @@ class Workbench:
 
     # -- inside
 
+    def _refuse_unfit(self, settings: Settings) -> None:
+        """Refuse settings that no fit of this bench could have: a monitor that nothing reports, above all."""
+        refuse_no_interval(settings)
+        refuse_unreported(self._task, settings)
+
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:
         """Inside, no job begins: a script needs a session on the model, to see what the run was of."""
@@ -480,9 +498,9 @@ def _is_addition(kind: type, name: str) -> bool:
 
 def _why_not_set(name: str, value: Any) -> str:
     """What to write instead of `bench.name = value`."""
-    shown = repr(value) if isinstance(value, (bool, int, float, str, type(None))) else "…"
+    text = shown(value) if isinstance(value, (bool, int, float, str, type(None))) else "…"
     if name in Settings.model_fields:
-        return f"bench.{name} = {shown} would change nothing: settings are changed by bench.set({name}={shown})."
+        return f"bench.{name} = {text} would change nothing: settings are changed by bench.set({name}={text})."
     if name == "settings":
         return "bench.settings cannot be set: bench.set(lr=…) replaces some of them."
     if name in inspect.signature(Workbench.__init__).parameters:
@@ -490,8 +508,12 @@ def _why_not_set(name: str, value: Any) -> str:
     if name in _PUBLIC or isinstance(getattr(Workbench, name, None), property):
         return f"bench.{name} cannot be set: it is the bench's own to keep."
     near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.6)
-    hint = f" Did you mean bench.set({near[0]}={shown})?" if near else " Settings are changed by bench.set(…)."
-    return f"bench.{name} = {shown} would do nothing: a bench has no attribute of that name.{hint}"
+    hint = f" Did you mean bench.set({near[0]}={text})?" if near else " Settings are changed by bench.set(…)."
+    return f"bench.{name} = {text} would do nothing: a bench has no attribute of that name.{hint}"
+def _named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
+    """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other."""
+    taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    return Settings.named(given, name or called.__name__, taken)
 
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
@@ -511,7 +533,7 @@ def _take_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
         if function is not None:
             if not callable(function) or not fits(function, *taken):
                 wrong = "takes other arguments" if callable(function) else "cannot be called"
-                raise TaskError(f"{name}={function!r} {wrong}: give a function, {name}({', '.join(taken)}).")
+                raise TaskError(f"{name}={shown(function)} {wrong}: give a function, {name}({', '.join(taken)}).")
             task.averaging = replace(task.averaging, **{name: function})
 
 

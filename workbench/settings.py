@@ -6,7 +6,7 @@ Lightning 2's where it has one. Epochs and updates count from zero; an *update* 
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from workbench.spellings import NONE_IS_DEFAULT, settings_of
 from workbench.values import (
     Batches,
     ByEpoch,
@@ -24,9 +25,13 @@ from workbench.values import (
     Interval,
     LaunchOptions,
     Monitors,
+    Precision,
     Strategy,
     SwaStart,
+    Unlimited,
     Warmup,
+    plain,
+    shown,
 )  # fmt: skip
 from workbench.values import SettingsError as SettingsError
 
@@ -119,19 +124,20 @@ class Settings(BaseModel):
         0, "The learning rate rises from near 0 over so many updates, or that fraction of the run.", "optimisation",
         "updates or a fraction",
     )  # fmt: skip
-    precision: Literal["32-true", "16-mixed", "bf16-mixed"] = _knob(
-        "32-true", "Type of the arithmetic; mixed: weights stay float32, most products are taken in 16 bits.",
-        "optimisation",
+    precision: Precision = _knob(
+        "32-true", "Type of the arithmetic; mixed: weights stay float32, most products are taken in 16 bits; '64-true': a "
+        "model and data in double precision.", "optimisation",
     )  # fmt: skip
     compile: Annotated[bool | str, BeforeValidator(_backend)] = _knob(
         False, "Run the model through torch.compile; a string names its backend.", "optimisation"
     )
 
     max_epochs: int | None = _knob(
-        None, "Passes over the training data. 10 when neither max_steps nor max_time is given.", "length", "epochs", ge=0
-    )
+        None, "Passes over the training data; -1: no limit. 10 when neither max_steps nor max_time is given.", "length",
+        "epochs", ge=-1,
+    )  # fmt: skip
     min_epochs: int | None = _knob(None, "Early stopping waits for so many epochs.", "length", "epochs", ge=0)
-    max_steps: int | None = _knob(None, "Stop after so many updates.", "length", "updates", ge=0)
+    max_steps: Unlimited = _knob(None, "Stop after so many updates.", "length", "updates", ge=0)
     min_steps: int | None = _knob(None, "Early stopping waits for so many updates.", "length", "updates", ge=0)
     max_time: Duration | None = _knob(
         None, "Stop after so much time, pauses left out: 'DD:HH:MM:SS', a timedelta or a dict.", "length", "DD:HH:MM:SS"
@@ -161,7 +167,10 @@ class Settings(BaseModel):
         ge=0,
     )  # fmt: skip
 
-    check_val_every_n_epoch: int = _knob(1, "Validate after every n-th epoch.", "validation", "epochs", ge=1)
+    check_val_every_n_epoch: int | None = _knob(
+        1, "Validate after every n-th epoch; None: by val_check_interval alone, in updates or a time.", "validation", "epochs",
+        ge=1,
+    )  # fmt: skip
     val_check_interval: Interval = _knob(
         1.0, "Validate every so often: a fraction of an epoch (0.25), updates (500) or a time ('00:00:10:00').",
         "validation", "fraction, updates or time",
@@ -216,6 +225,7 @@ class Settings(BaseModel):
     on_nonfinite: Literal["stop", "skip"] = _knob(
         "stop", "When a loss or gradient is NaN or infinite: end the run, or leave that update out.", "watching"
     )
+    enable_progress_bar: bool = _knob(True, "Show progress while `result()` or `wait()` waits for a job.", "watching")
     detect_anomaly: bool = _knob(
         False, "Name the operation whose backward made a NaN (torch.autograd.set_detect_anomaly); slow.", "watching"
     )
@@ -258,14 +268,19 @@ class Settings(BaseModel):
         "seconds", gt=0,
     )  # fmt: skip
     seed: int = _knob(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "where", ge=0)
-    deterministic: bool = _knob(
-        False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs.", "where"
-    )
+    deterministic: bool | Literal["warn"] = _knob(
+        False, "Only deterministic kernels (torch.use_deterministic_algorithms); slower on GPUs. 'warn': warn where there is "
+        "none, and use another.", "where",
+    )  # fmt: skip
+    benchmark: bool | None = _knob(
+        None, "Let cuDNN try which convolution kernels are fastest (torch.backends.cudnn.benchmark). None: as it is set in "
+        "torch, and off with `deterministic`.", "where",
+    )  # fmt: skip
 
     @classmethod
     def make(cls, **values: Any) -> Self:
         """Settings from keyword arguments; a typo or a bad value is a `SettingsError` that says what to do."""
-        _refuse_unknown(values)
+        values = _as_fields(settings_of(values, cls.model_fields))
         try:
             return cls(**values)
         except ValidationError as error:
@@ -277,19 +292,33 @@ class Settings(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """These settings with some of them changed, checked like new ones."""
-        _refuse_unknown(changes)
-        return self.make(**{**self.model_dump(), **changes})
+        return self.make(**{**self.model_dump(), **settings_of(changes, type(self).model_fields)})
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
         return {name: value for name, value in self if not _same(value, type(self).model_fields[name].default)}
 
+    @classmethod
+    def named(cls, given: Mapping[str, Any], method: str = "", arguments: Collection[str] = ()) -> dict[str, Any]:
+        """Those of these keyword arguments that are settings; `SettingsError` for one that is unknown, with the nearest name.
+
+        method, arguments: what of the bench was called with them, and what else it takes.
+        """
+        return settings_of(given, cls.model_fields, method, arguments)
+
     @property
     def epochs(self) -> int | None:
-        """The number of epochs that holds: `max_epochs`, or 10 when no length at all was given."""
+        """The number of epochs that holds: `max_epochs`, or 10 when no length at all was given; None: no number ends the run."""
         if self.max_epochs is None and self.max_steps is None and self.max_time is None:
             return 10
-        return self.max_epochs
+        return None if self.max_epochs == -1 else self.max_epochs
+
+
+def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """The values as the fields take them: None as the default where Lightning says so, an array's one number as a number."""
+    found = {name: plain(value) for name, value in values.items()}
+    defaults = {name: Settings.model_fields[name].default for name in NONE_IS_DEFAULT if name in found and found[name] is None}
+    return {**found, **defaults}
 
 
 def _same(value: object, default: object) -> bool:
@@ -302,23 +331,12 @@ def knob(name: str) -> Knob:
     return next(item for item in Settings.model_fields[name].metadata if isinstance(item, Knob))
 
 
-def _refuse_unknown(values: dict[str, Any]) -> None:
-    for name in values:
-        if name not in Settings.model_fields:
-            if name in _ELSEWHERE:
-                raise SettingsError(f"unknown setting {name!r}: {_ELSEWHERE[name]}.")
-            near = difflib.get_close_matches(name, _SPOKEN, n=1, cutoff=0.6)
-            hint = f" Did you mean {_SPOKEN[near[0]]!r}?" if near else ""
-            known = ", ".join(Settings.model_fields)
-            raise SettingsError(f"unknown setting {name!r}.{hint} The settings are: {known}.")
-
-
 def _explain(error: ValidationError, values: dict[str, Any]) -> str:
     lines = []
     for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):
         reasons = sorted({_reason(e) for e in error.errors() if e["loc"][0] == name})
         field = Settings.model_fields[name]
-        lines.append(f"{name}={values.get(name)!r}: {' or '.join(reasons)}. {_meaning(field)}")
+        lines.append(f"{name}={shown(values.get(name))}: {' or '.join(reasons)}. {_meaning(field)}")
     return "\n".join(lines) or str(error)
 
 
@@ -329,74 +347,3 @@ def _reason(error: ErrorDetails) -> str:
 
 def _meaning(field: FieldInfo) -> str:
     return f"{field.description} (default: {field.default!r})"
-
-
-_BENCH = (
-    "model", "train", "val", "test", "loss", "optimizer", "metrics", "collate_fn", "avg_fn", "should_update",
-    "listeners", "trackers", "root",
-)  # fmt: skip
-_START = "a fit goes on from a checkpoint with bench.fit(start='0012-fit'), or start='continue'"
-_TRACKERS = "experiments are tracked with wb.Workbench(…, trackers='tensorboard')"
-_ROOT = "all runs are recorded under wb.Workbench(…, root='.workbench')"
-# What is no setting anywhere, or not here, and where it is said.
-_ELSEWHERE = {name: f"it is given when the bench is made, wb.Workbench(…, {name}=…)" for name in _BENCH} | {
-    "callbacks": "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …); "
-    "wb.Workbench(…, listeners=[f]) hears every event",
-    "logger": _TRACKERS,
-    "tracker": _TRACKERS,
-    "log_with": _TRACKERS,
-    "report_to": _TRACKERS,
-    "ckpt_path": _START,
-    "resume": _START,
-    "resume_from": _START,
-    "resume_from_checkpoint": _START,
-    "start": _START,
-    "default_root_dir": _ROOT,
-    "output_dir": _ROOT,
-    "dirpath": _ROOT,
-}
-
-# Other libraries' words for the same thing, so that a typo hint can lead their users home.
-_SPOKEN = {name: name for name in Settings.model_fields} | {
-    "learning_rate": "lr",
-    "bs": "batch_size",
-    "epochs": "max_epochs",
-    "num_epochs": "max_epochs",
-    "n_epoch": "max_epochs",
-    "num_train_epochs": "max_epochs",
-    "steps": "max_steps",
-    "save_steps": "checkpoint_every",
-    "every_n_train_steps": "checkpoint_every",
-    "save_total_limit": "save_top_k",
-    "metric_for_best_model": "monitor",
-    "mode": "monitor_mode",
-    "clip": "gradient_clip_val",
-    "schedule": "lr_schedule",
-    "scheduler": "lr_schedule",
-    "mixed_precision": "precision",
-    "amp": "precision",
-    "warmup_steps": "warmup",
-    "warmup_ratio": "warmup",
-    "ema": "weight_averaging",
-    "swa": "weight_averaging",
-    "patience": "early_stopping",
-    "tbptt_steps": "truncated_bptt_steps",
-    "bptt": "truncated_bptt_steps",
-    "eval_steps": "val_check_interval",
-    "max_grad_norm": "gradient_clip_val",
-    "clip_grad_norm": "gradient_clip_val",
-    "gradient_accumulation_steps": "accumulate_grad_batches",
-    "wd": "weight_decay",
-    "device": "accelerator",
-    "num_processes": "devices",
-    "gpus": "devices",
-    "num_gpus": "devices",
-    "world_size": "devices",
-    "nnodes": "num_nodes",
-    "num_machines": "num_nodes",
-    "config_file": "launch",
-    "main_process_ip": "launch",
-    "main_process_port": "launch",
-    "machine_rank": "launch",
-    "workers": "num_workers",
-}

@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from workbench.tracebacks import UserError
+
 _CLOCK = re.compile(r"(\d+):(\d{1,2}):(\d{1,2}):(\d{1,2}(?:\.\d+)?)")
 
 
-class SettingsError(ValueError):
+class SettingsError(UserError):
     """A setting that does not exist, or a value that it cannot take."""
 
 
@@ -24,6 +26,26 @@ def _plain(value: object) -> object:
     if isinstance(value, numbers.Integral):
         return int(value)
     return float(value) if isinstance(value, numbers.Real) else value
+
+
+def plain(value: Any) -> Any:
+    """An array or tensor without dimensions as the number that it holds; anything else unchanged."""
+    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
+        return value.item()
+    return value
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value as an error shows it: an array, tensor or table by its shape, anything long cut."""
+    shape, kind = getattr(value, "shape", None), type(value).__name__
+    if not isinstance(value, type) and isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) and shape:
+        return f"<{kind} of shape {tuple(shape)}>"
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # a repr of the user's own must not hide what is wrong
+        return f"<{kind}>"
+    text = " ".join(text.split()) if "\n" in text else text
+    return text if len(text) <= most else f"{text[: most - 2]} …"
 
 
 def seconds(duration: str) -> float:
@@ -152,6 +174,38 @@ Epochs = Annotated[tuple[int, ...], BeforeValidator(_epochs)]
 """Some epochs, counted from 0, in their order."""
 
 
+def _unlimited(value: object) -> object:
+    value = _plain(value)
+    return None if value == -1 and not isinstance(value, bool) else value  # Lightning's word for "no limit"
+
+
+Unlimited = Annotated[int | None, BeforeValidator(_unlimited)]
+"""An int is a limit; None, and -1 as in Lightning, is none."""
+
+_PRECISIONS = {
+    "64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true",
+    "no": "32-true",
+}  # fmt: skip
+"""Other words for the same: the numbers of Lightning, and the words of accelerate."""
+_TRUE_16 = "which trains in 16 bits throughout: convert the model and its data, model.to(torch.bfloat16), or take '{}'"
+
+
+def _precision(value: object) -> object:
+    value = _plain(value)
+    if isinstance(value, bool):
+        raise ValueError("should be '32-true', '16-mixed', 'bf16-mixed' or '64-true'")
+    word = str(value) if isinstance(value, int) else value
+    if isinstance(word, str) and word in ("16-true", "bf16-true"):
+        raise ValueError(f"is not served, and should be a mixed precision: {word!r} is one {_TRUE_16.format(word.replace('true', 'mixed'))}")
+    if isinstance(word, str) and word.startswith("transformer-engine"):
+        raise ValueError("is not served, and should be 'bf16-mixed': make the layers of Transformer Engine in the model itself")
+    return _PRECISIONS.get(word, word) if isinstance(word, str) else word
+
+
+Precision = Annotated[Literal["32-true", "16-mixed", "bf16-mixed", "64-true"], BeforeValidator(_precision)]
+"""The type of the arithmetic, by Lightning's words."""
+
+
 def _warmup(value: object) -> object:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -209,7 +263,7 @@ class EarlyStopping(BaseModel):
 
 
 def _given(error: ErrorDetails) -> str:
-    return "" if error["type"] == "missing" else f"={error['input']!r}"
+    return "" if error["type"] == "missing" else f"={shown(error['input'])}"
 
 
 def _reason(message: str) -> str:
@@ -234,7 +288,9 @@ def _devices(value: object) -> object:
     value = _plain(value)
     if value == "auto" or (isinstance(value, str) and value.isdecimal()):
         return value if value == "auto" else _devices(int(value))
-    if value == -1:  # Lightning's word for all there are
+    if isinstance(value, str) and re.fullmatch(r"\d+(,\d+)*,?", value.replace(" ", "")):  # "0,1" are these GPUs, in Lightning
+        return _devices([int(number) for number in value.replace(" ", "").strip(",").split(",")])
+    if value in (-1, "-1"):  # Lightning's word for all there are
         return "auto"
     if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
         raise ValueError("should be 'auto', a number of devices, or the numbers of some GPUs: [0, 2]")
@@ -256,9 +312,15 @@ _STRATEGIES = {
     "accelerate": "launch", "single_device": "thread",
 }  # fmt: skip
 """Other libraries' words."""
+_UNUSED = re.compile(r"(ddp(_spawn|_fork|_notebook)?)_find_unused_parameters_(true|false)")
+"""Parameters without a gradient are found without being asked for."""
 
 
 def _strategy(value: object) -> object:
+    if isinstance(value, str) and (found := _UNUSED.fullmatch(value)):
+        value = found[1]
+    if isinstance(value, str) and value.startswith(("fsdp", "deepspeed")):
+        raise ValueError("should be 'launch', with an accelerate config that says FSDP: launch={'config_file': 'fsdp.yaml'}")
     return _STRATEGIES.get(value, value) if isinstance(value, str) else value
 
 

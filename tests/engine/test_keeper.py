@@ -111,14 +111,14 @@ def test_the_training_loss_can_be_watched(tmp_path):
     assert run.checkpoints[-1].monitor == "train_loss"
 
 
-def test_a_monitor_that_nothing_reports_is_told_at_the_first_epochs_end(tmp_path):
-    with pytest.raises(TaskError, match=r"monitor='val_f1': there is no such metric .* are: val_loss, train_loss"):
+def test_a_monitor_that_nothing_reports_is_refused_before_the_first_update(tmp_path):
+    with pytest.raises(TaskError, match=r"monitor='val_f1': there is no such metric.* are: val_loss, train_loss"):
         fit(tmp_path, monitor="val_f1")
 
 
 def test_a_monitor_whose_name_does_not_say_which_is_better_is_told_before_the_first_update(tmp_path):
     with pytest.raises(SettingsError, match="give monitor_mode"):
-        fit(tmp_path, monitor="val_thing")
+        fit(tmp_path, monitor="val_thing", metrics={"thing": lambda output, y: 0.5})
 
 
 def test_an_average_that_is_to_come_can_be_watched(tmp_path):

@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import averaged
+from workbench.engine.monitors import missing, monitors_of, refuse_unreported, with_averages
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.orders import obey
 from workbench.engine.record import flush, tell
@@ -17,11 +18,10 @@ from workbench.engine.session import Session
 from workbench.engine.validate import floats, validate
 from workbench.engine.weights import kept_buffers
 from workbench.events import Emit, Validated
+from workbench.task.log_kept import by_own_names, recorded
 from workbench.task.protocol import Schedule, TaskError
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
-
-_WHO = "the scheduler's monitor"
 
 
 class HearsChecks(Protocol):
@@ -39,8 +39,9 @@ class Checks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        every = session.settings.check_val_every_n_epoch
         # With nothing to validate only the ends of epochs count, whatever interval was asked for.
-        often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0)
+        often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0, check_val_every_n_epoch=every or 1)
         self._at_ends_alone = isinstance(often.val_check_interval, float) and often.val_check_interval == 1.0
         self.cadence = Cadence(often, session.data.updates_in(session.epoch))
         self.stops = (
@@ -54,6 +55,17 @@ class Checks:
         self.keeper: HearsChecks | None = None
         self._metrics: dict[str, float] | None = None
         """Of the check at the end of an epoch, until it is judged."""
+        schedules = [schedule for opt in session.optimizers for schedule in opt.schedules]
+        self._monitors = list(monitors_of(session.settings, schedules))
+        refuse_unreported(session.task, session.settings, schedules)
+        self.missing: TaskError | None = None
+        """A monitor that nothing reports was found at a check: the run is to end with this error, when all is saved."""
+        self._found = False
+        """Whether all monitors have been looked for at the end of an epoch."""
+        self._tried: set[str] = set()
+        """The metrics that the sanity check says there will be; empty: it says nothing."""
+        self._later: frozenset[str] = frozenset()
+        """The names of values that the task logs for whole epochs of training, as known at the latest check."""
         self._begun_with: tuple[int | None, int | None] | None = None
         """Of a checkpoint: the batches of its epoch, and the updates of it as it began."""
 
@@ -67,20 +79,30 @@ class Checks:
             metrics = validate(session, seen, cut=lambda: seen.stopped)
             session.stage = ""
         if metrics or not session.data.validates:
-            self._refuse_unknown({**metrics, "train_loss": 0.0})
+            self._refuse_unreported(metrics)
         return seen.stopped
 
-    def _refuse_unknown(self, metrics: Mapping[str, float]) -> None:
-        """A monitor that nothing reports: said before the first epoch is spent, not after it."""
-        known = dict(metrics)
-        if self._session.average is not None:
-            known |= {f"{name}_averaged": value for name, value in metrics.items() if name != "train_loss"}
-        watched = [("early_stopping: the monitor", stop.monitor) for stop in self._session.settings.early_stopping]
-        for opt in self._session.optimizers:
-            watched += [(_WHO, schedule.monitor or "val_loss") for _, schedule in _plateaus(opt)]
-        for who, name in watched if not self._session.settings.fast_dev_run else ():
-            if self._session.task.moments is None or name.startswith("val"):  # else training may log it
-                _metric(known, name, who)
+    def _refuse_unreported(self, metrics: Mapping[str, float]) -> None:
+        """Refuse a monitor that nothing reports, by what the sanity check reported, before the first epoch is spent on it."""
+        session = self._session
+        if session.ranks.agree(session.moments.tells_sanity):
+            return  # what the task logs there may be less than in a check
+        self._tried = with_averages([*metrics, "train_loss"], session.settings)
+        for monitor in self._monitors:
+            if monitor.name not in self._tried and (session.task.moments is None or monitor.name.startswith("val")):
+                raise missing(monitor, [*metrics, "train_loss"])  # another name may be logged in training
+
+    def _look_for_monitors(self, known: Mapping[str, float], *, at_end: bool) -> None:
+        """Find a monitor that should have a value by now and has none. The loop raises it, when all is saved.
+
+        at_end: an epoch ends here; what training logs is there.
+        """
+        there = {*known, *self._tried}
+        for monitor in self._monitors:
+            late = self._session.task.moments is not None and not at_end and not monitor.name.startswith("val")
+            if monitor.name not in there and not late and not self._to_come(known, monitor.name):
+                self.missing = missing(monitor, list(known))
+                return
 
     def begin_epoch(self, *, resumed: bool = False) -> None:
         """The number of updates in an epoch may be another one now."""
@@ -129,12 +151,20 @@ class Checks:
         finished: epochs. logged: what the task logged of the epoch.
         """
         session, metrics = self._session, self._metrics
-        if metrics is None:
+        if metrics is None and (self._found or not self._tried):
             return
         self._metrics = None
         noted = session.ranks.agree(floats(session.noted))  # of single updates, each rank may have its own
-        known = {**noted, **metrics, **logged, **session.epoch_loss.metric()}
-        session.metrics.update(known)
+        self._later = session.ranks.agree(session.moments.epoch_names)
+        own = {} if "train_loss" in self._later else session.epoch_loss.metric()
+        known = {**noted, **(metrics or {}), **logged}
+        known |= {name: value for name, value in own.items() if name not in known}  # what the task logs under a name wins
+        known, at_end = by_own_names(known), session.checking
+        self._look_for_monitors(known, at_end=at_end)
+        self._found |= at_end
+        if metrics is None:
+            return
+        session.metrics.update({name: value for name, value in known.items() if recorded(name) == name})
         self._step_plateaus(known)
         self._stop_early(known, finished)
         if self.keeper is not None:
@@ -224,20 +254,22 @@ class Checks:
         for opt in self._session.optimizers:
             for plateau, schedule in _plateaus(opt):
                 name = schedule.monitor or "val_loss"
-                if self.number % schedule.frequency == 0 and not self._to_come(metrics, name):
-                    value = _metric(metrics, name, _WHO)
+                if self.number % schedule.frequency == 0 and name in metrics:
+                    value = metrics[name]
                     self._session.moments.step_schedule(plateau, value, partial(plateau.step, value))
 
     def _to_come(self, metrics: Mapping[str, float], name: str) -> bool:
-        """Whether a metric has no value yet that it will have: before the first average, or the first recorded loss."""
+        """Whether a metric has no value yet that it will have: before the first average, the first recorded loss, or the end
+        of the epoch that the task logs it for."""
         if name in metrics:
             return False
         average = self._session.average
-        return name == "train_loss" or (average is not None and not average.count and name.endswith("_averaged"))
+        averaged_later = average is not None and not average.count and name.endswith("_averaged")
+        return name == "train_loss" or recorded(name) in self._later or averaged_later
 
     def _stop_early(self, metrics: Mapping[str, float], finished: int) -> None:
         """Early stopping: each monitor hears of every check; the first verdict counts, once the minimums are met."""
-        asked = [stop for stop in self.stops if not self._to_come(metrics, stop.monitor.monitor)]
+        asked = [stop for stop in self.stops if stop.monitor.monitor in metrics]
         verdicts = [why for why in [stop.check(metrics) for stop in asked] if why is not None]
         if verdicts and minimums_met(self._session.settings, self._session.step, finished):
             self.ended = verdicts[0]
@@ -247,14 +279,6 @@ def _plateaus(opt: Optimizing) -> list[tuple[ReduceLROnPlateau, Schedule]]:
     """The schedules that watch a metric, but for those that the task steps by itself."""
     there = [(s.scheduler, s) for s in opt.schedules if s.interval != "manual"]
     return [(plateau, schedule) for plateau, schedule in there if isinstance(plateau, ReduceLROnPlateau)]
-
-
-def _metric(metrics: Mapping[str, float], name: str, who: str) -> float:
-    if name not in metrics:
-        raise TaskError(
-            f"{who} is {name!r}, and there is no such metric; there are: {', '.join(metrics) or 'none'}."
-        )
-    return metrics[name]
 
 
 class _Watch:

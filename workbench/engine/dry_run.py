@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from workbench.engine.monitors import refuse_unreported
 from workbench.engine.opening import opened
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
@@ -48,6 +49,7 @@ def dry_run(task: Task, settings: Settings) -> int:
     task.train.refuse_larger(settings.batch_size)
     calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
     with brought_back(task), opened(task, calm) as session, session.scratch():
+        refuse_unreported(task, settings, [schedule for opt in session.optimizers for schedule in opt.schedules])
         session.train_mode()
         count = min(SAMPLES, settings.batch_size)  # samples of different lengths may only do one by one
         batch = _peek(task.train, count)

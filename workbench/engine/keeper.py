@@ -114,8 +114,6 @@ class Keeper:
         """All metrics that are known behind a check: is it among the best?"""
         value = self._session.ranks.agree(metrics.get(self._monitor))
         self._judged, self._pending = None, False
-        if value is None and self._session.checking:
-            self._refuse_unknown(metrics)
         if value is None or not math.isfinite(value) or not self._top_k:
             self._averaged = None
             return
@@ -129,6 +127,12 @@ class Keeper:
         if self._pending:
             self._save(self._here())
 
+    def keep_before(self, error: TaskError) -> TaskError:
+        """Behind a check with which the run ends in an error: write one, and say how to continue from it."""
+        self._save(self._here())
+        run = self._folder.parent.name
+        return TaskError(f"{error} A checkpoint of update {self._session.step} was saved: bench.fit(start={run!r}, …) continues from it.")
+
     def _among_best(self, value: float) -> bool:
         """Whether so few have been kept, or it is better than one of them."""
         values = best_values(list_checkpoints(self._folder.parent), self._monitor)
@@ -136,17 +140,6 @@ class Keeper:
             return True
         worst = values[self._top_k - 1]
         return value < worst if self._mode == "min" else value > worst
-
-    def _refuse_unknown(self, metrics: Mapping[str, float]) -> None:
-        """Behind an epoch there is all that will ever be reported, but for averages that have not begun."""
-        average = self._session.average
-        to_come = average is not None and not average.count and self._monitor.endswith(_AVERAGED)
-        if self._session.settings.monitor is not None and self._top_k and not to_come:
-            there = ", ".join(metrics) or "none"
-            raise TaskError(
-                f"monitor={self._monitor!r}: there is no such metric to choose the best checkpoint by. Those of this run are: "
-                f"{there}. Give monitor= one of them, or save_top_k=0."
-            )
 
     # -- the end
 

@@ -52,6 +52,9 @@ class Keeping(HearsChecks, Keeps, Protocol):
     def after_epoch(self) -> None:
         """An epoch is over, and the next has not begun."""
 
+    def keep_before(self, error: TaskError) -> TaskError:
+        """Behind a check with which the run ends in an error: write one, and say how to continue from it."""
+
     def the_end(self) -> contextlib.AbstractContextManager[None]:
         """The fit is over; inside, the model gets the weights that it keeps."""
 
@@ -168,6 +171,7 @@ class _Fit:
         self.checks.judge(session.epoch + 1, logged)
         session.epoch += 1
         session.batch_idx, session.mid_epoch, session.checking = 0, False, False
+        self._refuse_missing()
         if self.keeper is not None:
             self.keeper.after_epoch()
 
@@ -200,6 +204,8 @@ class _Fit:
             # Now that there is another window, the update before it was not the epoch's last, which has a check of its own.
             if due and checks.midway(self.emit, inbox):
                 return True
+            if due:
+                self._refuse_missing()
             if due and keeper is not None:
                 keeper.keep_best()
             if (due or session.step == session.epoch_step) and self.over(session.epoch):
@@ -217,6 +223,12 @@ class _Fit:
                 break
         self._refuse_nothing()
         return False
+
+    def _refuse_missing(self) -> None:
+        """A check has found that nothing reports a metric which is to be followed: the run ends, and nothing of it is lost."""
+        error = self.checks.missing
+        if error is not None:
+            raise error if self.keeper is None else self.keeper.keep_before(error)
 
     def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
         """What is left of an epoch's batches in windows of `size`, of which all ranks have so many for `sure`."""

@@ -25,7 +25,7 @@ def opened(
 
     past: of a fit that goes on, what its length depends on (`length.NAMES` of the state).
     """
-    with rng.kept(), _deterministic(settings.deterministic), task.running(settings, phase):
+    with rng.kept(), _kernels(settings), task.running(settings, phase):
         rng.seed(settings.seed)
         runtime = Runtime(settings)
         for spec in (task.train, task.val, task.test, task.predict):
@@ -61,14 +61,17 @@ def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
 
 
 @contextlib.contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    if not wanted:
+def _kernels(settings: Settings) -> Iterator[None]:
+    """Inside, torch chooses kernels as `deterministic` and `benchmark` say; what the process had comes back."""
+    wanted, benchmark = settings.deterministic, settings.benchmark
+    if not wanted and benchmark is None:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
+    if wanted:
+        torch.use_deterministic_algorithms(True, warn_only=wanted == "warn")
+    torch.backends.cudnn.benchmark = bool(benchmark)
     try:
         yield
     finally:

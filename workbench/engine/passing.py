@@ -11,6 +11,7 @@ from torch import Tensor
 from workbench.engine.optimizing import Optimizing
 from workbench.task.protocol import TaskError
 from workbench.techniques.tbptt import Piece, detached
+from workbench.values import shown
 
 if TYPE_CHECKING:
     from workbench.engine.session import Session
@@ -120,7 +121,7 @@ def read(result: Any) -> Result | None:
         return Result(scalar(result), None, None)
     if isinstance(result, Mapping) and isinstance(result.get("loss"), Tensor):
         return Result(scalar(result["loss"]), result.get("weight"), result.get("hiddens"))
-    got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else f"{result!r}"
+    got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else f"{shown(result)}"
     raise TaskError(
         f"training_step returned {got}: it must return the loss, a dict with 'loss', or None to leave a batch out."
     )

@@ -55,6 +55,9 @@ class Session:
         self.device = runtime.device
         self.on_cpu = runtime.device.type == "cpu"
         self.precision = Precision.of(settings.precision, runtime.device)
+        if settings.precision == "64-true":
+            for module in task.modules:
+                Precision.refuse_single(module)
         self.ranks = runtime.ranks
         self.together: Together | None = None
         """This rank's part in the updates of several; None: there is one process."""

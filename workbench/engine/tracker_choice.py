@@ -18,6 +18,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from workbench.engine.tracker_mlflow import MLflow
 from workbench.events import RunEnded
 from workbench.settings import SettingsError
+from workbench.values import shown
 
 PROJECT = "workbench"
 """The project, or experiment, of a tracker that has one, unless the arguments name another."""
@@ -136,7 +137,7 @@ def choices(trackers: Any, root: Path) -> list[Choice]:
         else:
             raise SettingsError(f"trackers={item!r}: {_why_not(item)}")
     if len({choice.key for choice in found}) < len(found):
-        raise SettingsError(f"trackers={trackers!r}: one of them is there twice.")
+        raise SettingsError(f"trackers={shown(trackers)}: one of them is there twice.")
     return found
 
 
@@ -172,7 +173,7 @@ def _listed(trackers: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     if isinstance(trackers, Mapping):
         for name, given in trackers.items():
             if not isinstance(given, Mapping):
-                raise SettingsError(f"trackers={trackers!r}: give a dict of arguments for {name!r}, {{}} for none.")
+                raise SettingsError(f"trackers={shown(trackers)}: give a dict of arguments for {name!r}, {{}} for none.")
             yield name, given
     elif isinstance(trackers, Sequence | set | frozenset) and not isinstance(trackers, str):
         for item in trackers:

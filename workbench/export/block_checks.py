@@ -115,7 +115,7 @@ def behind(r: Recipe) -> list[str]:
 
 def _if_due(r: Recipe, lines: list[str]) -> list[str]:
     """These lines where a check is due."""
-    if r.settings.check_val_every_n_epoch == 1 or not lines:
+    if r.settings.check_val_every_n_epoch in (1, None) or not lines:
         return lines
     due = " or ".join(["(epoch + 1) % config.check_val_every_n_epoch == 0", *_last(r)])
     return [f"if {due}:", *indented(lines)]
@@ -194,7 +194,7 @@ def _plateaus(r: Recipe) -> list[str]:
                 continue
             step = block_hooks.stepped(r, name, f'scores["{schedule.monitor}"]')
             due = [f"look % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
-            due += [f'"{schedule.monitor}" in scores'] if _comes_late(r, schedule.monitor) else []
+            due += [f'"{schedule.monitor}" in scores'] if _comes_late(r, schedule.monitor) or not schedule.strict else []
             stepped += [when(due, 8), f"    {step}"] if due else [step]
     if not stepped:
         return []

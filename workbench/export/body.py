@@ -48,7 +48,10 @@ def _model(r: Recipe) -> list[str]:
         ]
     lines += block_ranks.told(r)
     if r.settings.deterministic:
-        lines += ["torch.use_deterministic_algorithms(True)", "torch.backends.cudnn.benchmark = False"]
+        warns = ", warn_only=True" if r.settings.deterministic == "warn" else ""
+        lines.append(f"torch.use_deterministic_algorithms(True{warns})")
+    if r.settings.deterministic or r.settings.benchmark is not None:
+        lines.append(f"torch.backends.cudnn.benchmark = {bool(r.settings.benchmark)}")
     if r.settings.detect_anomaly:
         lines.append("torch.autograd.set_detect_anomaly(True)")
     lines += block_trainer.made(r)

@@ -10,14 +10,14 @@ CARRIED = {
     "weight_averaging", "ema_decay", "averaging_every_n_steps", "averaging_start", "averaging_start_epoch",
     "swa_epoch_start", "swa_lrs", "annealing_epochs", "annealing_strategy", "truncated_bptt_steps", "tbptt_time_dim",
     "find_lr_at", "find_batch_size_at", "num_sanity_val_steps", "on_nonfinite", "detect_anomaly", "accelerator", "devices",
-    "num_nodes", "seed", "deterministic",
+    "num_nodes", "seed", "deterministic", "benchmark",
 }  # fmt: skip
 """The settings that a script carries."""
 
 NOT_NEEDED = {
     "track_grad_norm", "track_update_ratio", "log_every_n_steps", "keep_runs", "limit_test_batches",
     "limit_predict_batches", "checkpoint_every", "save_top_k", "monitor", "monitor_mode", "strategy", "launch", "rank_timeout",
-    "preload",
+    "preload", "enable_progress_bar",
 }  # fmt: skip
 """They say what is kept of a run, or where, or how it was run, or what is tried beside it; the script computes the same
 without them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from workbench.tracebacks import UserError
 
-class ExportError(ValueError):
+
+class ExportError(UserError):
     """Something the script needs cannot be written; the message names it and says what to do."""

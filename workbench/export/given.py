@@ -88,6 +88,8 @@ class Schedule:
     """The metric that a ReduceLROnPlateau follows; None: it is another scheduler."""
     cycle: int | None = None
     """The length of one cycle, behind which the last rate stays; None: it is another scheduler."""
+    strict: bool = True
+    """Whether a metric that nothing reports is an error."""
 
 
 @dataclasses.dataclass(frozen=True)

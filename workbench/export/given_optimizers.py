@@ -95,7 +95,7 @@ def _inside(entry: Any) -> str:
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
     cycle = made.scheduler.total_steps if isinstance(made.scheduler, OneCycleLR) else None
-    return Schedule(place, made.interval, made.frequency, made.monitor, cycle)
+    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.strict)
 
 
 def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]) -> Optimizer:

@@ -93,8 +93,10 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
 
 
 def _ended(run: Run, settings: Settings) -> int | None:
-    """The updates after which it was stopped by hand or by the clock, which no script replays; None: by neither."""
-    if run.status != "stopped" and settings.max_time is None:
+    """The updates after which it was stopped by hand or by the clock, which no script replays, or which had no
+    length; None: neither."""
+    no_number = settings.epochs is None and settings.max_steps is None
+    if run.status != "stopped" and settings.max_time is None and not no_number:
         return None
     # Where a metric ended it before the clock did, it ends the script too, before this number does.
     resumed = max((n for n, e in enumerate(run.events) if isinstance(e, Resumed)), default=0)

@@ -156,7 +156,7 @@ class Recipe:
 
     @property
     def mixed(self) -> bool:
-        return self.settings.precision != "32-true"
+        return self.settings.precision.endswith("-mixed")
 
     @property
     def scales(self) -> bool:

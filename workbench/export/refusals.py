@@ -48,7 +48,7 @@ def _hooks(r: Recipe) -> dict[str, bool]:
     both = f"{named} with"
     gaps = r.skips or r.train.empty
     inside = r.within and not r.manual
-    followed = ", ".join(sorted(r.watched & r.logged_in_training - {"train_loss"}))
+    followed = ", ".join(sorted(r.watched & r.logged_in_training))
     ends = r.owns("on_train_batch_start", "on_train_batch_end")
     own_clip = r.owns("configure_gradient_clipping")
     return {

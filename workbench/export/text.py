@@ -135,7 +135,8 @@ def _head(r: Recipe) -> str:
     script = shlex.quote(r.script)
     end = ""
     if r.ended is not None:
-        end = f" The run was stopped by {'hand' if r.by_hand else 'the clock'}; max_steps says where."
+        how = "stopped by hand" if r.by_hand else "stopped by the clock" if r.settings.max_time is not None else "ended by a metric"
+        end = f" The run was {how}; max_steps says where."
     start = "The weights that the run began with were not recorded: it begins with those that its code makes."
     if r.weights is not None:
         start = f"The weights that the run began with are read from {_plain(r.weights)}, if that is there."

@@ -252,7 +252,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 def _notes(settings: Settings, config: Mapping[str, Any]) -> tuple[str, ...]:
     theirs = str(config.get("mixed_precision") or "no")
-    same = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}.get(theirs) == settings.precision
+    same = settings.precision in {"no": ("32-true", "64-true"), "fp16": ("16-mixed",), "bf16": ("bf16-mixed",)}.get(theirs, ())
     if theirs == "no" or same:
         return ()
     return (f"the accelerate config has mixed_precision={theirs!r}; the bench's own precision={settings.precision!r} holds.",)

@@ -20,6 +20,7 @@ from workbench.runs.run import Run
 from workbench.runs.store import RunFolder, check_id, new_id, prune, runs_folder
 from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
+from workbench.values import shown
 
 
 class Place(NamedTuple):
@@ -84,7 +85,7 @@ def run_folder(root: Path, id: str) -> Path:
 def recorded(run: Run | str, root: Path) -> Path:
     """The folder of a run that is meant; FileNotFoundError where there is none."""
     if not isinstance(run, Run | str):
-        raise TypeError(f"{run!r} is no run: give one (bench.runs[-1], say) or its id.")
+        raise TypeError(f"{shown(run)} is no run: give one (bench.runs[-1], say) or its id.")
     if isinstance(run, str):
         return run_folder(root, run)
     if run.folder is None or not run.folder.is_dir():

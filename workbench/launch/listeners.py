@@ -11,6 +11,7 @@ from workbench.events import BenchEvent, Called, Event
 from workbench.launch.protocol import AnyJob
 from workbench.task.lightning_refused import refuse_callbacks
 from workbench.task.protocol import TaskError
+from workbench.values import shown
 
 Listener = Callable[[BenchEvent], None]
 
@@ -75,6 +76,6 @@ def _checked(listener: Any) -> Listener:
     """The listener, if it can be one."""
     refuse_callbacks(listener, "listeners=")
     if not callable(listener):
-        raise TaskError(f"listeners=: {listener!r} cannot be called; a listener is a function of one event.")
+        raise TaskError(f"listeners=: {shown(listener)} cannot be called; a listener is a function of one event.")
     heard: Listener = listener
     return heard

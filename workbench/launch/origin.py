@@ -15,6 +15,7 @@ from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.read import list_runs, read_events, read_header
 from workbench.runs.store import check_id
 from workbench.settings import Settings, SettingsError
+from workbench.values import shown
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Wanted:
             hint = f" So many epochs are max_epochs={start!r}." if type(start) is int else ""
             id = getattr(start, "id", None)
             hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
-            raise SettingsError(f"start={start!r}: give 'fresh', 'continue' or the id of a run (run.id).{hint}")
+            raise SettingsError(f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id).{hint}")
         if start in ("fresh", "continue"):
             return cls(start)
         run, at, which = start.partition("@")

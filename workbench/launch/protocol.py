@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
 import threading
@@ -181,6 +182,7 @@ class Job(Generic[T]):
         self._only_fits("change")
         if not values:
             raise SettingsError("change() changes nothing: give what is to change, change(lr=1e-3), say.")
+        values = Settings.named(values, "change")
         checked = self.settings.replace(**values)
         fixed = [name for name in values if not knob(name).live]
         if fixed:
@@ -215,7 +217,7 @@ class Job(Generic[T]):
             self.ended.wait()
 
     def _watch(self, timeout: float | None) -> bool:
-        if not sys.stdout or self.ended.is_set():
+        if not sys.stdout or self.ended.is_set() or not self.settings.enable_progress_bar:
             return self.ended.wait(timeout)
         with Progress(self.kind, self._began or time.time()) as progress:
             seen = 0
@@ -287,11 +289,39 @@ class Job(Generic[T]):
         return f"<{self.kind} job {self.id}: {self._status}; .result() waits for what it finds>"
 
     def __getattr__(self, name: str) -> NoReturn:
-        hint = "" if name.startswith("_") else f" A job has no {name!r}; what it found has: use .result().{name}"
+        hint = "" if name.startswith("_") else f" {_hint(name)}"
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}")
 
 
 AnyJob = Job[Any]
+
+_MEANT = {
+    "stop() ends it at its next update and keeps what there is": ("cancel", "kill", "terminate", "abort", "interrupt", "end_job", "quit"),
+    "done() says whether it is over": ("finished", "is_done", "isdone", "complete", "completed", "ready", "is_alive"),
+    "status says where it is: 'queued', 'running', 'paused', 'finished', 'stopped' or 'failed'": (
+        "state", "running", "is_running", "queued", "paused", "is_paused", "cancelled", "canceled", "stopped", "failed", "phase",
+    ),
+    "wait() waits until it is over": ("join", "block"),
+    "result() gives what it found": ("get", "results", "value", "run", "output_value", "fetch"),
+    "exception() gives the error that it failed with": ("error", "traceback"),
+    "resume() goes on after a pause": ("unpause", "continue_", "proceed", "restart"),
+    "output is what its processes printed, and events what they reported": ("log", "logs", "stdout", "stderr", "print"),
+    "change(lr=…) changes settings of a fit while it runs": ("set", "update", "set_lr"),
+    "checkpoint() writes a checkpoint before the next update": ("save", "save_checkpoint"),
+    "wb.Workbench(…, listeners=[f]) hears every event of its jobs": ("add_done_callback", "subscribe", "on_end", "callbacks"),
+}  # fmt: skip
+"""What a job has, and the words by which other libraries have the same."""
+_BY_WORD = {word: what for what, words in _MEANT.items() for word in words}
+
+
+def _hint(name: str) -> str:
+    """What was meant by an attribute that no job has."""
+    if name.lower() in _BY_WORD:
+        return f"Of a job, {_BY_WORD[name.lower()]}."
+    near = difflib.get_close_matches(name, [word for word in dir(Job) if not word.startswith("_")], n=1, cutoff=0.75)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return f"What it found may have: use .result().{name}"
 
 
 def _clear(error: BaseException | None) -> None:

@@ -38,6 +38,7 @@ from workbench.task.optimizer_factory import leading
 from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import refuse_built_in
+from workbench.values import shown
 
 __all__ = ["LightningLike", "has_loader"]
 
@@ -216,7 +217,7 @@ class LightningLike(Task):
         if not isinstance(loss, Tensor):
             if output is None or self.manual:
                 return None
-            got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{output!r}"
+            got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{shown(output)}"
             raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
         found: dict[str, Any] = {"loss": loss}
         weight = reported_weight(output, "training_step")

@@ -230,6 +230,14 @@ class LightningMoments(DataMoments):
     def evaluated(self, stage: Stage) -> Values:
         return self._log.end(evaluation=True)
 
+    @property
+    def tells_sanity(self) -> bool:
+        return self._trainer.told_sanity
+
+    @property
+    def epoch_names(self) -> frozenset[str]:
+        return self._log.epoch_names
+
     def forget(self) -> None:
         self._log.forget()
         self.outputs.clear()

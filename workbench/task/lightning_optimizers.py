@@ -12,6 +12,7 @@ from workbench.task.log_kept import recorded
 from workbench.task.optimizer_factory import base_rate
 from workbench.task.protocol import Optimization, Schedule, TaskError
 from workbench.task.schedulers import schedule_of
+from workbench.values import shown
 
 
 def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
@@ -24,7 +25,7 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     entries, apart = _entries(made)
     optimizers: list[Any] = [entry.get("optimizer") for entry in entries]
     if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
-        raise TaskError(f"{where} returned {made!r}: an optimizer is needed.")
+        raise TaskError(f"{where} returned {shown(made)}: an optimizer is needed.")
     given = [(scheduler, entry.get("monitor")) for entry in entries for scheduler in _listed(entry, "lr_scheduler")]
     custom = manual or own_method(module, "lr_scheduler_step") is not None
     schedules = [

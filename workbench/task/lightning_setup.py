@@ -19,6 +19,7 @@ from workbench.task.lightning_trainer import Trainer
 from workbench.task.log import Log
 from workbench.task.processes import place, wait
 from workbench.task.protocol import Phase, Progress, TaskError
+from workbench.values import shown
 
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
@@ -131,7 +132,7 @@ class Preparation:
         if made:
             where = f"{type(self._module).__name__}.configure_callbacks()"
             refuse_callbacks(made, where)
-            raise TaskError(f"{where} returned {made!r}: callbacks are not called here; return [] and use the module's own hooks.")
+            raise TaskError(f"{where} returned {shown(made)}: callbacks are not called here; return [] and use the module's own hooks.")
 
 
 def _draw_alike(seed: int) -> None:

@@ -66,6 +66,8 @@ class Plan:
 class Trainer(Shared):
     """What a module finds as `self.trainer`: where a job is, what it works with, and an error for anything else."""
 
+    told_sanity: bool
+    """Whether it was asked for the stage while that was a sanity check."""
     should_stop: bool
     """Set to True, the fit ends where it may (the minimums hold)."""
 
@@ -76,6 +78,7 @@ class Trainer(Shared):
         vars(self).update(
             should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None,
             _plan=Plan(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
+            told_sanity=False,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -182,7 +185,10 @@ class Trainer(Shared):
 
     @property
     def _stage(self) -> str:
-        return self._ahead or self.at_hand.stage or _STAGES[self._phase]
+        stage = self._ahead or self.at_hand.stage or _STAGES[self._phase]
+        if stage == "sanity":
+            vars(self)["told_sanity"] = True
+        return stage
 
     @property
     def training(self) -> bool:

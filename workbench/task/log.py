@@ -15,7 +15,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from workbench.task.batch import sample_count
-from workbench.task.log_kept import MARK, Kept, Value, of_step, recorded, reduction
+from workbench.task.log_kept import Kept, Value, by_own_names, of_step, reduction
 from workbench.task.log_ranks import Key, of_update, over_ranks
 from workbench.task.protocol import Progress, TaskError
 
@@ -85,6 +85,7 @@ class Log(Shared):
         self._session: Progress | None = None
         """The session of several ranks that runs; None: there is one process."""
         self._module: Any = None
+        self._of_epochs: set[str] = set()
         self._synced: dict[str, str] = {}
         """What was logged for updates with sync_dist, by the names of the record, and how it is reduced."""
         self._agreed: dict[str, str] = {}
@@ -184,6 +185,12 @@ class Log(Shared):
         """Whether a value of this name will come out of the evaluation at hand."""
         return any(name == kept.name and kept.on_epoch for kept in self._kept[True].values())
 
+    @property
+    def epoch_names(self) -> frozenset[str]:
+        """The names of the record for what has been logged for whole epochs of training, in this one or earlier."""
+        self._of_epochs |= {name for kept in self._kept[False].values() if kept.on_epoch for name in kept.epoch_names}
+        return frozenset(self._of_epochs)
+
     # -- what comes out
 
     def steps(self) -> dict[str, Value]:
@@ -223,9 +230,7 @@ class Log(Shared):
         found = dict(self.latest)
         if self.hook in _ENDS:
             found |= self.reduced(evaluation=_ENDS[self.hook])
-        for name in [name for name in found if name.endswith(MARK) and recorded(name.removesuffix(MARK)) == name]:
-            found[name.removesuffix(MARK)] = found[name]
-        return found
+        return by_own_names(found)
 
     def end(self, *, evaluation: bool) -> dict[str, Value]:
         """`reduced` over all ranks, and it is forgotten."""
@@ -240,6 +245,7 @@ class Log(Shared):
     def forget(self) -> None:
         """Drop all that was logged."""
         self.batch, self._fresh, self.latest, self._so_far = None, {}, {}, {}
+        self._of_epochs = set()
         self._open.clear()
         self._long.clear()
         for evaluation in (False, True):

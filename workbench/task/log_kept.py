@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from workbench.task.protocol import TaskError
 
 Value = Tensor | float
+Named = TypeVar("Named")
 MARK = "_logged"
 """Behind a name that the record has for something else."""
 _RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
@@ -21,6 +22,12 @@ _RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|
 def recorded(name: str) -> str:
     """The name under which a logged value is recorded: the record has columns of its own, "loss" say."""
     return f"{name}{MARK}" if _RESERVED.fullmatch(name) else name
+
+
+def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
+    """The same values, where the record has another name for one also by the name that the module gave it."""
+    marked = [name for name in values if name.endswith(MARK) and recorded(name.removesuffix(MARK)) == name]
+    return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 
 class Kept:

@@ -17,6 +17,7 @@ from workbench.task.lightning_setup import Preparation
 from workbench.task.protocol import Task, TaskError
 from workbench.task.schedulers import MakeScheduler, check_scheduler
 from workbench.task.supervised import MakeOptimizer, Supervised, check_optimizer
+from workbench.values import shown
 
 
 def task_of(
@@ -58,10 +59,10 @@ def task_of(
     else:
         if not isinstance(model, nn.Module):
             raise TaskError(
-                f"model={model!r} is no nn.Module, and has no training_step and configure_optimizers either."
+                f"model={shown(model)} is no nn.Module, and has no training_step and configure_optimizers either."
             )
         if loss is not None and not callable(loss):
-            raise TaskError(f"loss={loss!r} cannot be called: give a function of (output, target).")
+            raise TaskError(f"loss={shown(loss)} cannot be called: give a function of (output, target).")
         task = Supervised(
             model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics, **specs
         )

@@ -152,6 +152,16 @@ class Moments:
         """What was logged in this evaluation, reduced over its batches; behind `evaluation_ended`. Forgotten then."""
         return {}
 
+    @property
+    def tells_sanity(self) -> bool:
+        """Whether the task has asked, in a sanity check, which stage it is: what it logs there may be less than in a check."""
+        return False
+
+    @property
+    def epoch_names(self) -> frozenset[str]:
+        """The names that `epoch_logged` is known to have a value of, at the end of this epoch or of a later one."""
+        return frozenset()
+
     def forget(self) -> None:
         """Drop all that was logged: what was tried is not to be reported."""
 

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.moments import Moments
 from workbench.task.processes import Processes
+from workbench.tracebacks import UserError
 
 if TYPE_CHECKING:
     from workbench.task.data import DataSpec
@@ -31,7 +32,7 @@ Phase = Literal["fit", "validate", "test", "predict"]
 """A kind of job, as `setup(stage)` knows them; finders and trials are fits."""
 
 
-class TaskError(ValueError):
+class TaskError(UserError):
     """A model, loss or data set that cannot be trained as it is; the message says why and what to do."""
 
 
@@ -57,6 +58,8 @@ class Schedule:
     interval: Literal["step", "epoch", "manual"] = "step"
     frequency: int = 1
     monitor: str | None = None
+    strict: bool = True
+    """Whether a `monitor` that nothing reports is an error; False: the scheduler does not step then."""
 
 
 @dataclass(slots=True)
@@ -199,6 +202,10 @@ class Task(abc.ABC):
 
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
         """Of a manual task: the handle of the session that begins. (A task that is not manual never hears of it.)"""
+
+    def reported(self, settings: Settings) -> tuple[str, ...] | None:
+        """The names of all metrics that checks of a fit will know of; None: they show only as it runs."""
+        return None
 
     def follow(self, progress: Progress) -> None:
         """A session of this task has begun; `progress` says how far it is at any time."""

@@ -127,7 +127,8 @@ def schedule_of(
             f"{where} a ReduceLROnPlateau with interval='step': it steps after a check of the validation data; "
             "leave the interval out, and set val_check_interval for more checks."
         )
-    return Schedule(scheduler, when, _frequency(entry.get("frequency", 1), where), watched if plateau else None)
+    frequency, strict = _frequency(entry.get("frequency", 1), where), bool(entry.get("strict", True))
+    return Schedule(scheduler, when, frequency, watched if plateau else None, strict)
 
 
 def _check_state(scheduler: Any, where: str) -> None:
@@ -139,7 +140,7 @@ def _check_state(scheduler: Any, where: str) -> None:
 
 def _entry(given: Any, where: str) -> dict[str, Any]:
     if isinstance(given, Schedule):
-        entry = {"scheduler": given.scheduler, "frequency": given.frequency, "monitor": given.monitor}
+        entry = {"scheduler": given.scheduler, "frequency": given.frequency, "monitor": given.monitor, "strict": given.strict}
         # "step" is what a Schedule says where nothing was said: no choice for one that watches a metric.
         plateau = isinstance(given.scheduler, ReduceLROnPlateau)
         return entry if plateau and given.interval == "step" else {**entry, "interval": given.interval}

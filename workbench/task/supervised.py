@@ -20,6 +20,7 @@ from workbench.task.optimizer_factory import OptimizerFactory
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
+from workbench.values import shown
 
 MakeOptimizer = Callable[..., Optimizer]
 TARGETS = ("labels", "label", "targets", "target", "y")
@@ -101,6 +102,14 @@ class Supervised(Task):
             self.names_its_metrics |= isinstance(found, Mapping)
             values |= batch_values(stage, name, found, _counts(batch, target))
         return Scores(values, score_weight(result, batch, "the loss"), (output, target) if self.epoch_metrics else None)
+
+    def reported(self, settings: Settings) -> tuple[str, ...] | None:
+        collections = any(callable(getattr(metric, "items", None)) for metric in self.epoch_metrics.values())
+        if self.names_its_metrics or collections:
+            return None  # these have names of their own
+        held_out = self.val is not None and settings.limit_val_batches != 0
+        names = ("loss", *self.metrics, *self.epoch_metrics)
+        return (*(f"val_{name}" for name in names if held_out), "train_loss")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
@@ -208,7 +217,7 @@ def check_optimizer(optimizer: Any) -> None:
             f"functools.partial(torch.optim.{kind.__name__}, …)."
         )
     if not callable(optimizer):
-        raise TaskError(f"optimizer={optimizer!r} cannot be called: give e.g. torch.optim.AdamW.")
+        raise TaskError(f"optimizer={shown(optimizer)} cannot be called: give e.g. torch.optim.AdamW.")
 
 
 def fits(function: Callable[..., Any], *places: Any, **names: Any) -> bool:

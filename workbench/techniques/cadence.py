@@ -11,6 +11,15 @@ from workbench.techniques.limits import part
 from workbench.values import seconds as in_seconds
 
 
+def refuse_no_interval(settings: Settings) -> None:
+    """Refuse checks that follow neither epochs nor an interval of updates or time."""
+    if settings.check_val_every_n_epoch is None and isinstance(settings.val_check_interval, float):
+        raise TaskError(
+            f"check_val_every_n_epoch=None with val_check_interval={settings.val_check_interval}, a fraction of an epoch: "
+            "without epochs to count by, give val_check_interval as updates (500) or as a time ('00:00:10:00')."
+        )
+
+
 class Cadence:
     """Says after each update and at the end of each epoch whether a check is due; `checked` tells it of one.
 
@@ -19,11 +28,12 @@ class Cadence:
     """
 
     def __init__(self, settings: Settings, updates_per_epoch: int | None) -> None:
+        refuse_no_interval(settings)
         interval = settings.val_check_interval
         self._steps = interval if isinstance(interval, int) else None
         self._fraction = interval if isinstance(interval, float) else None
         self._time = in_seconds(interval) if isinstance(interval, str) else None
-        self._every_n_epoch = settings.check_val_every_n_epoch
+        self._every_n_epoch = settings.check_val_every_n_epoch or 1
         self._checked_step: int | None = None
         self._checked_seconds = 0.0
         self.updates_per_epoch = updates_per_epoch

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from workbench.task.protocol import TaskError
 
-_TYPES = {"32-true": None, "16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+_TYPES = {"32-true": None, "64-true": None, "16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
 class Precision:
@@ -44,6 +44,17 @@ class Precision:
                 "use precision='16-mixed' or '32-true'."
             )
         return cls(dtype, device, GradScaler(device.type) if dtype is torch.float16 else None)
+
+    @staticmethod
+    def refuse_single(model: nn.Module) -> None:
+        """Refuse a model whose weights are not float64, as '64-true' has them; the user converts it, and its data."""
+        weights = [*model.named_parameters(), *model.named_buffers()]
+        found = next(((name, w.dtype) for name, w in weights if w.is_floating_point() and w.dtype is not torch.float64), None)
+        if found is not None:
+            raise TaskError(
+                f"precision='64-true': {found[0]!r} of {type(model).__name__} is {str(found[1]).removeprefix('torch.')}. Call "
+                "model.double() and give the data as float64 before the bench is made: what your objects hold is not converted."
+            )
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """What a forward pass runs in."""

@@ -18,6 +18,7 @@ from workbench.plots.batch_size import batch_size
 from workbench.plots.chart import Chart
 from workbench.settings import SettingsError
 from workbench.tuners.effective import accumulation, next_size, rescaled, short_of
+from workbench.values import shown
 
 MODES = ("power", "binsearch")
 _AS_FAST = 0.9  # `best` is the smallest size with at least this share of the best samples/s
@@ -313,7 +314,7 @@ def check(
         optional = name == "max_val" and value is None
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not optional and (not whole or value < 1):  # type: ignore[operator]
-            raise SettingsError(f"{name}={value!r}: a whole number of at least 1 is needed.")
+            raise SettingsError(f"{name}={shown(value)}: a whole number of at least 1 is needed.")
     if cap is not None and cap < 1:
         raise SettingsError(
             "the data set is empty: a batch-size search needs at least one sample on each rank."

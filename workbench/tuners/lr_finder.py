@@ -31,6 +31,7 @@ from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
 from workbench.tuners.feed import cycled_windows
 from workbench.tuners.lr_suggest import divergence, doubts, recommended, suggest_all, trust
+from workbench.values import shown
 
 PATIENCE = 1000
 """Windows without a loss of the optimizer that is swept, after which the sweep gives up."""
@@ -51,7 +52,7 @@ class LRRequest:
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, bool) or not isinstance(self.optimizer, int) or self.optimizer < 0:
             raise SettingsError(
-                f"optimizer={self.optimizer!r}: the number of an optimizer is needed, counted from 0."
+                f"optimizer={shown(self.optimizer)}: the number of an optimizer is needed, counted from 0."
             )
         sweep.rates(self.min_lr, self.max_lr, self.num_training, self.mode)
         sweep.StopRule(self.early_stop_threshold)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.settings import SettingsError
+from workbench.values import shown
 
 Mode = Literal["exponential", "linear"]
 Array = NDArray[np.float64]
@@ -46,7 +47,7 @@ def rates(
 def _check_range(min_lr: float, max_lr: float) -> None:
     for name, value in (("min_lr", min_lr), ("max_lr", max_lr)):
         if not _is_number(value) or not math.isfinite(value) or value <= 0:
-            raise SettingsError(f"{name}={value!r}: a learning rate above 0 is needed, such as 1e-5.")
+            raise SettingsError(f"{name}={shown(value)}: a learning rate above 0 is needed, such as 1e-5.")
     if max_lr <= min_lr:
         raise SettingsError(
             f"max_lr={max_lr!r} is not above min_lr={min_lr!r}: raise max_lr or lower min_lr."

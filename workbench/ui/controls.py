@@ -61,7 +61,9 @@ def shape(name: str) -> Shape:
 def make(name: str, value: Any) -> Control:
     """The control for setting `name`, showing `value`."""
     s = shape(name)
-    if s.types == (bool,):
+    if s.types == (bool,) and s.choices:
+        made = _choice(name, {"no": False, "yes": True} | {str(c): c for c in s.choices})
+    elif s.types == (bool,):
         made = _choice(name, _BOOLEANS) if s.optional else _checkbox(name)
     elif s.choices and not s.types:
         made = _choice(name, {str(c): c for c in s.choices} | ({_NONE.get(name, "none"): None} if s.optional else {}))

@@ -21,6 +21,7 @@ _DEFAULTS = {
     "compile": "off",
     "max_time": "none, or 00:01:30:00",
     "max_steps": "no limit",
+    "check_val_every_n_epoch": "every (1)",
     "checkpoint_every": "epochs 10 min apart",
     "monitor": "val_loss, if any",
     "devices": "auto, or 2, or [0, 2]",
@@ -83,7 +84,7 @@ def _nothing(name: str, typed: str) -> Any:
     field = Settings.model_fields[name]
     zero = field.default == 0 or any(f"0: {word}" in (field.description or "") for word in _NOTHING)
     for value in (None, False, (), *([0] if zero else [])):
-        if settled(name, value) is not None:
+        if settled(name, value) == (value,):  # and not None for "as it is by default"
             return value
     return typed
 

@@ -1,0 +1,196 @@
+"""Names and values of other libraries, of Lightning's Trainer above all: what they mean here, or why they mean nothing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from workbench.values import SettingsError, shown
+
+_BENCH = (
+    "model", "train", "val", "test", "loss", "optimizer", "metrics", "collate_fn", "avg_fn", "should_update",
+    "listeners", "trackers", "root",
+)  # fmt: skip
+_START = "a fit continues from a checkpoint with bench.fit(start='0012-fit'), or start='continue'"
+_TRACKERS = "experiments are tracked with wb.Workbench(…, trackers='tensorboard')"
+_ROOT = "all runs are recorded under wb.Workbench(…, root='.workbench')"
+_FIND_LR = "bench.find_lr() finds a learning rate, and bench.set(lr=…) takes it"
+_FIND_SIZE = "bench.find_batch_size() finds a batch size, and bench.set(batch_size=…) takes it"
+_DATA = "data is given when the bench is made, wb.Workbench(…, train=…, val=…, test=…)"
+# What is no setting anywhere, or not here, and where it is said.
+ELSEWHERE: Mapping[str, str] = {name: f"it is given when the bench is made, wb.Workbench(…, {name}=…)" for name in _BENCH} | {
+    "tracker": _TRACKERS,
+    "log_with": _TRACKERS,
+    "report_to": _TRACKERS,
+    "ckpt_path": _START,
+    "resume": _START,
+    "resume_from": _START,
+    "resume_from_checkpoint": _START,
+    "start": _START,
+    "default_root_dir": _ROOT,
+    "output_dir": _ROOT,
+    "dirpath": _ROOT,
+    "datamodule": _DATA,
+    "train_dataloaders": _DATA,
+    "val_dataloaders": _DATA,
+    "auto_lr_find": _FIND_LR,
+    "auto_scale_batch_size": _FIND_SIZE,
+    "terminate_on_nan": "on_nonfinite='stop' ends a run at numbers that are not finite, and is the default",
+}
+
+# Other libraries' words for the same setting, so that a typo hint can lead their users home.
+SPOKEN: Mapping[str, str] = {
+    "learning_rate": "lr",
+    "bs": "batch_size",
+    "epochs": "max_epochs",
+    "num_epochs": "max_epochs",
+    "n_epoch": "max_epochs",
+    "num_train_epochs": "max_epochs",
+    "steps": "max_steps",
+    "save_steps": "checkpoint_every",
+    "every_n_train_steps": "checkpoint_every",
+    "save_total_limit": "save_top_k",
+    "metric_for_best_model": "monitor",
+    "mode": "monitor_mode",
+    "clip": "gradient_clip_val",
+    "schedule": "lr_schedule",
+    "scheduler": "lr_schedule",
+    "mixed_precision": "precision",
+    "amp": "precision",
+    "warmup_steps": "warmup",
+    "warmup_ratio": "warmup",
+    "ema": "weight_averaging",
+    "swa": "weight_averaging",
+    "stochastic_weight_avg": "weight_averaging",
+    "patience": "early_stopping",
+    "tbptt_steps": "truncated_bptt_steps",
+    "bptt": "truncated_bptt_steps",
+    "eval_steps": "val_check_interval",
+    "max_grad_norm": "gradient_clip_val",
+    "clip_grad_norm": "gradient_clip_val",
+    "gradient_accumulation_steps": "accumulate_grad_batches",
+    "wd": "weight_decay",
+    "device": "accelerator",
+    "num_processes": "devices",
+    "gpus": "devices",
+    "num_gpus": "devices",
+    "world_size": "devices",
+    "nnodes": "num_nodes",
+    "num_machines": "num_nodes",
+    "config_file": "launch",
+    "main_process_ip": "launch",
+    "main_process_port": "launch",
+    "machine_rank": "launch",
+    "workers": "num_workers",
+    "cudnn_benchmark": "benchmark",
+}
+
+_FINDER = {
+    "start_lr": "min_lr", "init_lr": "min_lr", "initial_lr": "min_lr", "lr_min": "min_lr", "start_value": "min_lr",
+    "end_lr": "max_lr", "final_lr": "max_lr", "lr_max": "max_lr", "end_value": "max_lr",
+    "num_it": "num_training", "num_iter": "num_training", "iterations": "num_training", "steps": "num_training",
+    "num_steps": "num_training", "n_steps": "num_training", "step_mode": "mode",
+    "diverge_th": "early_stop_threshold", "stop_div": "early_stop_threshold", "threshold": "early_stop_threshold",
+    "optimizer_idx": "optimizer",
+}  # fmt: skip
+_SIZES = {
+    "start": "init_val", "init_batch_size": "init_val", "min_batch_size": "init_val", "starting_batch_size": "init_val",
+    "min_val": "init_val", "steps": "steps_per_trial", "num_steps": "steps_per_trial", "n_steps": "steps_per_trial",
+    "trials": "max_trials", "n_trials": "max_trials", "max_batch_size": "max_val", "max_size": "max_val",
+    "memory": "max_memory", "margin": "headroom", "stage": "method",
+}  # fmt: skip
+_ARGUMENTS: Mapping[str, Mapping[str, str]] = {"find_lr": _FINDER, "find_batch_size": _SIZES}
+"""Of a method of the bench: other libraries' words for its arguments."""
+
+
+# ---- arguments of Lightning's Trainer that are no settings ------------------------------------------------------------
+
+_NOTHING: tuple[Any, ...] = (None, False)
+_ALIKE: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "logger": (_NOTHING, "every fit has a record (bench.runs); wb.Workbench(…, trackers='tensorboard') tells a tracker too"),
+    "callbacks": (
+        (None, [], ()),
+        "what Lightning's callbacks do is settings here (early_stopping, checkpoint_every, …), and wb.Workbench(…, "
+        "listeners=[f]) hears every event",
+    ),
+    "enable_checkpointing": (
+        (None, True), "every fit keeps its last checkpoint, from which it can continue; save_top_k=0 keeps no others"
+    ),
+    "enable_model_summary": ((None, True, False), ""),
+    "inference_mode": ((None, True, False), ""),
+    "use_distributed_sampler": (
+        (None, True), "the batches of every loader are divided among the processes of a job; a sampler of yours sees all samples"
+    ),
+    "profiler": (_NOTHING, "torch.profiler profiles a part of the code"),
+    "barebones": (_NOTHING, "track_grad_norm=None, log_every_n_steps=… and num_sanity_val_steps=0 leave out what costs time"),
+    "plugins": ((None, [], ()), "precision=, strategy= and launch= are settings here"),
+    "sync_batchnorm": (
+        _NOTHING, "convert the model before the bench is made, torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"
+    ),
+    "reload_dataloaders_every_n_epochs": (
+        (None, 0), "a DataLoader is asked for once: let its data set change what it holds (set_epoch, on_train_epoch_start)"
+    ),
+    "default_root_dir": ((None,), _ROOT),
+    "enable_autolog_hparams": ((None, True), "the settings of a run are always in its record"),
+    "model_registry": ((None,), "bench.load(run, 'best') gives the model the weights of a run"),
+    "weights_summary": ((None,), "bench.summary describes the model"),
+}
+"""By name: the values that say what holds here anyway, and for any other what to use instead."""
+NONE_IS_DEFAULT = (
+    "precision", "limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches",
+    "val_check_interval", "num_sanity_val_steps", "log_every_n_steps", "gradient_clip_algorithm", "deterministic",
+    "enable_progress_bar",
+)  # fmt: skip
+"""The settings for which Lightning's Trainer has None, for "as it is by default"."""
+
+
+def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = "", arguments: Collection[str] = ()) -> dict[str, Any]:
+    """Those of these keyword arguments that are settings; one that says what holds here anyway is left out.
+
+    Raises SettingsError for any other, with the nearest name. known: the settings. method, arguments: of the bench, what
+    was called, and what it takes beside settings.
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in known:
+            found[name] = value
+        elif name in _ALIKE:
+            _refuse_other(name, value)
+        else:
+            raise SettingsError(_unknown(name, known, method, arguments))
+    return found
+
+
+def _refuse_other(name: str, value: Any) -> None:
+    """Refuse a value of an argument of Lightning's Trainer that asks for something else than is done."""
+    alike, instead = _ALIKE[name]
+    if not any(type(value) is type(one) and value == one for one in alike):
+        raise SettingsError(f"{name}={shown(value)} is not used here: {instead}.")
+
+
+def _unknown(name: str, known: Collection[str], method: str, arguments: Collection[str]) -> str:
+    own = _ARGUMENTS.get(method, {}).get(name)
+    if own is not None:
+        return f"unknown argument {name!r} of {method}(). Did you mean {own!r}?"
+    what = f"unknown setting {name!r}"
+    if name in ELSEWHERE:
+        return f"{what}: {ELSEWHERE[name]}."
+    if method == "Workbench" and SPOKEN.get(name) is None:
+        arguments = {*arguments, *_BENCH}
+    spoken = {**{one: one for one in (*known, *arguments)}, **SPOKEN}
+    if name not in spoken:
+        other = next((there for there, words in OF_METHODS.items() if name in words), None)
+        if other is not None:
+            return f"{what}: it is an argument of bench.{other}()."
+    near = difflib.get_close_matches(name, spoken, n=1, cutoff=0.6)
+    if near:
+        return f"{what}. Did you mean {spoken[near[0]]!r}?"
+    return f"{what}. `bench.settings` shows the settings, and help(wb.Settings) explains them."
+
+
+OF_METHODS: Mapping[str, tuple[str, ...]] = {
+    "find_lr": ("min_lr", "max_lr", "num_training", "early_stop_threshold"),
+    "find_batch_size": ("init_val", "steps_per_trial", "max_trials", "max_val", "headroom", "max_memory", "keep_effective"),
+}
+"""Arguments that one method of the bench alone has."""

@@ -1,0 +1,82 @@
+"""Errors that the user can mend: a notebook shows their traceback as far as the user's own line."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+_OWN = f"{Path(__file__).resolve().parent}/"
+_LIBRARIES = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+class UserError(ValueError):
+    """Something that the user gave cannot be used; the message says what to do.
+
+    IPython shows the frames of the user's own code alone. `%xmode Verbose`, `%debug` and `traceback.print_exception(error)`
+    have all of them, as a plain process has.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of this error."""
+        there = sys.modules.get("IPython")
+        shell = None if there is None else there.get_ipython()
+        if shell is None:
+            return traceback.format_exception(self)
+        show = shell.InteractiveTB
+        if show.mode in ("Verbose", "Docs"):
+            found: list[str] = show.structured_traceback(type(self), self, self.__traceback__)
+            return found
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_cut(self, _of_the_user))
+            for cause in _causes(self):
+                stack.enter_context(_cut(cause, _of_others))
+            found = show.structured_traceback(type(self), self, self.__traceback__)
+        return found
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The errors behind an error that are shown with it."""
+    seen = {id(error)}
+    while True:
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None or id(cause) in seen:
+            return
+        seen.add(id(cause))
+        yield cause
+        error = cause
+
+
+@contextlib.contextmanager
+def _cut(error: BaseException, wanted: Callable[[list[str]], list[bool]]) -> Iterator[None]:
+    """Inside, the error has those frames of its traceback alone that are `wanted`, by their files; one at least."""
+    whole = error.__traceback__
+    frames = []
+    link = whole
+    while link is not None:
+        frames.append(link)
+        link = link.tb_next
+    kept = wanted([frame.tb_frame.f_code.co_filename for frame in frames])
+    short: TracebackType | None = None
+    for frame in reversed([frame for frame, keep in zip(frames, kept, strict=True) if keep] or frames[:1]):
+        short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    error.__traceback__ = short
+    try:
+        yield
+    finally:
+        error.__traceback__ = whole
+
+
+def _of_the_user(files: list[str]) -> list[bool]:
+    """All frames before the first one of ours, and those of the user's own code that we called."""
+    first = next((n for n, file in enumerate(files) if file.startswith(_OWN)), len(files))
+    return [n < first or not file.startswith((_OWN, "<frozen", *_LIBRARIES)) for n, file in enumerate(files)]
+
+
+def _of_others(files: list[str]) -> list[bool]:
+    """All frames but ours, and those of torch that call a module's forward."""
+    return [not file.startswith(_OWN) and not file.endswith("torch/nn/modules/module.py") for file in files]
