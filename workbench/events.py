@@ -262,6 +262,20 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """A fact of the training that only the engine can see, after `step` updates; `runs.health` judges it.
+
+    "evaluation_mode": these `parts` of the model ("" is all of it) were in evaluation mode during an update.
+    "same_order": the samples of this epoch came in the order of the epoch before, although they are shuffled.
+    """
+
+    step: int
+    epoch: int
+    what: Literal["evaluation_mode", "same_order"]
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The job is over. Always the last event."""
 
@@ -274,7 +288,7 @@ class RunEnded:
 
 Event = (
     RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | CurveEnded | TrialStarted
-    | Trial | SearchEnded | Message | RunEnded
+    | Trial | SearchEnded | Message | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
 
@@ -282,7 +296,7 @@ _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
         RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, CurveEnded, TrialStarted,
-        Trial, SearchEnded, Message, RunEnded,
+        Trial, SearchEnded, Message, Observed, RunEnded,
     )
 }  # fmt: skip
 
@@ -317,6 +331,8 @@ def from_record(record: dict[str, Any]) -> Event:
         record["notes"], record["doubts"] = tuple(record["notes"]), tuple(record.get("doubts", ()))
     if "prog_bar" in record:
         record["prog_bar"] = tuple(record["prog_bar"])
+    if kind is Observed:
+        record["parts"] = tuple(record["parts"])
     if kind is RunStarted:
         record["layers"] = tuple(record["layers"])
         record["groups"] = tuple(tuple((name, ratio) for name, ratio in own) for own in record.get("groups", ()))
