@@ -72,6 +72,7 @@ EVERY: dict[str, st.SearchStrategy[Any]] = {
     ),
     "SearchEnded": st.builds(ev.SearchEnded, st.one_of(st.none(), COUNT), st.one_of(st.none(), COUNT), TEXT),
     "Message": st.builds(ev.Message, TEXT, st.sampled_from(["info", "warning", "error"]), COUNT),
+    "Observed": st.builds(ev.Observed, COUNT, COUNT, st.sampled_from(["evaluation_mode", "same_order"]), NAMES),
     "RunEnded": st.builds(ev.RunEnded, STATUS, COUNT, FLOAT, st.one_of(st.none(), TEXT), METRICS),
 }
 

@@ -281,6 +281,20 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """A fact of the training that only the engine can see, after `step` updates; `runs.health` judges it.
+
+    "evaluation_mode": these `parts` of the model ("" is all of it) were in evaluation mode during an update.
+    "same_order": the samples of this epoch came in the order of the epoch before, although they are shuffled.
+    """
+
+    step: int
+    epoch: int
+    what: Literal["evaluation_mode", "same_order"]
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The job is over. Always the last event."""
 
@@ -293,7 +307,7 @@ class RunEnded:
 
 Event = (
     RunStarted | StepsDone | Validated | Logged | Saved | Resumed | Changed | StatusChanged | CurvePoint | CurveEnded | TrialStarted
-    | Trial | SearchEnded | Message | RunEnded
+    | Trial | SearchEnded | Message | Observed | RunEnded
 )  # fmt: skip
 Emit = Callable[[Event], None]
 
@@ -301,7 +315,7 @@ _TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
         RunStarted, StepsDone, Validated, Logged, Saved, Resumed, Changed, StatusChanged, CurvePoint, CurveEnded, TrialStarted,
-        Trial, SearchEnded, Message, RunEnded,
+        Trial, SearchEnded, Message, Observed, RunEnded,
     )
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from workbench.events import (
     Changed,
     Event,
     Message,
+    Observed,
     Resumed,
     RunEnded,
     RunStarted,
@@ -36,7 +37,7 @@ def steps(
 ) -> StepsDone:  # fmt: skip
     """One flush; `norm` and `clipped` of all rows alike, or one by one."""
     n = len(loss)
-    columns = {"loss": pack(loss), "lr": pack(np.full(n, 0.1))}
+    columns = {"loss": pack(loss), "lr": pack(np.broadcast_to(np.asarray(more.pop("lr", 0.1), np.float32), n))}
     for name, values in {"grad_norm": norm, "grad_norm_clipped": clipped, "skipped": skipped, **more}.items():
         if values is not None:
             columns[name] = pack(np.broadcast_to(np.asarray(values, np.float32), n))
@@ -223,3 +224,85 @@ def test_it_is_the_same_however_the_flushes_fall(rows: int) -> None:
     flushes = [steps(loss[i : i + rows], i, norm[i : i + rows], layers=layers[i : i + rows]) for i in range(0, 1000, rows)]
     levels = [(found.level, found.text.split(" ")[:3]) for found in examine([started(), *flushes])]
     assert levels == [("warning", ["the", "gradient", "norm"]), ("warning", ["hardly", "a", "gradient"]), ("info", ["the", "loss", "has"])]
+
+
+def test_a_loss_that_runs_away_and_stays_finite() -> None:
+    rising = (2.3 * 1.02 ** np.arange(300)).tolist()
+    found = next(f for f in examine([started(), steps([2.3] * 50), steps(rising, 50)]) if "risen" in f.text)
+    assert (found.level, found.text.partition(" since")[0]) == ("warning", "the loss has risen from 2.3 to 710.4")
+    assert "learning rate" in found.remedy
+    assert found.step == pytest.approx(50 + np.log(3) / np.log(1.02), abs=1)
+    # At the very first step.
+    assert any("risen from 2.3 to 531" in text for text in said(started(), steps([2.3, *[531.0] * 20])))
+    # It came back.
+    assert said(started(), steps([2.3] * 50), steps([1e6] * 30, 50), steps(falling(50, 80), 80)) == []
+    # A first batch that was easy by chance, noise, and a game of two.
+    rng = np.random.default_rng(0)
+    easy = np.concatenate([[1e-4], rng.chisquare(1, 200)]).tolist()
+    assert said(started(), steps(easy)) == []
+    assert said(started(), steps([0.7] * 50), steps([30.0] * 100, 50, **{"loss.0": 1.0, "loss.1": 1.0})) == []
+
+
+@pytest.mark.parametrize("at", [7, 40, 200])
+def test_losses_that_grow_in_health(at: int) -> None:
+    rng = np.random.default_rng(1)
+    healthy = {
+        "to nearly nothing": np.exp(-0.05 * np.arange(600)) + 1e-8 * rng.chisquare(1, 600),
+        "policy": rng.normal(0, 0.05 + 0.002 * np.arange(600)),
+        "value": rng.chisquare(2, 600) * (0.5 + 0.01 * np.arange(600)),
+        "likelihood": -3 + 2.0 * np.exp(-0.01 * np.arange(600)) + rng.normal(0, 0.1, 600),
+        "teacher": 0.05 * (1 - np.exp(-0.01 * np.arange(600))) * rng.chisquare(5, 600),
+        "one sample": rng.chisquare(1, 600) / (1 + 0.01 * np.arange(600)),
+    }
+    for name, losses in healthy.items():
+        flushes = [steps(losses[i : i + at].tolist(), i) for i in range(0, 600, at)]
+        assert [text for text in said(started(), *flushes) if "not moved" not in text] == [], name
+
+
+def test_a_rate_beyond_all_that_is_usual() -> None:
+    noise = 2.3 + np.random.default_rng(2).normal(0, 0.01, 80)
+    found = only(started(), steps(noise.tolist(), lr=1e7))
+    assert (found.level, found.text) == ("warning", "the loss does not fall at a learning rate of 1e+07")
+    found = only(started(), steps(noise.tolist(), lr=1e-12))
+    assert found.text == "the learning rate is 1e-12, and the loss has not changed in 80 updates"
+    assert said(started(), steps(falling(200), lr=1e7)) == []  # it falls
+    assert said(started(), steps(falling(200), lr=1e-10)) == []
+    assert said(started(warmup=100), steps(noise.tolist(), lr=1e-10)) == []
+    cycle = np.concatenate([np.linspace(1e-4, 1e-2, 20), np.linspace(1e-2, 1e-10, 60)])
+    assert said(started(), steps(noise.tolist(), lr=cycle)) == []
+
+
+def constant(*values: float, name: str = "val_accuracy", losses: Sequence[float] = (2.0, 1.5, 1.2, 1.0, 0.9, 0.8, 0.7)) -> list[Event]:
+    events: list[Event] = [started()]
+    for i, value in enumerate(values):
+        metrics = {name: value} if name == "val_loss" else {"val_loss": losses[i], name: value}
+        events += [steps([losses[i]] * 10, 10 * i), Validated(10 * (i + 1), i, metrics)]
+    return events
+
+
+def test_a_metric_that_is_constant() -> None:
+    found = only(*constant(*[0.0983] * 5))
+    assert (found.level, found.text) == ("info", "val_accuracy was 0.0983 at all 5 checks")
+    assert "val_mine was 0.123456 at all 5 checks" in said(*constant(*[0.123456] * 5, name="val_mine"))[0]
+    assert said(*constant(*[0.0983] * 4)) == []
+    assert said(*constant(0.5, *[0.9] * 6)) == []  # it settled
+    assert said(*constant(*[1.0] * 6)) == said(*constant(*[0.0] * 6, name="val_error")) == []  # nothing is left to learn
+    assert said(*constant(*[0.1] * 6, name="val_beta")) == said(*constant(*[64] * 6, name="n")) == []  # a setting that was logged
+    assert len(said(*constant(*[0.0] * 5))) == 1
+    # The validation loss, while nothing is learned.
+    still = [2.3] * 5
+    assert said(*constant(*[2.3017] * 3, name="val_loss", losses=still))[0].startswith("val_loss was 2.3017 at all 3 checks")
+    assert said(*constant(*[2.3017] * 3, name="val_loss")) == []  # at its minimum
+    assert said(*constant(*[0.0] * 3, name="val_loss", losses=still)) == []
+
+
+def test_what_the_engine_observed() -> None:
+    found = only(started(), steps(falling(5)), Observed(1, 0, "evaluation_mode", ("",)))
+    assert (found.level, found.step) == ("warning", 0)
+    assert found.text == "the model was in evaluation mode at update 0: without dropout and batch statistics"
+    found = only(started(), Observed(1, 0, "evaluation_mode", ("backbone", "head.norm")))
+    assert found.level == "info"
+    assert found.text.startswith("backbone, head.norm trained in evaluation mode")
+    found = only(started(), Observed(10, 1, "same_order"), Observed(20, 2, "same_order"))
+    assert found.level == "warning"
+    assert found.text.startswith("epoch 1 had its samples in the same order as epoch 0")

@@ -8,8 +8,9 @@ from typing import Any
 from workbench.engine.ranks import Ranks
 from workbench.engine.reading import Reading, close, first
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, Loader, batches_in
+from workbench.task.data import DataSpec, Loader, batches_in, positioned
 from workbench.task.protocol import Task, TaskError
+from workbench.task.shuffling import number_of_samples, shuffles
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
 from workbench.techniques.tbptt import pieces
@@ -198,6 +199,12 @@ class Feeds:
     def dealt(self) -> tuple[int, int] | None:
         """How many batches have been dealt out in the latest pass, to whichever rank, and a checksum of which they were."""
         return None if self._going is None else self._going.dealt
+
+    def shuffled(self, fewest: int) -> bool:
+        """Whether the training data of at least so many samples are to come in another order in each epoch."""
+        loader = self._train.loader
+        deals = positioned(loader)
+        return deals is not None and number_of_samples(loader) >= fewest and shuffles(deals.batches)
 
     def position(self, batch_idx: int, begun: bool | None = None) -> dict[str, Any]:
         """Where the data are, to go on from there in another process; between two updates, no batch being fetched.

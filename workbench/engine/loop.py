@@ -14,6 +14,7 @@ from workbench.commands import Inbox
 from workbench.engine import averaged, rng
 from workbench.engine.checks import Checks, HearsChecks
 from workbench.engine.errands import Errands, Keeps
+from workbench.engine.observations import Observations
 from workbench.engine.orders import obey
 from workbench.engine.record import flush, keep, say
 from workbench.engine.session import Session
@@ -94,6 +95,7 @@ class _Fit:
         self.session, self.checks, self.keeper, self.emit, self.inbox = session, checks, keeper, emit, inbox
         checks.keeper = keeper
         self.errands = Errands(session, checks, keeper, emit, inbox)
+        self.observations = Observations(session, emit)
         self.asked = False
         """Whether the task, on any rank, wants the fit to end."""
 
@@ -211,6 +213,7 @@ class _Fit:
             if (due or session.step == session.epoch_step) and self.over(session.epoch):
                 break
             _take(session, window)
+            self.observations.after_update()
             if session.notes:
                 say(session, self.emit)
             if session.meter.due():
@@ -221,6 +224,7 @@ class _Fit:
                 if keeper is not None:
                     keeper.cut()
                 break
+        self.observations.after_pass()
         self._refuse_nothing()
         return False
 

@@ -17,6 +17,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from workbench.engine.tracker_mlflow import MLflow
 from workbench.events import RunEnded
+from workbench.secrets import HIDDEN, hide, secrets_in, without_secrets
 from workbench.settings import SettingsError
 from workbench.values import shown
 
@@ -59,6 +60,10 @@ class Choice(abc.ABC):
     @abc.abstractmethod
     def end(self, tracker: GeneralTracker, event: RunEnded) -> None:
         """The run is over."""
+
+    def hide(self, text: str) -> str:
+        """`text` without the secrets that the tracker was given."""
+        return hide(text)
 
 
 class Own(Choice):
@@ -105,6 +110,11 @@ class Named(Choice):
         else:
             tracker.finish()
 
+    def hide(self, text: str) -> str:
+        for secret in sorted(secrets_in(self._given), key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        return super().hide(text)
+
     def _arguments(self, run: str) -> dict[str, Any]:
         return {**self._usual(run), **self._given}
 
@@ -137,7 +147,7 @@ def choices(trackers: Any, root: Path) -> list[Choice]:
         else:
             raise SettingsError(f"trackers={item!r}: {_why_not(item)}")
     if len({choice.key for choice in found}) < len(found):
-        raise SettingsError(f"trackers={shown(trackers)}: one of them is there twice.")
+        raise SettingsError(f"trackers={shown(without_secrets(trackers))}: one of them is there twice.")
     return found
 
 
@@ -173,7 +183,7 @@ def _listed(trackers: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     if isinstance(trackers, Mapping):
         for name, given in trackers.items():
             if not isinstance(given, Mapping):
-                raise SettingsError(f"trackers={shown(trackers)}: give a dict of arguments for {name!r}, {{}} for none.")
+                raise SettingsError(f"trackers={shown(without_secrets(trackers))}: give a dict of arguments for {name!r}, {{}} for none.")
             yield name, given
     elif isinstance(trackers, Sequence | set | frozenset) and not isinstance(trackers, str):
         for item in trackers:

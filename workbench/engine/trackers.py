@@ -32,6 +32,7 @@ from workbench.events import (
     StepsDone,
     Validated,
 )
+from workbench.secrets import without_secrets
 
 RATE = 10
 """Updates a second that a tracker is told of; all of them where they come slower."""
@@ -232,7 +233,7 @@ class _Run:
 
     def _configuration(self) -> dict[str, Any]:
         event = self._event
-        return flat({"run": event.run, "device": event.device, **event.settings, **self._facts()})
+        return flat(without_secrets({"run": event.run, "device": event.device, **event.settings, **self._facts()}))
 
     def _tell(self, tracker: GeneralTracker | None) -> RunEnded:
         """Everything there is until the fit has ended; how it ended."""
@@ -258,10 +259,12 @@ class _Run:
     def failed(self, what: str, error: BaseException) -> None:
         """Keep the first failure of the run, for the listener to raise."""
         if self._failure is None:
-            why = f"{type(error).__name__}: {error}"
-            text = f"tracker {self._choice.name!r} failed at {what} for {self._event.run} ({why}); the training goes on."
+            said = f"{type(error).__name__}: {error}"
+            why = self._choice.hide(said)
+            text = f"tracker {self._choice.name!r} failed at {what} for {self._event.run} ({why}); the training continues."
             self._failure = TrackerError(text)
-            self._failure.__cause__ = error
+            if why == said:  # else its traceback would print what was hidden
+                self._failure.__cause__ = error
 
 
 class _Pace:

@@ -34,10 +34,10 @@ def cut(statement: Statement, edits: Edits = ()) -> Block:
     """The text of a statement with the comments right above and behind it, moved to the left margin."""
     node, source = statement.node, statement.source
     definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
-    if statement.made:
-        return Block(source.text.rstrip("\n"), False, source.label)
     start, end = first_line(node), node.end_lineno or node.lineno
     lines = _edited(source, start, end, edits)
+    if statement.made:
+        return Block("\n".join(lines), False, source.label)
     head = source.lines[start - 1].encode()[: node.col_offset].decode() if start == node.lineno else ""
     if head.strip():
         # It shares its first line with another statement: only its own text, then.

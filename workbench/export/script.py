@@ -60,11 +60,13 @@ def script(path: Path, run: Run, site: CallSite, task: Task) -> str:
     """What `export` would write into `path`; nothing is written. `ExportError` as there."""
     with _told(path):
         _, weights = _weights(path, run)
-    text = text_of(recipe_of(path, run, site, task, None if weights is None else weights.name))
+    recipe = recipe_of(path, run, site, task, None if weights is None else weights.name)
+    text = text_of(recipe)
     try:
         compile(text, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise ExportError(f"the script of run {run.id} would be no valid Python ({error}); nothing was written.") from error
+    recipe.sliced.secrets.check(text)
     return text
 
 

@@ -8,6 +8,7 @@ arguments of that call, by definition and use, and cuts the needed statements ou
     uses.py        which names a statement reads and binds
     effects.py     what else it changes
     draws.py       whether the random numbers are the same
+    secret_literals.py  what must not be written down
     statements.py  the straight line of statements that had run
     program.py     one namespace and its statements
     slicer.py      the slice
@@ -21,13 +22,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from workbench.export import draws, effects, layout, origins
 from workbench.export.capture import CallSite, Piece, Spot
 from workbench.export.errors import ExportError
 from workbench.export.layout import Block, Import
 from workbench.export.program import At, Program
+from workbench.export.secret_literals import Secrets, hide_in_comments, module_name, needs
 from workbench.export.slicer import Slicer
 from workbench.export.statements import (
     Line,
@@ -68,6 +70,8 @@ class Sliced:
     """The arguments that were given as `wb.batches(…)`: their expression is what stands in its brackets."""
     notes: tuple[str, ...] = ()
     """What a person should know: where the script draws other random numbers than the run did."""
+    secrets: Secrets = field(default_factory=Secrets, repr=False)
+    """What the script reads from the environment, since it is not to be written down."""
 
 
 def slice_call(site: CallSite) -> Sliced:
@@ -94,21 +98,27 @@ def slice_call(site: CallSite) -> Sliced:
     ready = _without_batches(given, program)
     wanted = _uses_of({name: node for name, node in given.items() if name in CODE_ARGUMENTS}, program, source)
     slicer.want(program, wanted)
-    writer = _Writer(slicer, list(given.values()))
+    code = (statement.node for each in slicer.programs.values() for statement in each.statements)
+    secrets = Secrets(module_name(code))
+    writer = _Writer(slicer, list(given.values()), secrets)
     writer.write(program)
     writer.check(wanted)
     edits = tuple(wanted.attributes)
     arguments = {
-        name: layout.cut_expression(source, node, edits if name in CODE_ARGUMENTS else ()) for name, node in given.items()
+        name: layout.cut_expression(source, node, _joined(edits if name in CODE_ARGUMENTS else (), secrets.edits(node)))
+        for name, node in given.items()
     }
+    if secrets.module == "os" and secrets.read:
+        writer.imports.append(Import("os"))
     sliced = Sliced(
         imports=layout.set_imports(writer.imports, writer.futures),
-        code=layout.join(writer.blocks),
+        code=hide_in_comments(layout.join(writer.blocks)),
         arguments=arguments,
         names=frozenset(writer.names),
         modules=layout.third_party(writer.modules),
         ready=ready,
-        notes=draws.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS]),
+        notes=(*secrets.notes(), *draws.notes(program, [given[name] for name in given if name in CODE_ARGUMENTS])),
+        secrets=secrets,
     )
     _check_syntax(sliced)
     return sliced
@@ -259,6 +269,7 @@ class _Writer:
     slicer: Slicer
     given: list[ast.expr]
     """The arguments of the Workbench call."""
+    secrets: Secrets
     imports: list[Import] = field(default_factory=list)
     futures: set[str] = field(default_factory=set)
     blocks: list[Block] = field(default_factory=list)
@@ -283,7 +294,7 @@ class _Writer:
 
     def _write_statement(self, program: Program, place: int, statement: Statement) -> None:
         own = program.uses[place]
-        block = layout.cut(statement, own.attributes)
+        block = self._without_secrets(statement, own.attributes)
         state = effects.sets_state(statement.node, At(program, place))
         if state and isinstance(statement.node, ast.Expr) and "chdir" not in block.text:
             before = next((b for b in reversed(self.blocks) if not b.definition), None)
@@ -297,6 +308,16 @@ class _Writer:
                 self.modules |= {alias.name for alias in part.names}
             elif isinstance(part, ast.ImportFrom):
                 self.modules.add(origins.resolve(part.module, part.level, program.package))
+
+    def _without_secrets(self, statement: Statement, edits: layout.Edits) -> Block:
+        """The text of a statement; what is secret in it is read from the environment."""
+        set_here = self.secrets.sets(statement.node)
+        if set_here:
+            cut = layout.cut(statement)
+            return replace(cut, text=f"# {needs(set_here)}")
+        secret = self.secrets.edits(statement.node)
+        block = layout.cut(statement, _joined(edits, secret))
+        return replace(block, text=f"# {needs(self.secrets.variables_of(secret))}\n{block.text}") if secret else block
 
     def _write_import(self, program: Program, place: int, node: ast.Import | ast.ImportFrom) -> None:
         for item, alias in _items(program, node):
@@ -396,6 +417,12 @@ class _Writer:
 
     def _programs(self) -> list[Program]:
         return [program for program in self.slicer.programs.values() if program.kept]
+
+
+def _joined(edits: Iterable[tuple[ast.AST, str]], secret: layout.Edits) -> layout.Edits:
+    """All edits; of those inside of one another, the secret's."""
+    inside = {id(part) for node, _ in secret for part in ast.walk(node)}
+    return (*(edit for edit in edits if id(edit[0]) not in inside), *secret)
 
 
 def _items(program: Program, node: ast.Import | ast.ImportFrom) -> Iterable[tuple[Import, ast.alias]]:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from workbench.export.capture import Spot
 from workbench.export.errors import ExportError
+from workbench.export.secret_literals import hidden_source
 from workbench.export.uses import imported_name, own_level, target_names
 
 _INERT = {"catch_warnings", "suppress", "redirect_stdout", "redirect_stderr", "nullcontext"}
@@ -66,8 +67,8 @@ class Statement:
 
     @property
     def gist(self) -> str:
-        """Its first line, for messages."""
-        line = ast.unparse(self.node).strip().partition("\n")[0]
+        """Its first line, for messages; secrets are left out."""
+        line = hidden_source(self.node).strip().partition("\n")[0]
         return line if len(line) <= _CLIP else line[: _CLIP - 1] + "…"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workbench.secrets import without_secrets
+
 
 class Name(str):
     """A name in the line: of a value that has no text of its own."""
@@ -14,9 +16,9 @@ class Name(str):
 
 
 def line(name: str, keywords: Mapping[str, Any], *positional: Any, of: str = "bench") -> str:
-    """`bench.name(…)` with these arguments; `of`: what the method is one of."""
+    """`bench.name(…)` with these arguments, secrets left out; `of`: what the method is one of."""
     arguments = [repr(value) for value in positional]
-    arguments += [f"{key}={_short(value)}" for key, value in keywords.items()]
+    arguments += [f"{key}={_short(without_secrets(value, key))}" for key, value in keywords.items()]
     return f"{of}.{name}({', '.join(arguments)})"
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from workbench.events import Event, RunStarted
+from workbench.runs.health.divergence import Divergence, Rate
 from workbench.runs.health.finding import Finding as Finding
 from workbench.runs.health.finding import Level, Rule
 from workbench.runs.health.layers import Layers
 from workbench.runs.health.loss import Overfitting, Standstill
+from workbench.runs.health.metrics import Constant
 from workbench.runs.health.norms import Clipping, Explosion
 from workbench.runs.health.numbers import Broken, LeftOut
+from workbench.runs.health.observed import EvaluationMode, SameOrder
 from workbench.runs.health.pace import Memory, Waiting
 
 ORDER: tuple[Level, ...] = ("error", "warning", "info")
@@ -32,8 +35,9 @@ class Health:
         if isinstance(event, RunStarted):
             fit = event.kind == "fit"
             self._rules = (
-                Broken(event), LeftOut(event), Explosion(event), Layers(event), Overfitting(event), Standstill(event),
-                Memory(event), Waiting(event), Clipping(event),
+                Broken(event), LeftOut(event), Divergence(event), Explosion(event), Rate(event), EvaluationMode(event),
+                SameOrder(event), Layers(event), Overfitting(event), Standstill(event), Constant(event), Memory(event),
+                Waiting(event), Clipping(event),
             ) if fit else ()  # fmt: skip
         for rule in self._rules:
             rule.hear(event)

@@ -1,0 +1,360 @@
+"""Secrets written as literals in the user's code: a script reads them from the environment instead.
+
+`API_KEY = "…"` becomes `API_KEY = os.environ["API_KEY"]`; `os.environ["API_KEY"] = "…"` is left out, for whoever starts
+the script has set it. A comment says which variables it needs.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from workbench.export.errors import ExportError
+from workbench.secrets import HIDDEN, hide, is_secret_name, looks_secret
+
+_SHORTEST = 6
+"""Shorter texts are part of too many words to be looked for all over a script."""
+_SETTER = re.compile(r"(set|use|add|with)(_|(?=[A-Z]))")
+_LOGIN = re.compile(r"(?i)(^|_)(login|authenticate)$")
+_BY_SHAPE = {"sk-": "API_KEY", "hf_": "HF_TOKEN", "gh": "GITHUB_TOKEN", "AKIA": "AWS_ACCESS_KEY_ID", "ASIA": "AWS_ACCESS_KEY_ID"}
+_SETTERS = {"os.environ.setdefault", "os.putenv", "environ.setdefault", "putenv", "os.environ.__setitem__"}
+
+
+@dataclass(frozen=True)
+class Literal:
+    """An expression whose text is a secret."""
+
+    node: ast.expr
+    name: str
+    """What it is called where it stands; "" where its shape alone shows it."""
+    value: str | bytes
+
+
+@dataclass
+class Secrets:
+    """The secrets of one script, and the environment variables that it reads them from."""
+
+    module: str = "os"
+    """What the script calls the module `os`."""
+    variables: dict[str, str | bytes] = field(default_factory=dict)
+    """The value in the run of each variable that must be set."""
+    read: dict[str, str] = field(default_factory=dict)
+    """The variable of each expression that the script reads one with."""
+    _names: dict[str | bytes, str] = field(default_factory=dict)
+
+    def edits(self, node: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
+        """What to write instead of the secrets in `node`."""
+        return tuple((found.node, self._read(found)) for found in literals(node))
+
+    def variables_of(self, edits: Iterable[tuple[ast.AST, str]]) -> tuple[str, ...]:
+        """The variables that these edits read."""
+        return tuple(dict.fromkeys(self.read[text] for _, text in edits))
+
+    def notes(self) -> tuple[str, ...]:
+        """What the head of the script says."""
+        return (f"{needs(self.variables)}",) if self.variables else ()
+
+    def sets(self, statement: ast.stmt) -> tuple[str, ...]:
+        """The variables that a statement sets to secrets and does nothing else; such a statement is left out."""
+        pairs = _set_by(statement)
+        for name, value in pairs:
+            self.variables.setdefault(name, value)
+            self._names.setdefault(value, name)
+        return tuple(name for name, _ in pairs)
+
+    def check(self, text: str) -> None:
+        """Raise ExportError where one of the secrets is in a literal or a comment of the script all the same."""
+        values = {name: v if isinstance(v, str) else v.decode("utf-8", "replace") for name, v in self.variables.items()}
+        for line, word in _texts(text):
+            for name, value in values.items():
+                if len(value) >= _SHORTEST and value in word:
+                    raise ExportError(
+                        f"the value of {name} is a secret, and stands in line {line} of the script in another way "
+                        f"too. Read it from the environment in your code: os.environ[{name!r}]."
+                    )
+
+    def _read(self, found: Literal) -> str:
+        name = self._names.get(found.value) or self._free(_variable(found))
+        self._names[found.value], self.variables[name] = name, found.value
+        text = f'{self.module}.environ["{name}"]' + (".encode()" if isinstance(found.value, bytes) else "")
+        self.read[text] = name
+        lines = (found.node.end_lineno or found.node.lineno) - found.node.lineno
+        if lines:
+            whole = f"({text}" + "\n" * lines + ")"  # later lines stay where they are
+            self.read[whole] = name
+            return whole
+        return text
+
+    def _free(self, name: str) -> str:
+        """The name, with a number where another secret has it."""
+        new, number = name, 1
+        while new in self.variables:
+            number += 1
+            new = f"{name}_{number}"
+        return new
+
+
+def needs(variables: Iterable[str]) -> str:
+    """What whoever starts the script has to do."""
+    return f"Set {', '.join(variables)} in the environment: the script holds no secrets."
+
+
+def literals(node: ast.AST) -> Iterator[Literal]:
+    """The outermost expressions in `node` that hold a secret as a literal."""
+    seen: set[int] = set()
+    documented = {id(part.value) for part in ast.walk(node) if isinstance(part, ast.Expr)}
+    for name, value, callee in _named(node):
+        for part in _texts_of(value):
+            text = _text(part)
+            if id(part) not in seen and text is not None and is_secret_name(name, _as_str(text), callee):
+                seen |= {id(inner) for inner in ast.walk(part)}
+                yield Literal(part, name, text)
+    for part in _outermost_texts(node):
+        text = _text(part)
+        if id(part) not in seen and id(part) not in documented and text is not None and looks_secret(_as_str(text)):
+            yield Literal(part, "", text)
+
+
+def hide_in_comments(text: str) -> str:
+    """`text` with the secrets in its comments and its docstrings replaced by `…`."""
+    try:
+        tree = ast.parse(text)
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (SyntaxError, tokenize.TokenError):
+        return text
+    spans = [(t.start, t.end) for t in tokens if t.type == tokenize.COMMENT]
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and isinstance(part.value.value, str):
+            spans.append(_span(text, part.value))
+    lines = text.split("\n")
+    for (row, start), (last, end) in sorted(spans, reverse=True):
+        old = "\n".join([*lines[row - 1 : last - 1], lines[last - 1][:end]])[start:]
+        new = hide(old)
+        if new != old and new.count("\n") == old.count("\n"):
+            whole = lines[row - 1][:start] + new + lines[last - 1][end:]
+            lines[row - 1 : last] = whole.split("\n")
+    return "\n".join(lines)
+
+
+def hidden_source(node: ast.stmt) -> str:
+    """A statement as text for a message, its secrets replaced by `…`."""
+    text = ast.unparse(node)
+    again = ast.parse(text).body[0]  # a tree of its own, to write into
+    secret = {id(found.node) for found in literals(again)}
+    return ast.unparse(_Hidden(secret).visit(again)) if secret else text
+
+
+class _Hidden(ast.NodeTransformer):
+    """Replaces some expressions by `…`."""
+
+    def __init__(self, nodes: set[int]) -> None:
+        self._nodes = nodes
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if id(node) in self._nodes:
+            return ast.Constant(HIDDEN)
+        return self.generic_visit(node)
+
+
+# ---- where a literal is given a name ----------------------------------------------------------------------------
+
+
+def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr, str]]:
+    """(name, value, callee) for all that is given a name in `node`."""
+    for part in ast.walk(node):
+        match part:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    yield from _bound(target, value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.AugAssign(target=target, value=value):
+                yield from _bound(target, value)
+            case ast.NamedExpr(target=target, value=value):
+                yield from _bound(target, value)
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    yield _literal(key), value, ""
+            case ast.Compare(left=left, comparators=[right]):
+                yield _called(left), right, ""
+                yield _called(right), left, ""
+            case ast.arguments():
+                yield from _defaults(part)
+            case ast.Call():
+                yield from _given(part)
+
+
+def _bound(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr, str]]:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+            for one, its in zip(target.elts, value.elts, strict=True):
+                yield from _bound(one, its)
+        return
+    yield _called(target), value, ""
+
+
+def _defaults(node: ast.arguments) -> Iterator[tuple[str, ast.expr, str]]:
+    positional = [*node.posonlyargs, *node.args]
+    for argument, default in zip(reversed(positional), reversed(node.defaults), strict=False):
+        yield argument.arg, default, ""
+    for argument, given in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+        if given is not None:
+            yield argument.arg, given, ""
+
+
+def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
+    """Keywords; a text behind its name, as in `setdefault("API_KEY", "…")`; what `set_token("…")` and `login("…")` get."""
+    callee = _called(call.func)
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            yield keyword.arg, keyword.value, callee
+    for before, value in zip(call.args, call.args[1:], strict=False):
+        yield _literal(before), value, callee
+    if _LOGIN.search(callee):
+        yield from (("password", value, callee) for value in call.args)
+    elif call.args and (setter := _SETTER.match(callee)):
+        yield callee[setter.end() :], call.args[0], callee
+
+
+def _called(node: ast.expr | None) -> str:
+    """What an expression is called: the last name of an attribute, the key of an item."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=key):
+            return _literal(key)
+        case ast.Starred(value=value):
+            return _called(value)
+    return ""
+
+
+def _literal(node: ast.expr | None) -> str:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+
+def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
+    """The texts that an expression may give: itself, the parts of a choice, of a container, what a method is called of."""
+    match value:
+        case ast.Constant() | ast.JoinedStr():
+            yield value
+        case ast.BinOp(left=left, op=ast.Add() | ast.Mod(), right=right):
+            if _text(value) is not None:
+                yield value
+            else:
+                yield from (*_texts_of(left), *_texts_of(right))
+        case ast.IfExp(body=first, orelse=second):
+            yield from (*_texts_of(first), *_texts_of(second))
+        case ast.BoolOp(values=values) | ast.Tuple(elts=values) | ast.List(elts=values) | ast.Set(elts=values):
+            for part in values:
+                yield from _texts_of(part)
+        case ast.NamedExpr(value=inner) | ast.Starred(value=inner) | ast.Await(value=inner):
+            yield from _texts_of(inner)
+        case ast.Call(func=ast.Attribute(value=ast.Constant() as inner)):
+            yield inner
+        case ast.Call(func=func, args=[ast.Constant() as inner, *_]) if _called(func) in _WRAPPERS:
+            yield inner
+
+
+_WRAPPERS = {"str", "bytes", "b64decode", "b64encode", "SecretStr", "SecretBytes", "quote", "encode", "decode", "field", "Field"}
+
+
+def _outermost_texts(node: ast.AST) -> Iterator[ast.expr]:
+    """Literals, an f-string as a whole: places inside of one are not known before Python 3.12."""
+    for part in ast.iter_child_nodes(node):
+        if isinstance(part, (ast.Constant, ast.JoinedStr)) or (isinstance(part, ast.BinOp) and _text(part) is not None):
+            yield part
+        else:
+            yield from _outermost_texts(part)
+
+
+def _text(node: ast.expr) -> str | bytes | None:
+    """The text that a literal is; None for anything else."""
+    match node:
+        case ast.Constant(value=str() | bytes() as value):
+            return value
+        case ast.JoinedStr(values=parts):
+            return "".join(p.value if isinstance(p, ast.Constant) else "{}" for p in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            first, second = _text(left), _text(right)
+            if isinstance(first, str) and isinstance(second, str):
+                return first + second
+            if isinstance(first, bytes) and isinstance(second, bytes):
+                return first + second
+    return None
+
+
+def _as_str(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+# ---- statements that set the environment --------------------------------------------------------------------------
+
+
+def _set_by(statement: ast.stmt) -> list[tuple[str, str | bytes]]:
+    """The variables and the values, where a statement sets them and nothing else, and at least one is a secret."""
+    found = _environment(statement)
+    texts = [(name, text) for name, value in found if (text := _text(value)) is not None]
+    secret = any(is_secret_name(name, _as_str(text)) or looks_secret(_as_str(text)) for name, text in texts)
+    return texts if secret and len(texts) == len(found) == 1 else []
+
+
+def _environment(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(value=where, slice=key)], value=value) if _is_environment(where):
+            return [(_literal(key), value)] if _literal(key) else []
+        case ast.Expr(value=ast.Call(func=func, args=[key, value], keywords=[])) if ast.unparse(func) in _SETTERS:
+            return [(_literal(key), value)] if _literal(key) else []
+    return []
+
+
+def _is_environment(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("os.environ", "environ", "os.environb", "environb")
+
+
+# ---- names of variables ---------------------------------------------------------------------------------------------
+
+
+def _variable(found: Literal) -> str:
+    """The environment variable for a secret: what it is called, in capitals."""
+    name = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", found.name)).strip("_").upper()
+    if name and not name[0].isdigit():
+        return name
+    text = _as_str(found.value)
+    return next((known for start, known in _BY_SHAPE.items() if text.startswith(start)), "SECRET")
+
+
+def module_name(trees: Iterable[ast.AST]) -> str:
+    """What the module `os` can be called in a script with this code: `os`, unless the code means something else by it."""
+    for tree in trees:
+        for part in ast.walk(tree):
+            bound = (
+                (isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and part.id == "os")
+                or (isinstance(part, ast.arg) and part.arg == "os")
+                or (isinstance(part, (ast.FunctionDef, ast.ClassDef)) and part.name == "os")
+                or (isinstance(part, ast.alias) and part.asname == "os" and part.name != "os")
+                or (isinstance(part, ast.ImportFrom) and any(a.asname is None and a.name == "os" for a in part.names))
+            )
+            if bound:
+                return '__import__("os")'
+    return "os"
+
+
+def _span(text: str, node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where a node stands, in characters."""
+    lines = text.split("\n")
+    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    start = len(lines[node.lineno - 1].encode()[: node.col_offset].decode())
+    return (node.lineno, start), (end_line, len(lines[end_line - 1].encode()[:end].decode()))
+
+
+def _texts(text: str) -> Iterator[tuple[int, str]]:
+    """All literals and comments of a script, with their lines."""
+    for part in ast.walk(ast.parse(text)):
+        if isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes)):
+            yield part.lineno, _as_str(part.value)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string

@@ -1,0 +1,78 @@
+"""Metrics of the checks that never change."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workbench.events import Event, RunStarted, StepsDone, Validated
+from workbench.runs.health.finding import Finding, several
+from workbench.runs.series import column
+
+
+@dataclass
+class _Series:
+    """The value that a metric has had at all checks so far."""
+
+    value: float
+    checks: int = 1
+    same: bool = True
+
+
+class Constant:
+    """A metric with exactly the same value at every check from the first on."""
+
+    CHECKS = 5
+    """Of a metric: a small validation set gives the same share twice or three times."""
+    LOSSES = 3
+    """Of the validation loss, which has many digits; while the training loss has not fallen: a fit that is at its
+    minimum, to the last digit, has come down before."""
+    MOVED = 0.01
+    _MEASURES = re.compile(
+        r"(?i)(?<![a-z])(loss|acc\w*|err\w*|f1|f_?beta|au(?:ro|pr)?c|iou|dice|precision|recall|r2|score|perplexity|ppl|bleu"
+        r"|rouge|wer|cer|psnr|ssim|map|ap|kappa|mcc|\w*mse|\w*mae|\w*mape|corr\w*)(?![a-z])"
+    )
+    """Words for what is measured; under another name a module may log a setting of its own, which is constant by right."""
+    _BAD = re.compile(r"(?i)loss|err|mse|mae|mape|wer|cer")
+
+    def __init__(self, start: RunStarted) -> None:
+        self._series: dict[str, _Series] = {}
+        self._step = 0
+        self._first, self._lowest = math.nan, math.inf
+        self._trains = True
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, StepsDone):
+            self._trains &= not several(event)
+            loss = column(event, "loss")
+            known = loss[~(loss != loss)]
+            if len(known):
+                self._first = float(known[0]) if math.isnan(self._first) else self._first
+                self._lowest = min(self._lowest, float(known.min()))
+        elif isinstance(event, Validated) and event.step > self._step and not event.asked:
+            self._step = event.step
+            for name, value in event.metrics.items():
+                there = self._series.setdefault(name, _Series(value, 0))
+                there.checks += 1
+                there.same = there.same and value == there.value
+
+    def findings(self) -> Iterator[Finding]:
+        for name, there in self._series.items():
+            if not there.same or not math.isfinite(there.value) or name.endswith("_averaged"):
+                continue
+            if name == "val_loss":
+                fell = self._lowest < self._first - self.MOVED * abs(self._first)
+                if there.checks >= self.LOSSES and there.value and self._trains and not fell:
+                    text = f"val_loss was {there.value:.6g} at all {there.checks} checks"
+                    yield Finding("warning", text, "do the weights that it is computed from train, and is the learning rate high enough?")
+            elif there.checks >= self.CHECKS and self._is_measured(name, there.value):
+                text = f"{name} was {there.value:.6g} at all {there.checks} checks"
+                yield Finding("info", text, "is it computed from the outputs? A model that gives one class to all samples looks so too")
+
+    def _is_measured(self, name: str, value: float) -> bool:
+        best = 0.0 if self._BAD.search(name) else 1.0
+        if value == best:
+            return False  # an easy task is solved at the first check
+        return self._MEASURES.search(name.removeprefix("val_")) is not None or value != float(f"{value:.3g}")

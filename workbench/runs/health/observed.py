@@ -1,0 +1,52 @@
+"""What the engine observed of the model and the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.events import Event, Observed, RunStarted
+from workbench.runs.health.finding import Finding
+
+
+class EvaluationMode:
+    """Modules with dropout or normalisation statistics that were in evaluation mode during an update.
+
+    Of the whole model it is a warning: nobody wants to train without all of them. A part is often set so on purpose
+    (the normalisation of a backbone), and is a note; parts without a weight that trains are not observed.
+    """
+
+    def __init__(self, start: RunStarted) -> None:
+        self._found: Finding | None = None
+
+    def hear(self, event: Event) -> None:
+        if not isinstance(event, Observed) or event.what != "evaluation_mode":
+            return
+        step = event.step - 1
+        if "" in event.parts:
+            text = f"the model was in evaluation mode at update {step}: without dropout and batch statistics"
+            self._found = Finding("warning", text, "does its forward or a hook call eval()? Call train() behind it", step)
+        elif self._found is None:
+            names = ", ".join(event.parts[:3]) + (f" and {len(event.parts) - 3} more" if len(event.parts) > 3 else "")
+            text = f"{names} trained in evaluation mode: without dropout and batch statistics"
+            self._found = Finding("info", text, "if that is not on purpose, call train() on it", step)
+
+    def findings(self) -> Iterator[Finding]:
+        if self._found is not None:
+            yield self._found
+
+
+class SameOrder:
+    """Two epochs on end whose samples came in the same order, from a sampler that shuffles."""
+
+    def __init__(self, start: RunStarted) -> None:
+        self._found: Finding | None = None
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, Observed) and event.what == "same_order" and self._found is None:
+            text = f"epoch {event.epoch} had its samples in the same order as epoch {event.epoch - 1}, although they are shuffled"
+            remedy = "does the sampler seed its generator in __iter__? Seed it once, or by set_epoch(epoch)"
+            self._found = Finding("warning", text, remedy, event.step)
+
+    def findings(self) -> Iterator[Finding]:
+        if self._found is not None:
+            yield self._found

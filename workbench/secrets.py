@@ -1,0 +1,135 @@
+"""Recognizes secrets (keys, tokens, passwords) by the name they are given under or by their shape, and hides them.
+
+What the workbench writes (scripts, records, messages, trackers' configurations) holds none of them. A name is judged by
+its words, so that `hf_token` and `apiKey` count and `tokenizer`, `monkey`, `n_tokens` and `pad_token="[PAD]"` do not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+HIDDEN = "…"
+"""Stands for a secret wherever a person reads."""
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET = {
+    "secret", "secrets", "password", "passwords", "passwd", "passphrase", "apikey", "apikeys", "authtoken", "accesstoken",
+    "hftoken", "accesskey", "privatekey", "secretkey", "credentials",
+}  # fmt: skip
+"""Words that are used for nothing else."""
+_OF_A_KEY = {
+    "api", "access", "auth", "private", "secret", "account", "license", "encryption", "signing", "ssh", "wandb", "comet",
+    "neptune", "openai", "anthropic", "aws", "azure", "gcp", "google", "kaggle", "service", "master", "admin",
+}  # fmt: skip
+"""Words beside KEY or TOKEN that leave no doubt; `KEYS` and `TOKENS` count beside them alone."""
+_ROLES = {
+    "pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "start", "end", "stop", "begin", "additional", "image",
+    "video", "audio", "system", "blank", "oov", "sort", "primary", "foreign", "dict", "label", "target", "input", "output",
+    "data", "batch", "metric", "monitor", "column", "group", "feature", "public", "index", "text", "loss", "score",
+    "state", "join", "sample", "time", "query", "value", "attention",
+}  # fmt: skip
+"""Words beside KEY or TOKEN that say that it names a column, or is a piece of a vocabulary."""
+_ABOUT = {
+    "type", "types", "name", "names", "file", "path", "dir", "folder", "size", "len", "length", "dim", "column", "index",
+    "url", "mode", "format", "kind", "class", "pattern", "regex", "field", "env", "var", "prefix", "suffix", "mask",
+    "padding", "strategy", "embedding", "embeddings", "encoder", "function", "fn", "help", "prompt", "message",
+}  # fmt: skip
+"""A last word that says that something about a secret is given, not the secret: `token_file`, `key_size`."""
+_LOGIN = {"login", "auth", "authenticate", "authorize", "connect", "signin", "credentials", "client", "session", "api"}
+"""Words in the name of a function whose `key=` and `token=` are secrets, whatever they look like."""
+
+_SHAPES = re.compile(
+    r"\bsk-[A-Za-z0-9_-]{16,}"
+    r"|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"
+    r"|\bhf_[A-Za-z0-9]{16,}"
+    r"|\bgh[pousr]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}|\bglpat-[\w-]{16,}"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|\bAIza[\w-]{30,}"
+    r"|\bxox[abprs]-[\w-]{10,}"
+    r"|\bpypi-[\w-]{32,}|\bnpm_[A-Za-z0-9]{30,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|(?i:\b(?:bearer|basic)\s+[A-Za-z0-9+/_.=-]{16,})"
+    r"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
+)
+_SETS = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<is>\s*[=:]\s*)(?P<quote>[\"']?)(?P<value>[^\s\"'#,;]++)(?P=quote)(?!\s*[=:])")
+"""A line of a .env file, a shell's export, a comment that was code: NAME=value."""
+_PIECE = re.compile(r"\[\w+\]|<[^<>]*>|\W*|.")
+"""A piece of a vocabulary, such as `[PAD]`, `</s>` and `<|end|>`, or a single sign."""
+_PLAIN = re.compile(r"[A-Za-z]+([_ ./-][A-Za-z]+)*")
+_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=-]{16,}")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+def is_secret_name(name: str, value: str | None = None, callee: str = "") -> bool:
+    """Whether what has this name is a secret; `value`: the text given for it, `callee`: the function it is given to.
+
+    A value can show that it is none: an empty text, a piece of a vocabulary, the name of an environment variable.
+    """
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or words[-1] in _ABOUT:
+        return False
+    if value is not None and (_PIECE.fullmatch(value) or (_VARIABLE.fullmatch(value) and is_secret_name(value))):
+        return False
+    said = set(words)
+    if said & _SECRET:
+        return True
+    if said & {"key", "token", "keys", "tokens"} and said & _OF_A_KEY:
+        return True
+    if not said & {"key", "token"}:
+        return False
+    if said & _ROLES:
+        return value is not None and _RANDOM.fullmatch(value) is not None
+    if name in ("key", "token") and value is not None and _PLAIN.fullmatch(value):
+        # `key="label"` names a column, `login(key="label")` does not.
+        return name == "token" or bool({word.lower() for word in _WORD.findall(callee)} & _LOGIN)
+    return True
+
+
+def looks_secret(text: str) -> bool:
+    """Whether a text is, or holds, something that has the shape of a secret, or a line that sets one."""
+    return _SHAPES.search(text) is not None or any(_is_set(found) for found in _SETS.finditer(text))
+
+
+def hide(text: str) -> str:
+    """`text` with what has the shape of a secret, and what is set under a secret's name, replaced by `…`."""
+
+    def value_hidden(found: re.Match[str]) -> str:
+        return f"{found['name']}{found['is']}{found['quote']}{HIDDEN}{found['quote']}" if _is_set(found) else found[0]
+
+    return _SETS.sub(value_hidden, _SHAPES.sub(HIDDEN, text))
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Plain data with the secrets in it replaced by `…`: by the names in its mappings, and by their shape."""
+    if isinstance(value, str):
+        return HIDDEN if is_secret_name(name, value) else _SHAPES.sub(HIDDEN, value)
+    if isinstance(value, Mapping):
+        return {key: without_secrets(item, key if isinstance(key, str) else "") for key, item in value.items()}
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(without_secrets(item, name) for item in value)
+    return value
+
+
+def secrets_in(value: Any, name: str = "") -> set[str]:
+    """The texts in plain data that `without_secrets` would hide."""
+    if isinstance(value, str):
+        return {value} if is_secret_name(name, value) or _SHAPES.search(value) else set()
+    if isinstance(value, Mapping):
+        items = [secrets_in(item, key if isinstance(key, str) else "") for key, item in value.items()]
+        return set().union(*items)
+    if type(value) in (list, tuple, set, frozenset):
+        return set().union(*(secrets_in(item, name) for item in value))
+    return set()
+
+
+def _is_set(found: re.Match[str]) -> bool:
+    # `key=value` in a sentence or a URL pattern is no setting: the name must leave no doubt, or be written as a variable.
+    name, value = found["name"], found["value"]
+    if value in (HIDDEN, "None", "True", "False") or re.match(r"[\w.]+\(|os\.environ|\$|\{", value):
+        return False
+    words = {word.lower() for word in _WORD.findall(name)}
+    strong = bool(words & _SECRET) or bool(words & {"key", "token"} and words & _OF_A_KEY)
+    return (strong or _VARIABLE.fullmatch(name) is not None) and is_secret_name(name, value)
