@@ -297,6 +297,13 @@ def knob(name: str) -> Knob:
     return next(item for item in Settings.model_fields[name].metadata if isinstance(item, Knob))
 
 
+LOCAL = (
+    *(name for name in Settings.model_fields if knob(name).group == "where" and name not in ("seed", "deterministic")),
+    "keep_runs", "save_top_k",
+)  # fmt: skip
+"""Where code runs, and what is deleted: the bench and what is given to `fit` decide it, never a checkpoint or a record."""
+
+
 def _refuse_unknown(values: dict[str, Any]) -> None:
     for name in values:
         if name not in Settings.model_fields:

@@ -1,0 +1,1 @@
+"""What a stranger may try who can write into a run's folder, or who hands one over: nothing of it is run, deleted or shown as code."""
