@@ -198,7 +198,9 @@ class Workbench:
         data, random numbers; if the weights were changed since, or there is no such fit, it starts from the weights as
         they are, and says so. The id of a run goes on from its last checkpoint, "0012-fit@best" from its best one,
         "0012-fit@1200" from the one after 1200 updates, in this process or another. Such a fit has the settings of its
-        run, but for those that you `set` since or give here; lengths count from the beginning of the whole run.
+        run, but for those that you `set` since or give here; lengths count from the beginning of the whole run. Where it
+        runs (`strategy`, `devices`, `launch`, …) and what is deleted (`keep_runs`, `save_top_k`) is never the checkpoint's
+        to say: this bench decides it.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
         settings = _named(settings, self.fit)

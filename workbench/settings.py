@@ -331,6 +331,13 @@ def knob(name: str) -> Knob:
     return next(item for item in Settings.model_fields[name].metadata if isinstance(item, Knob))
 
 
+LOCAL = (
+    *(name for name in Settings.model_fields if knob(name).group == "where" and name not in ("seed", "deterministic")),
+    "keep_runs", "save_top_k",
+)  # fmt: skip
+"""Where code runs, and what is deleted: the bench and what is given to `fit` decide it, never a checkpoint or a record."""
+
+
 def _explain(error: ValidationError, values: dict[str, Any]) -> str:
     lines = []
     for name in dict.fromkeys(str(e["loc"][0]) for e in error.errors() if e["loc"]):

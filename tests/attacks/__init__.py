@@ -1,1 +1,1 @@
-"""Attacks by what lies in a folder: each is tried as a stranger would, and must come to nothing."""
+"""What a stranger may try who can write into a run's folder, or who hands one over: none of it is run, deleted or shown as code."""

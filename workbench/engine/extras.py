@@ -94,8 +94,9 @@ def put(task: Task, state: Mapping[str, Mapping[str, Any]], device: torch.device
         if path not in modules:
             continue
         for name, kept in attributes.items():
-            _put(modules[path], name, kept, device)
-            moved.add((path, name))
+            if name == "training" or _is_own(name):  # a file may name anything
+                _put(modules[path], name, kept, device)
+                moved.add((path, name))
     return moved, [path.partition(":")[2] or path for path in state if path not in modules]
 
 
@@ -130,13 +131,18 @@ def _all(part: nn.Module) -> Iterator[tuple[str, Any]]:
     """A module's own attributes, its mode, buffers that no state_dict has, and which parameters are trained ("?name")."""
     yield "training", part.training
     for name, value in vars(part).items():
-        if name not in COMMON and not name.startswith("__") and name != _BY_ID:
+        if _is_own(name):
             yield name, value
     for name in part._non_persistent_buffers_set:
         yield name, part._buffers.get(name)
     for name, parameter in part._parameters.items():
         if parameter is not None:
             yield f"?{name}", parameter.requires_grad
+
+
+def _is_own(name: str) -> bool:
+    """Whether an attribute of this name is a module's own, and not what every module has (hooks, submodules, its class)."""
+    return name not in COMMON and not name.startswith("__") and name != _BY_ID
 
 
 def _named(task: Task) -> Iterator[tuple[str, nn.Module]]:

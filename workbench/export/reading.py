@@ -20,9 +20,8 @@ from workbench.events import Changed, Logged, Message, Resumed, RunStarted, Step
 from workbench.export.capture import CallSite
 from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED, SET
 from workbench.export.errors import ExportError
-from workbench.export.given import Hooks
+from workbench.export.given import Hooks, Metrics
 from workbench.export.given_data import data_of, first_batch, layout_of
-from workbench.export.given import Metrics
 from workbench.export.given_hooks import own_of, prepared, sources_of, undone
 from workbench.export.given_optimizers import optimizers_of
 from workbench.export.given_step import step_of

@@ -5,7 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from workbench.export.given import NUMBERED, TRANSFER, VALIDATION, WITHIN, Data, Hooks, Metrics, Optimizer, Own, Step
+from workbench.export.given import (
+    NUMBERED,
+    TRANSFER,
+    VALIDATION,
+    WITHIN,
+    Data,
+    Hooks,
+    Metrics,
+    Optimizer,
+    Own,
+    Step,
+)
 from workbench.export.resumed import Joints
 from workbench.export.source import Sliced
 from workbench.settings import Settings

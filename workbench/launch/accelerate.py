@@ -7,6 +7,7 @@ compilation are the bench's own settings. Source: accelerate.commands.launch.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import shlex
@@ -33,9 +34,14 @@ _PORT = 29500
 _OURS = {
     "module": "", "no_python": "", "cpu": "accelerator='cpu'", "multi_gpu": "devices=", "mixed_precision": "precision=",
     "dynamo_backend": "compile=", "gradient_accumulation_steps": "accumulate_grad_batches=",
-    "gradient_clipping": "gradient_clip_val=", "max_restarts": "", "tpu": "", "use_megatron_lm": "", "mpirun_hostfile": "",
+    "gradient_clipping": "gradient_clip_val=", "max_restarts": "", "use_megatron_lm": "", "mpirun_hostfile": "", "help": "",
+    "main_training_function": "", "vm": "", "env": "", "no_tpu_cluster": "",
 }  # fmt: skip
-"""Options that say what a setting says (its name), or that a job of the bench cannot have."""
+"""Options that say what a setting says (its name), or that a job of the bench cannot have: another script, another place."""
+_NEVER = ("tpu", "aws_", "megatron_lm_", "parallelism_config_")
+"""How the names of more options begin that a job of the bench cannot have."""
+_TRUTHS = ("fsdp_", "zero3_", "fp8_")
+"""How the names of options begin that take "true" or "false" as a word."""
 _OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
 """Kinds of training that are not served."""
 _PROCESS = (
@@ -129,15 +135,27 @@ def write_script(found: Plan, folder: Path) -> Path:
     return path
 
 
+@functools.cache
+def _options() -> dict[str, bool]:
+    """The options that `accelerate launch` has, as its own parser says, and whether each takes a value."""
+    actions = launch_command_parser()._actions
+    words = ((word, action.nargs != 0) for action in actions for word in action.option_strings if word.startswith("--"))
+    return {word.removeprefix("--").replace("-", "_"): takes for word, takes in words}
+
+
 def _check_names(given: Mapping[str, Any]) -> None:
-    known = {word.lstrip("-").replace("-", "_") for action in launch_command_parser()._actions for word in action.option_strings}
-    for name in given:
-        if name in _OURS or name.startswith("dynamo_"):
-            setting = _OURS.get(name, "compile=")
-            remedy = f"that is said with {setting}" if setting else "a job of the bench cannot have it"
+    """SettingsError: an option that is none, that the bench sets itself, or whose value cannot be its value."""
+    for name, value in given.items():
+        if name in _OURS or name.startswith(("dynamo_", *_NEVER)):
+            setting = _OURS.get(name, "compile=" if name.startswith("dynamo_") else "")
+            remedy = f"the setting {setting} decides that" if setting else "a job of the bench cannot have it"
             raise SettingsError(f"launch={dict(given)!r}: {name}: {remedy}.")
-        if name not in known or name in ("h", "help"):
+        if name not in _options():
             raise SettingsError(f"launch={dict(given)!r}: `accelerate launch` has no option {name!r} (accelerate launch --help lists them).")
+        if not _options()[name] and not isinstance(value, bool):
+            raise SettingsError(f"launch={dict(given)!r}: {name} takes no value: give {name}=True, or leave it out.")
+        if _options()[name] and (value == "--" or (isinstance(value, bool) and not name.startswith(_TRUTHS))):
+            raise SettingsError(f"launch={dict(given)!r}: {name} takes a value, and {value!r} is none.")
 
 
 def _check_counts(given: Mapping[str, Any]) -> None:
@@ -245,9 +263,10 @@ def _address(given: Mapping[str, Any], config: Mapping[str, Any], machines: int,
 
 
 def _words(name: str, value: Any) -> list[str]:
-    if name.startswith(("fsdp_", "zero3_")) and isinstance(value, bool):  # which take a word
-        return [f"--{name}", str(value).lower()]
-    return [f"--{name}"] if value is True else [] if value is False else [f"--{name}", str(value)]
+    """An option in one word, so that its value can be nothing but its value."""
+    if not _options()[name]:
+        return [f"--{name}"] if value else []
+    return [f"--{name}={str(value).lower() if isinstance(value, bool) else value}"]
 
 
 def _notes(settings: Settings, config: Mapping[str, Any]) -> tuple[str, ...]:

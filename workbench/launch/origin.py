@@ -91,7 +91,7 @@ class Origin:
             to_come = next(iter(self._candidates()), None) if not idle else None
         if to_come is not None:
             own = to_come.job.settings
-            settings = own.replace(**{**to_come.since, **self._terms.given})
+            settings = own.replace(**{**self._terms.local(own), **to_come.since, **self._terms.given})
             self._terms.refuse_fixed(to_come.job.id, own, settings)
             return settings
         found = self.look(untouched) if idle or self._wanted.run is not None else None
@@ -134,7 +134,7 @@ class Origin:
             self.note = _as_they_are(why)
             return None
         assert job.folder is not None
-        return self._terms.going_on(job.id, job.folder.path, end, lambda: job.events, last.since)
+        return self._terms.going_on(job.id, job.folder.path, end, lambda: job.events, last.since, job.settings)
 
     def _known(self) -> str:
         """What there is to go on from, of other benches and other days."""
@@ -166,7 +166,7 @@ class Origin:
         own = self._asked(id)
         if own is None:
             return self._terms.going_on(id, folder, point, lambda: read_events(folder), {})
-        return self._terms.going_on(id, folder, point, lambda: own.job.events, own.since)
+        return self._terms.going_on(id, folder, point, lambda: own.job.events, own.since, own.job.settings)
 
 
 def _has_begun(job: AnyJob) -> bool:

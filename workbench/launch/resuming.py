@@ -12,7 +12,7 @@ from workbench.events import Changed, Event, Message, Resumed, RunStarted
 from workbench.runs import past, terse
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.read import read_header
-from workbench.settings import Settings, SettingsError, knob
+from workbench.settings import LOCAL, Settings, SettingsError, knob
 from workbench.techniques import limits
 from workbench.techniques.stopping import reached
 
@@ -25,7 +25,7 @@ LENGTHS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
 
 ASIDE = (
     "pin_memory", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps", "track_grad_norm",
-    "log_every_n_steps", "detect_anomaly", "checkpoint_every", "save_top_k", "monitor", "monitor_mode", "keep_runs",
+    "log_every_n_steps", "detect_anomaly", "checkpoint_every", "monitor", "monitor_mode", *LOCAL,
 )  # fmt: skip
 """What stands beside the arithmetic: the whole run might as well have had it from its beginning."""
 
@@ -88,18 +88,31 @@ class Terms:
     given: Mapping[str, Any]
 
     def going_on(
-        self, id: str, folder: Path, point: Checkpoint, events: Callable[[], Sequence[Event]], since: Mapping[str, Any]
-    ) -> GoingOn:
-        """The fit that goes on from this checkpoint. since: what `bench.set` has changed since the run was asked for."""
+        self, id: str, folder: Path, point: Checkpoint, events: Callable[[], Sequence[Event]], since: Mapping[str, Any],
+        asked: Settings | None = None,
+    ) -> GoingOn:  # fmt: skip
+        """The fit that goes on from this checkpoint.
+
+        since: what `bench.set` has changed since the run was asked for. asked: the settings with which this bench itself
+        asked for the run; None: it comes from elsewhere.
+        """
         state = peek(point.path, "settings", "seconds", "checking", "checks")
         own = _known(state["settings"])
         edits = {**since, **self.given}
-        settings = own.replace(**edits)
+        settings = own.replace(**{**self.local(asked), **edits})
         edited = {name: value for name, value in settings.model_dump().items() if not _same(name, settings, own)}
         self.refuse_fixed(id, own, settings)
         self._refuse_over(id, point, state, settings, edited, events)
         checked = state["checks"]["checked"]
-        return GoingOn(id, folder, point, checked, settings, edited, self._differing(settings, edits), events)
+        return GoingOn(id, folder, point, checked, settings, edited, self._differing(own, settings, edits), events)
+
+    def local(self, asked: Settings | None = None) -> dict[str, Any]:
+        """Where it runs and what is deleted: as this bench asked for the run, or else as the bench has it now.
+
+        A file never decides that: whoever wrote it would choose the command that is run here, and the runs that go.
+        """
+        source = self.bench if asked is None else asked
+        return {**{name: getattr(source, name) for name in LOCAL}, "keep_runs": self.bench.keep_runs}
 
     def refuse_fixed(self, id: str, own: Settings, settings: Settings) -> None:
         """A run that goes on keeps what decides which samples come when."""
@@ -139,15 +152,17 @@ class Terms:
                 "or early_stopping=() to go on without."
             )
 
-    def _differing(self, settings: Settings, edits: Mapping[str, Any]) -> Message | None:
+    def _differing(self, own: Settings, settings: Settings, edits: Mapping[str, Any]) -> Message | None:
         bench = limits.effective(self.bench)  # as the recorded ones are
-        names = [name for name in Settings.model_fields if name not in edits and not _same(name, settings, bench)]
-        if not names:
-            return None
-        own, other = (
-            ", ".join(f"{name}={terse.terse(getattr(of, name))!r}" for name in names) for of in (settings, bench)
-        )
-        return Message(f"it goes on with the run's own {own} (the bench has {other}); what is given to fit() counts.")
+        free = [name for name in Settings.model_fields if name not in edits]
+        kept = [name for name in free if not _same(name, settings, bench)]
+        local = [name for name in free if name in LOCAL and not _same(name, settings, own)]
+        told = []
+        if kept:
+            told.append(f"it goes on with the run's own {_values(kept, settings)} (the bench has {_values(kept, bench)})")
+        if local:
+            told.append(f"it runs with the bench's {_values(local, settings)} (the run had {_values(local, own)})")
+        return Message(f"{'; '.join(told)}; what is given to fit() counts.") if told else None
 
 
 def _known(settings: Mapping[str, Any]) -> Settings:
@@ -163,6 +178,10 @@ def _first(folder: Path, events: Sequence[Event], settings: Settings) -> dict[st
         recorded = settings.model_dump()
     now = {name: getattr(settings, name) for name in (*LENGTHS, *ASIDE)}
     return _known(recorded).replace(**now).model_dump()
+
+
+def _values(names: Sequence[str], of: Settings) -> str:
+    return ", ".join(f"{name}={terse.terse(getattr(of, name))!r}" for name in names)
 
 
 def _same(name: str, one: Settings, other: Settings) -> bool:
