@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from workbench.runs.files import Folder, write_whole
 from workbench.values import SettingsError
 
 Mode = Literal["min", "max"]
 
 FORMAT = 1
+FILES = ("info.json", "model.safetensors", "state.pt")
+"""What a checkpoint's directory holds."""
+_LARGEST = 1 << 20
+"""Bytes of an `info.json` at most; one of ours has some hundreds."""
 NAME = re.compile(r"\d{8,}(-end)?")
 """The name of a checkpoint's directory."""
 
@@ -104,10 +108,8 @@ def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkp
 def keep(one: Checkpoint) -> None:
     """From now on it stays as long as its run does. OSError: that could not be written down."""
     info = json.loads((one.path / "info.json").read_text(encoding="utf-8"))
-    # Aside and renamed: another run may have the same file, by a link.
-    aside = one.path / ".info.json"
-    aside.write_text(json.dumps({**info, "kept": True}), encoding="utf-8")
-    os.replace(aside, one.path / "info.json")
+    # A new file: another run may have the same one, by a link.
+    write_whole(one.path / "info.json", json.dumps({**info, "kept": True}).encode())
 
 
 def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
@@ -140,7 +142,8 @@ def _age(one: Checkpoint) -> tuple[int, bool]:
 
 def _read(path: Path) -> Checkpoint | None:
     try:
-        info: dict[str, Any] = json.loads((path / "info.json").read_text(encoding="utf-8"))
+        with Folder.opened(path) as folder:
+            info: dict[str, Any] = json.loads(folder.read("info.json", _LARGEST))
         value = None if info["value"] is None else float(info["value"])
         name, step, end = path.name.removeprefix(".").removesuffix(".old"), int(info["step"]), bool(info["end"])
         if name != name_of(step, end):  # it is not of this directory

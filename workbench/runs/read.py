@@ -27,7 +27,7 @@ from workbench.events import (
     from_line,
 )
 from workbench.plots.downsample import downsample as downsample
-from workbench.runs.alive import is_alive
+from workbench.runs.alive import liveness
 from workbench.runs.series import history as history
 from workbench.runs.series import logged as logged
 from workbench.runs.series import validation as validation
@@ -49,12 +49,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a job stands. `step` is the count of updates taken, `seconds` without pauses."""
+    """Where a job stands. `step` is the count of updates taken, `seconds` without pauses.
+
+    `unseen`: its record has no end, and whether its process still lives cannot be told from here (`alive.liveness`).
+    """
 
     status: Status
     step: int
     seconds: float
     error: str | None = None
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class RunSummary:
     metrics: dict[str, float]
     path: Path
     header: dict[str, Any] = field(repr=False)
+    unseen: bool = False
+    """Whether it only counts as running, since its process cannot be seen from here."""
 
     @property
     def over(self) -> bool:
@@ -134,6 +140,7 @@ def summary(folder: Path) -> RunSummary:
         metrics=dict(end.metrics) if end else {},
         path=folder,
         header=header,
+        unseen=now.unseen,
     )
 
 
@@ -148,14 +155,24 @@ def state(
     status: Status = told or ("running" if events else "queued")
     step = max((_updates(e) for e in events), default=0)
     seconds = next((e.seconds for e in reversed(events) if isinstance(e, StepsDone)), 0.0)
-    if header is not None and folder is not None and status not in OVER and not is_alive(header, folder):
+    lives = "alive" if header is None or folder is None or status in OVER else liveness(header)
+    if lives == "gone" and header is not None and folder is not None:
         # The event may have come between our reading and the process's end.
         again = _tail(folder / RECORD)
         if _end(again) is not None:
             return state(again)
-        where = f"process {header.get('pid')} on {header.get('host')}"
-        return State("failed", step, seconds, f"{where} ended without ending the run, after update {step}")
-    return State(status, step, seconds)
+        return State("failed", step, seconds, f"{where_written(header)} ended without ending the run, after update {step}")
+    return State(status, step, seconds, unseen=lives == "unknown")
+
+
+def shown_status(status: Status, unseen: bool) -> str:
+    """A status as a person reads it: "running?" where it only counts as running."""
+    return f"{status}?" if unseen else status
+
+
+def where_written(header: Mapping[str, Any]) -> str:
+    """The process that a header names as its run's writer, in words."""
+    return f"process {header.get('pid')} on {header.get('host')}"
 
 
 def _end(events: Sequence[Event]) -> RunEnded | None:
