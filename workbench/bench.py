@@ -377,17 +377,19 @@ class Workbench:
         self._listeners.tell(Called(line("show", {}, *([id] if id else []))))
         self._listeners.tell(Shown(id))
 
-    def delete(self, run: Run | str) -> None:
+    def delete(self, run: Run | str, *, force: bool = False) -> None:
         """Delete a run for good: its record, its checkpoints, its weights.
 
-        RuntimeError where it goes on, or where a fit that waits starts from it; ValueError where it is not among the
-        runs of this bench's folder.
+        force: also a run that is shown as "running?": its process cannot be seen from here (another machine, container or
+        boot), so that only you can know that it has ended.
+        RuntimeError where it runs, or where a fit that waits starts from it; ValueError where it is not among the runs of
+        this bench's folder.
         """
         folder = own(run, self.root)
         with self._lock:
             needed = {id: job.id for job, ids in self._needs.items() if not job.done() for id in ids}
-        delete(folder, needed)
-        self._listeners.tell(Called(line("delete", {}, folder.name)))
+        delete(folder, needed, force=force)
+        self._listeners.tell(Called(line("delete", {"force": True} if force else {}, folder.name)))
         self._listeners.tell(Deleted(folder.name))
 
     def close(self) -> None:

@@ -245,7 +245,10 @@ class Settings(BaseModel):
     monitor_mode: Literal["min", "max"] | None = _knob(
         None, "Whether a lower or a higher value of `monitor` is better; None: what its name says.", "checkpoints"
     )
-    keep_runs: int = _knob(50, "Run folders kept; the oldest go first.", "checkpoints", "runs", ge=1)
+    keep_runs: int = _knob(
+        50, "Fits kept, with their checkpoints; the oldest go first, each after a message that named it in the fit before.",
+        "checkpoints", "fits", ge=1,
+    )  # fmt: skip
 
     accelerator: Literal["auto", "cpu", "gpu", "cuda", "mps"] = _knob(
         "auto", "Kind of device. 'auto' takes a GPU where there is one.", "where"

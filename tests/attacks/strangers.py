@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from workbench.launch.protocol import AnyJob
 
 
 def bench(root: Path, **settings: Any) -> wb.Workbench:
-    """16 samples, two updates an epoch."""
+    """16 samples, two updates an epoch; they are the validation data too."""
     generator = torch.Generator().manual_seed(0)
     train = torch.randn(16, 3, generator=generator), torch.randint(0, 2, (16,), generator=generator)
     model = nn.Linear(3, 2)
     usual = {"accelerator": "cpu", "batch_size": 8, "max_epochs": 1, "loss": F.cross_entropy}
-    return wb.Workbench(model, train=train, root=root, **{**usual, **settings})
+    return wb.Workbench(model, train=train, val=train, root=root, **{**usual, **settings})
 
 
 def poison_checkpoints(run: Path, **settings: Any) -> None:
@@ -49,5 +48,3 @@ def of(job: AnyJob, kind: type[Event]) -> list[Any]:
 def messages(job: AnyJob) -> list[str]:
     return [event.text for event in of(job, Message)]
 
-
-Poison = Callable[[Path], None]

@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_nothing_half_written(runs, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "link", full)
-    monkeypatch.setattr("shutil.copy2", full)
+    monkeypatch.setattr("shutil.copyfile", full)
     old, new = runs
     with pytest.raises(OSError, match="No space"):
         past.take_over(old, new, point(9))

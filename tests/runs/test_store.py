@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from workbench.events import Message, RunEnded, RunStarted
-from workbench.runs import alive
 from workbench.runs.alive import identity
 from workbench.runs.read import list_runs, read_events, read_header, read_record
-from workbench.runs.store import RunFolder, check_id, new_id, prune
+from workbench.runs.store import RunFolder, check_id, mark_next, new_id, next_to_go, prune
 
 
 def make(root: Path, id: str, *, created: float = 0.0, over: bool = True, **header: object) -> Path:
@@ -229,17 +228,42 @@ def test_a_torn_line_never_glues_or_reads_whole(tmp_path: Path, cut: int) -> Non
     assert record.skipped == 1
 
 
+def prune_named(root: Path, keep: int) -> list[str]:
+    """As the fit that comes behind one whose record names all."""
+    mark_next(root, [run.path for run in list_runs(root)], "last")
+    return prune(root, "fit", keep)
+
+
 def test_prune_takes_the_oldest_that_are_over(tmp_path: Path) -> None:
     for i in range(6):
         make(tmp_path, f"r{i}", created=float(i), over=i != 1)
-    assert prune(tmp_path, 10) == []
-    assert prune(tmp_path, 3) == ["r0", "r2", "r3"]  # r1 runs: this process is its writer
+    assert prune_named(tmp_path, 10) == []
+    assert prune_named(tmp_path, 3) == ["r0", "r2", "r3"]  # r1 runs: this process is its writer
     assert [r.id for r in list_runs(tmp_path)] == ["r1", "r4", "r5"]
-    assert prune(tmp_path, 0) == ["r4", "r5"]
+    assert prune_named(tmp_path, 0) == ["r4", "r5"]
     assert sorted(os.listdir(tmp_path / "runs")) == ["r1"]
     with pytest.raises(ValueError):
-        prune(tmp_path, -1)
-    assert prune(tmp_path / "nowhere", 0) == []
+        prune(tmp_path, "fit", -1)
+    assert prune(tmp_path / "nowhere", "fit", 0) == []
+
+
+def test_prune_takes_no_fit_that_was_not_named(tmp_path: Path) -> None:
+    paths = [make(tmp_path, f"r{i}", created=float(i)) for i in range(4)]
+    assert prune(tmp_path, "fit", 1) == []
+    assert next_to_go(tmp_path, 2, "r3") == paths[:3]  # with one more there would be five
+    mark_next(tmp_path, paths[:1], "r3")
+    assert prune(tmp_path, "fit", 1) == ["r0"]
+    mark_next(tmp_path, paths[1:], "r3")
+    mark_next(tmp_path, [], "r4")  # that no longer holds
+    assert prune(tmp_path, "fit", 1) == []
+
+
+def test_prune_keeps_to_one_kind(tmp_path: Path) -> None:
+    for i in range(4):
+        make(tmp_path, f"r{i}", created=float(i), kind="validate" if i % 2 else "find_lr")
+    assert prune(tmp_path, "validate", 1) == ["r1"]
+    assert prune(tmp_path, "fit", 0) == []
+    assert [r.id for r in list_runs(tmp_path)] == ["r0", "r2", "r3"]
 
 
 def test_prune_takes_the_dead_and_spares_what_may_live(tmp_path: Path) -> None:
@@ -247,14 +271,12 @@ def test_prune_takes_the_dead_and_spares_what_may_live(tmp_path: Path) -> None:
     make(tmp_path, "dead", over=False, **dead)
     make(tmp_path, "elsewhere", over=False, **dead | {"host": "another-machine"})
     make(tmp_path, "rebooted", over=False, **dead | {"boot": "another boot"})
+    make(tmp_path, "contained", over=False, **dead | {"pid_namespace": "pid:[1]"})
     make(tmp_path, "nameless", over=False, pid=None)
-    assert prune(tmp_path, 0) == ["dead"]
-    week = alive._OTHER_HOST_SILENCE + 60
-    for name, age in (("elsewhere", week), ("rebooted", alive._SAME_NAME_SILENCE + 60), ("nameless", week)):
-        for file in (tmp_path / "runs" / name).iterdir():
-            then = file.stat().st_mtime - age
-            os.utime(file, (then, then))
-    assert sorted(prune(tmp_path, 0)) == ["elsewhere", "rebooted"]
+    for file in (tmp_path / "runs").glob("*/*"):
+        then = file.stat().st_mtime - 30 * 86400
+        os.utime(file, (then, then))
+    assert prune_named(tmp_path, 0) == ["dead"]
 
 
 def test_prune_stays_inside(tmp_path: Path) -> None:
@@ -271,7 +293,7 @@ def test_prune_stays_inside(tmp_path: Path) -> None:
     (root / "runs" / "notes").mkdir()
     (root / "runs" / "notes" / "mine.txt").write_text("keep")
     (root / "runs" / "file.txt").write_text("keep")
-    assert prune(root, 0) == ["a"]
+    assert prune_named(root, 0) == ["a"]
     assert not path.exists()
     assert (outside / "precious").read_text() == "keep"
     assert (root / "runs" / "notes" / "mine.txt").exists()
@@ -280,14 +302,14 @@ def test_prune_stays_inside(tmp_path: Path) -> None:
     linked.mkdir()
     make(root, "b")
     (linked / "runs").symlink_to(root / "runs", target_is_directory=True)
-    assert prune(linked, 0) == []
+    assert prune(linked, "fit", 0) == []
 
 
 def test_what_a_killed_prune_left_goes_next_time(tmp_path: Path) -> None:
     make(tmp_path, "a")
     (tmp_path / "runs" / "a").rename(tmp_path / "runs" / ".gone-a")
     assert list_runs(tmp_path) == []
-    prune(tmp_path, 5)
+    prune(tmp_path, "fit", 5)
     assert os.listdir(tmp_path / "runs") == []
 
 

@@ -25,6 +25,7 @@ from workbench.engine.pieces import in_shards, local
 from workbench.engine.plain import unpacked
 from workbench.engine.weights import expanded
 from workbench.runs.checkpoints import FORMAT, NAME, replaced
+from workbench.runs.files import check_no_link, give_usual_mode, replace_by, to_disk
 
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
@@ -42,13 +43,8 @@ def extra_state_of(model: nn.Module) -> dict[str, Any]:
 def save_weights(model: nn.Module, path: Path) -> None:
     """The model's parameters and persistent buffers; tied ones are stored once."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with _in_words(path.name):
-            _write_tensors(aside, tensors_of(model))
-            os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with _in_words(path.name):
+        replace_by(path, lambda aside: _write_tensors(aside, tensors_of(model)))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -115,6 +111,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
     One of the same name gives way only when this one is whole. OSError: it could not be written, and nothing has changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    check_no_link(folder)
     _clear_up(folder)
     aside = folder / f".{name}.{os.getpid()}.part"
     try:
@@ -126,10 +123,10 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
                     torch.save(state, file)
             (aside / "info.json").write_text(json.dumps({**info, "format": FORMAT}), encoding="utf-8")
             for part in aside.iterdir():
-                _to_disk(part)
-            _to_disk(aside)
+                to_disk(part)
+            to_disk(aside)
             _put(aside, folder / name)
-            _to_disk(folder)
+            to_disk(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -151,6 +148,7 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
 
 def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
     """What was written there: containers and tensors alone, for a file may come from anywhere."""
+    _check_plain(file)
     try:
         state = torch.load(str(file), map_location="cpu", weights_only=True, mmap=mmap)
     except (FileNotFoundError, PermissionError):  # which say all there is to say
@@ -165,10 +163,17 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
+    _check_plain(file)
     try:
         return load_file(str(file))
     except SafetensorError as error:
         raise _unreadable(file, str(error)) from error
+
+
+def _check_plain(file: Path) -> None:
+    """A pipe of that name would hold us until somebody writes into it."""
+    if file.exists() and not file.is_file():
+        raise _unreadable(file, "it is not a plain file")
 
 
 def _unreadable(file: Path, why: str) -> RuntimeError:
@@ -247,6 +252,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     for name in _overlapping(kept):
         kept[name] = kept[name].clone()
     save_file(kept, str(path), metadata=metadata or None)
+    give_usual_mode(path)
 
 
 def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
@@ -275,13 +281,3 @@ def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:
             by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
     return [name for names in by_storage.values() if len(names) > 1 for name in names]
 
-
-def _to_disk(path: Path) -> None:
-    """Make sure that a crash of the machine does not take it away again."""
-    if os.name == "nt" and path.is_dir():
-        return  # directories cannot be opened there
-    number = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

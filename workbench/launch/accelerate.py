@@ -26,6 +26,7 @@ from workbench.engine import deepspeed_config
 from workbench.engine.runtime import RANK
 from workbench.engine.shards import NAME as SHARDS
 from workbench.launch import sharding
+from workbench.runs.files import append_to, write_whole
 from workbench.settings import Settings, SettingsError
 
 OUTPUT = "output.log"
@@ -117,7 +118,7 @@ def start(found: Plan, folder: Path) -> subprocess.Popen[bytes]:
     """Start the job of the run in this folder: it belongs to nobody's terminal, and outlives this process."""
     ours = {name: value for name, value in os.environ.items() if name not in _PROCESS and not name.startswith(("FSDP_", "ACCELERATE_DEEPSPEED_"))}
     environment = ours | found.environment()
-    with (folder / OUTPUT).open("ab") as output:
+    with os.fdopen(append_to(folder / OUTPUT), "ab") as output:
         return subprocess.Popen(
             found.command(folder), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
             start_new_session=True,
@@ -131,7 +132,7 @@ def write_script(found: Plan, folder: Path) -> Path:
     lines += [f"export {name}={shlex.quote(value)}" for name, value in found.environment().items()]
     command = shlex.join(found.command(folder, "MACHINE")).replace("--machine_rank MACHINE", '--machine_rank "${1:?which machine}"')
     path = folder / SCRIPT
-    path.write_text("\n".join([*lines, f"exec {command}", ""]), encoding="utf-8")
+    write_whole(path, "\n".join([*lines, f"exec {command}", ""]).encode())
     return path
 
 

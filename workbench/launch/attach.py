@@ -17,7 +17,8 @@ from workbench.launch.spoken import line
 from workbench.launch.thread import JobDesk
 from workbench.runs import control
 from workbench.runs.alive import identity
-from workbench.runs.read import RUNS, list_runs, read_header, summary
+from workbench.runs.printable import printable
+from workbench.runs.read import RUNS, list_runs, read_header, summary, where_written
 from workbench.runs.run import Run
 from workbench.runs.store import check_id
 from workbench.settings import Settings
@@ -120,7 +121,7 @@ def _refusal(folder: Path, header: Mapping[str, Any]) -> str | None:
     """Why a run takes no commands from here."""
     if header.get("launched"):
         return None
-    where = f"process {header.get('pid')} on {header.get('host')}"
+    where = printable(where_written(header))
     own = {**header, **identity()} == {**header}
     who = "its own job in this process does it" if own else f"it must be asked for there, in {where}"
     return f"does not reach {folder.name}, which was not launched: {who}."
@@ -129,7 +130,7 @@ def _refusal(folder: Path, header: Mapping[str, Any]) -> str | None:
 def _folder(run_id: str, root: Path) -> Path:
     path = root / RUNS / check_id(run_id)
     if not path.is_dir():
-        there = ", ".join(found.id for found in list_runs(root)) or "none"
+        there = ", ".join(printable(found.id) for found in list_runs(root)) or "none"
         raise FileNotFoundError(f"there is no run {run_id!r} in {root.absolute()}; there are: {there}. Another root: wb.attach({run_id!r}, root=…).")
     return path
 

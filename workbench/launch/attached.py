@@ -27,8 +27,10 @@ from workbench.launch.thread import GoesOn
 from workbench.runs import control
 from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.files import open_regular
 from workbench.runs.follow import Tail
-from workbench.runs.read import open_regular, read_events, read_header
+from workbench.runs.printable import printable
+from workbench.runs.read import read_events, read_header
 from workbench.share.parcel import pack
 from workbench.task.protocol import Task
 
@@ -161,7 +163,7 @@ class Follower:
 
     def _alive(self) -> bool:
         try:
-            return is_alive(read_header(self._run), self._run)
+            return is_alive(read_header(self._run))
         except (OSError, ValueError):
             return self._run.is_dir()
 
@@ -173,9 +175,9 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
     """
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
-    error = LaunchError(f"{run.name} failed: {end.error}")
+    error = LaunchError(printable(f"{run.name} failed: {end.error}", lines=True))
     told = [event.text for event in read_events(run) if isinstance(event, Message) and event.level == "error"]
-    error.__cause__ = RemoteTraceback(told[-1]) if told else None
+    error.__cause__ = RemoteTraceback(printable(told[-1], lines=True)) if told else None
     return error
 
 
@@ -198,7 +200,7 @@ def _last_lines(run: Path) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except (OSError, ValueError):
         return ""
-    return "".join(["\n", f"{path} ends with:\n", *(f"  {line}\n" for line in lines[-_LINES:])]) if lines else ""
+    return "".join(["\n", f"{path} ends with:\n", *(f"  {printable(line)}\n" for line in lines[-_LINES:])]) if lines else ""
 
 
 def _value(run: Path) -> Any:

@@ -36,6 +36,7 @@ from workbench.launch.protocol import Desk, Job
 from workbench.launch.remains import Process
 from workbench.launch.thread import JobDesk
 from workbench.runs import control
+from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, SettingsError, knob
@@ -184,13 +185,15 @@ def _listening(run: Path, inbox: Mailbox, emit: Callable[[Event], None], setting
     over = threading.Event()
 
     def listen() -> None:
+        told: Command | str | None = None
         while not over.wait(_PERIOD):
             for command in control.take(run):
                 refused = command if isinstance(command, str) else _refused(command, settings)
-                if refused is not None:
-                    emit(Message(refused, "warning"))
-                elif not isinstance(command, str):
+                if refused is None and not isinstance(command, str):
                     inbox.put(command)
+                elif refused is not None and not (isinstance(command, str) and command == told):  # what is no command and cannot be removed is found again
+                    emit(Message(printable(refused), "warning"))
+                told = command
 
     thread = threading.Thread(target=listen, name="workbench-control", daemon=True)
     thread.start()

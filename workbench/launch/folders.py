@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,26 +15,30 @@ from workbench.events import Message
 from workbench.launch.protocol import AnyJob
 from workbench.runs.brief import Brief
 from workbench.runs.checkpoints import find
+from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
-from workbench.runs.store import RunFolder, check_id, new_id, prune, runs_folder
+from workbench.runs.store import FIT, RunFolder, check_id, mark_next, new_id, next_to_go, prune, runs_folder
 from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
 from workbench.values import shown
 
+OTHERS = 50
+"""Records that are kept of each kind of job but fits: of LR finders so many, of validations so many. They hold no weights."""
+
 
 class Place(NamedTuple):
-    """A job's id, its folder if there is one, and what went wrong in making it."""
+    """A job's id, its folder if there is one, and what there is to say of its making."""
 
     id: str
     folder: RunFolder | None = None
-    trouble: Message | None = None
+    messages: tuple[Message, ...] = ()
 
 
 def place_for(
     root: Path, kind: str, settings: Settings, summary: ModelSummary, number: int, needed: Collection[str]
 ) -> Place:
-    """A folder for job `number` of a bench; old ones go, but for the `needed` and the newest. A dry run has none."""
+    """A folder for job `number` of a bench; old ones of its kind go, but for the `needed`. A dry run has none."""
     if settings.fast_dev_run:
         return Place(f"{kind}-dev-{number}")
     try:
@@ -42,12 +46,34 @@ def place_for(
         folder = RunFolder.create(root, id, header(kind, settings, summary))
     except OSError as error:
         text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
-        return Place(f"{kind}-{number}", None, Message(text, "warning"))
+        return Place(f"{kind}-{number}", None, (Message(text, "warning"),))
     try:
-        prune(root, settings.keep_runs, needed)
+        gone = prune(root, kind, settings.keep_runs if kind == FIT else OTHERS, needed)
     except OSError as error:
-        return Place(id, folder, Message(f"old runs could not be removed ({error}).", "warning"))
-    return Place(id, folder)
+        return Place(id, folder, (Message(f"old runs could not be removed ({error}).", "warning"),))
+    if not gone or kind != FIT:
+        return Place(id, folder)
+    return Place(id, folder, (Message(f"deleted {_named(gone)}, as was said before (keep_runs={settings.keep_runs})."),))
+
+
+def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
+    """For the record of the fit in this folder: which fits the next one deletes. They may go once the message is there."""
+    root = run.parents[1]
+    try:
+        folders = next_to_go(root, keep, run.name)
+        if folders:
+            names = [folder.name for folder in folders]
+            yield Message(
+                f"the next fit deletes {_named(names)} with all checkpoints: keep_runs={keep} fits are kept. "
+                f"bench.set(keep_runs={keep + len(names)}) keeps {'it' if len(names) == 1 else 'them'}.", "warning",
+            )  # fmt: skip
+        mark_next(root, folders, run.name)
+    except OSError as error:
+        yield Message(f"which fits go next could not be noted ({error}): none of them goes.", "warning")
+
+
+def _named(ids: Sequence[str]) -> str:
+    return ids[0] if len(ids) == 1 else f"{', '.join(ids[:-1])} and {ids[-1]}"
 
 
 def header(kind: str, settings: Settings, summary: ModelSummary) -> dict[str, Any]:
@@ -77,7 +103,7 @@ def run_folder(root: Path, id: str) -> Path:
     """The folder of a run; FileNotFoundError names the runs there are."""
     path = runs_folder(root) / check_id(id)
     if not path.is_dir():
-        there = ", ".join(sorted(p.name for p in path.parent.iterdir() if p.is_dir())) or "none"
+        there = ", ".join(sorted(printable(p.name) for p in path.parent.iterdir() if p.is_dir())) or "none"
         raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {there}.")
     return path
 

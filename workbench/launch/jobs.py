@@ -19,7 +19,7 @@ from workbench.events import Message, RunStarted, Status
 from workbench.instruments.memory import available_memory, total_memory
 from workbench.launch import milestones, where
 from workbench.launch.assignments import Assignment, Done, Evaluating, Predicting, Sweeping, Training
-from workbench.launch.folders import Place
+from workbench.launch.folders import Place, name_next_to_go
 from workbench.launch.opening import Opening, Words
 from workbench.launch.origin import Origin, Wanted
 from workbench.launch.protocol import Desk
@@ -28,6 +28,7 @@ from workbench.launch.search import Searching, trials_of_ranks
 from workbench.launch.start import Start
 from workbench.launch.trials import TrialOf, trials
 from workbench.runs.checkpoints import Checkpoint
+from workbench.runs.files import make_folder
 from workbench.runs.past import take_over
 from workbench.settings import Settings
 from workbench.task.data import DataSpec
@@ -61,11 +62,10 @@ class BenchWork(abc.ABC):
 
     def _carry(
         self, assignment: Assignment, emit: Desk, inbox: Mailbox, messages: Sequence[Message] = (),
-        story: Story | None = None, behind: _KeptStart | None = None,
+        story: Story | None = None, behind: _Begun | None = None,
     ) -> Done:  # fmt: skip
         """Have it done where the settings say. The rest is what the record says at the job's beginning."""
-        trouble = [] if self._place.trouble is None else [self._place.trouble]
-        opening = Opening(emit, Words([*trouble, *messages], story, behind, self._trackers))
+        opening = Opening(emit, Words([*self._place.messages, *messages], story, behind, self._trackers))
         assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
             return where.carry(assignment, opening, inbox)
@@ -103,31 +103,37 @@ class Fit(BenchWork):
                 None if on is None else peek(on.point.path, *length.NAMES), None if on is None else on.point.path,
             )  # fmt: skip
             past = None if on is None else (on.folder, on.point)
-            kept = None if folder is None else _KeptStart(folder.path / "checkpoints", self._task, past)
+            begun = None if folder is None else _Begun(folder.path, self._task, past, self.settings.keep_runs)
             story = None if on is None else on.story()
             early += self._read_ahead("fit", self._task.train, self._task.val)
-            return self._carry(training, emit, inbox, early, story, kept).status
+            return self._carry(training, emit, inbox, early, story, begun).status
 
 
 @dataclass(frozen=True)
-class _KeptStart:
-    """Keeps what a fit starts from in `folder`: the weights, or the checkpoints of the run that goes on, to one of them."""
+class _Begun:
+    """What a fit does in the folder `run` once it is in the record that it has begun; what there is to say of it.
 
-    folder: Path
+    It keeps what it starts from, the weights or the checkpoints of the run that goes on up to one of them (`past`). And it
+    names the fits that the next one deletes.
+    """
+
+    run: Path
     task: Task
     past: tuple[Path, Checkpoint] | None
+    keep_runs: int
 
-    def __call__(self) -> Message | None:
+    def __call__(self) -> Iterator[Message]:
+        folder = self.run / "checkpoints"
         try:
-            self.folder.mkdir(exist_ok=True)
+            make_folder(folder)
             if self.past is None:
-                save_weights(self.task.model, self.folder / "start.safetensors")
+                save_weights(self.task.model, folder / "start.safetensors")
             else:
                 run, point = self.past
-                take_over(run, self.folder, point)
+                take_over(run, folder, point)
         except OSError as error:
-            return Message(f"what the run starts from could not be saved ({error}); the run goes on.", "warning")
-        return None
+            yield Message(f"what the run starts from could not be saved ({error}); the run goes on.", "warning")
+        yield from name_next_to_go(self.run, self.keep_runs)
 
 
 class FindLR(BenchWork):
@@ -220,8 +226,7 @@ class FindBatchSize(BenchWork):
         settings = self.settings.model_dump()
         asked = dict(vars(self._request))
         started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks, memory=memory, request=asked)
-        trouble = [] if self._place.trouble is None else [self._place.trouble]
-        Opening(emit, Words([*trouble, *self._early]))(started)
+        Opening(emit, Words([*self._place.messages, *self._early]))(started)
 
     def _search(self, emit: Desk, inbox: Mailbox, trial: TrialOf, ranks: int = 1) -> Status:
         found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)

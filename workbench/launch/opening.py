@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,8 +21,8 @@ class Words(NamedTuple):
     messages: Sequence[Message] = ()
     story: Story | None = None
     """Of a fit that goes on."""
-    behind: Callable[[], Message | None] | None = None
-    """Done when all this is in the record; what went wrong there."""
+    behind: Callable[[], Iterable[Message]] | None = None
+    """Done when all this is in the record; what there is to say of it, each heard before the next is asked for."""
     trackers: Sequence[Follower] = ()
     """What hears the job in the process that does it, where that is launched."""
 
@@ -54,9 +54,9 @@ class Opening:
             self.outlet(message)
         if story is not None:
             self.outlet.settle(_PAST)  # before its checkpoints are here: none may be ahead of the record
-        trouble = None if behind is None else behind()
-        if trouble is not None:
-            self.outlet(trouble)
+        for message in () if behind is None else behind():
+            self.outlet(message)
+            self.outlet.settle()
 
     def settle(self, seconds: float = 3.0) -> None:
         self.outlet.settle(seconds)

@@ -12,6 +12,7 @@ from workbench.launch.folders import run_folder, weights_of
 from workbench.launch.protocol import AnyJob
 from workbench.launch.resuming import GoingOn, Terms
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
+from workbench.runs.printable import printable
 from workbench.runs.read import list_runs, read_events, read_header
 from workbench.runs.store import check_id
 from workbench.settings import Settings, SettingsError
@@ -160,7 +161,7 @@ class Origin:
         point = find(folder, which)
         if not point.resumable:
             raise SettingsError(
-                f"start={self._wanted.text!r}: that checkpoint has weights alone ({point.why}). To train on from them: "
+                f"start={self._wanted.text!r}: that checkpoint has weights alone ({printable(str(point.why))}). To train on from them: "
                 f"bench.load({id!r}, {which!r}), then bench.fit()."
             )
         own = self._asked(id)
@@ -185,7 +186,7 @@ def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
     if end is None:
         mid = f"; start={job.id!r} goes on from update {there[-1].step}" if there else ""
         return None, f"{job.id} {job.status}, and its end was not saved{mid}"
-    return end, "" if end.resumable else f"the end of {job.id} has weights alone ({end.why})"
+    return end, "" if end.resumable else f"the end of {job.id} has weights alone ({printable(str(end.why))})"
 
 
 def _as_they_are(why: str) -> Message:
@@ -194,6 +195,6 @@ def _as_they_are(why: str) -> Message:
 
 def _kind(folder: Path) -> str:
     try:
-        return str(read_header(folder).get("kind", ""))
+        return printable(str(read_header(folder).get("kind", "")))
     except (OSError, ValueError):
         return ""

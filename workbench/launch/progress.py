@@ -24,6 +24,7 @@ from workbench.events import (
     Trial,
     Validated,
 )
+from workbench.runs.printable import printable
 
 _NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
 
@@ -82,7 +83,7 @@ class Progress:
         if isinstance(event, RunStarted):
             self._bar = _Bar(
                 total=event.updates,
-                desc=_NAMES.get(self._kind, self._kind),
+                desc=_NAMES.get(self._kind, printable(self._kind)),
                 unit=" trials" if self._kind == "find_batch_size" else " updates",
                 file=sys.stdout,
                 dynamic_ncols=True,
@@ -92,7 +93,7 @@ class Progress:
             self._bar.start_t = self._began
         elif self._bar is None:
             if isinstance(event, Message) and event.level != "info":  # what a run waits for before it begins
-                print(event.text)
+                print(printable(event.text, lines=True))
         elif isinstance(event, StepsDone):
             self._bar.n = int(event.steps[-1]) + 1
             # Pauses do not count: its clock is the run's.
@@ -113,10 +114,10 @@ class Progress:
         elif isinstance(event, Validated):
             self._note_values(event.on_bar or event.metrics)
         elif isinstance(event, Message) and event.level != "info":
-            self._bar.write(event.text, file=sys.stdout)
+            self._bar.write(printable(event.text, lines=True), file=sys.stdout)
 
     def _note_values(self, values: Mapping[str, float]) -> None:
-        self._facts.update({name: f"{value:.4g}" for name, value in values.items()})
+        self._facts.update({printable(name): f"{value:.4g}" for name, value in values.items()})
 
     def _note_search(self, event: CurvePoint | CurveEnded | Trial | SearchEnded, bar: tqdm[Any]) -> None:
         """A search is the job itself, or a milestone of a fit, whose bar it does not move."""

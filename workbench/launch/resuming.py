@@ -11,6 +11,7 @@ from workbench.engine.checkpoint import peek, read_state
 from workbench.events import Changed, Event, Message, Resumed, RunStarted
 from workbench.runs import past, terse
 from workbench.runs.checkpoints import Checkpoint
+from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.settings import LOCAL, Settings, SettingsError, knob
 from workbench.techniques import limits
@@ -148,7 +149,7 @@ class Terms:
         ended = _ended_early(events()) if watched else ""
         if ended:
             raise SettingsError(
-                f"start={self.start!r}: {ended.removesuffix('.')}, and would again: give fit() another early_stopping, "
+                f"start={self.start!r}: {printable(ended.removesuffix('.'))}, and would again: give fit() another early_stopping, "
                 "or early_stopping=() to go on without."
             )
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.instruments.memory import available_memory
+from workbench.runs.files import check_no_link
 from workbench.share.parcel import Parcel, pack, unpack
 from workbench.share.room import Room
 from workbench.share.segment import Segment
@@ -42,6 +43,7 @@ class Sealed:
 def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | None = None) -> None:
     """Pack `value` into a file. `names`: see `share.parcel.pack`. OSError where it cannot be written."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
+    check_no_link(path.parent)
     with pack(value, names, lists=True, room=Room(path.parent, available_memory)) as parcel:
         for segment in parcel.segments:  # one, or none where nothing is large
             _write_data(_beside(path), segment)
@@ -107,7 +109,7 @@ def _made(path: Path) -> int:
 
 def _opened(path: Path) -> int:
     """A file that only this user can have written."""
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         _check(path, os.fstat(number))
     except BaseException:

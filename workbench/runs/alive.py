@@ -1,12 +1,11 @@
 """Whether the process that writes a run folder still lives.
 
-No lock file: locks are unreliable on network homes. A header names the writer instead: machine, boot,
+No lock file: locks are unreliable on network homes. A header names the writer instead: machine, boot, PID namespace,
 process number and when that process began, since numbers are used again.
 
-* Same machine, same boot: the process table is asked; the answer is exact.
-* Same machine name, another boot: dead, once the folder has been silent for ten minutes (two machines may
-  share a name and a home).
-* Another machine: its processes cannot be asked. It counts as alive until silent for a week.
+* Same machine, boot and PID namespace: the process table is asked; the answer is exact.
+* Anything else (another machine or container, an earlier boot, a header of a version that named no namespace): nobody
+  here can know. The run counts as running, however long it is silent: a process may well be held for days.
 """
 
 from __future__ import annotations
@@ -14,34 +13,39 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import time
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
-_SAME_NAME_SILENCE = 600.0
-_OTHER_HOST_SILENCE = 7 * 86400.0
+Liveness = Literal["alive", "gone", "unknown"]
 
 
 def identity(pid: int | None = None) -> dict[str, Any]:
-    """The header keys that name the present process, or another one of this machine, as the writer."""
+    """The header keys that name the present process, or another one of this PID namespace, as the writer."""
     pid = os.getpid() if pid is None else pid
-    return {"host": platform.node(), "boot": _boot(), "pid": pid, "pid_started": started(pid)}
+    return {"host": platform.node(), "boot": _boot(), "pid_namespace": _pid_namespace(), "pid": pid, "pid_started": started(pid)}
 
 
-def is_alive(header: Mapping[str, Any], folder: Path) -> bool:
-    """Whether the writer named in `header` may still write to `folder`; True where it cannot be known."""
+def liveness(header: Mapping[str, Any]) -> Liveness:
+    """Whether the writer named in `header` lives; "unknown" where that cannot be told from here."""
     pid, born = header.get("pid"), header.get("pid_started")
-    if not isinstance(pid, int) or not isinstance(born, (int, float)):
-        return True
-    if header.get("host") != platform.node():
-        return _silence(folder) < _OTHER_HOST_SILENCE
-    if header.get("boot") != _boot():
-        return _silence(folder) < _SAME_NAME_SILENCE
+    if type(pid) is not int or not isinstance(born, int | float):
+        return "unknown"
+    namespace = _pid_namespace()
+    here = (platform.node(), _boot(), namespace)
+    # A missing namespace: the version before, which is as good where the system has no namespaces.
+    if namespace is None or here != (header.get("host"), header.get("boot"), header.get("pid_namespace", "")):
+        return "unknown"
     now = started(pid)
-    return now is not None and abs(now - born) < 0.1
+    return "alive" if now is not None and now - 0.1 < born < now + 0.1 else "gone"
+
+
+def is_alive(header: Mapping[str, Any]) -> bool:
+    """Whether the writer named in `header` may still write; True where it cannot be known."""
+    return liveness(header) != "gone"
 
 
 def started(pid: int) -> float | None:
@@ -79,12 +83,16 @@ def _boot() -> str:
         return ""
 
 
-def _silence(folder: Path) -> float:
-    """Seconds since the folder's files were last written."""
-    last = 0.0
-    for name in ("run.json", "metrics.jsonl"):
-        try:
-            last = max(last, (folder / name).stat().st_mtime)
-        except OSError:
-            continue
-    return time.time() - last
+def _pid_namespace() -> str | None:
+    """The table in which process numbers of this process count: each container has one of its own.
+
+    Empty where the system has one table alone (macOS, Windows); None where /proc does not show this process's own.
+    A number is used again when its namespace is gone, and then its processes are gone too.
+    """
+    if not sys.platform.startswith("linux"):
+        return ""
+    try:
+        own = os.readlink("/proc/self") == str(os.getpid())  # else /proc was mounted by another namespace
+        return os.readlink("/proc/self/ns/pid") if own else None
+    except OSError:
+        return None

@@ -60,6 +60,8 @@ class Brief:
     changes: int = 0
     model: tuple[str, int | None] = ("", None)
     path: Path | None = field(default=None, repr=False)
+    unseen: bool = False
+    """Whether it only counts as running: its process cannot be seen from here."""
 
     @classmethod
     def read(cls, folder: Path) -> Brief:
@@ -75,7 +77,7 @@ class Brief:
         model = (str(task.get("model", "")), task.get("parameters"))
         for event in new:
             fold.add(event)
-        return fold.brief(told.id, read.State(told.status, told.step, told.seconds, told.error), told.created, model, folder)
+        return fold.brief(told.id, read.State(told.status, told.step, told.seconds, told.error, told.unseen), told.created, model, folder)
 
     @classmethod
     def of(cls, run: Run) -> Brief:
@@ -85,7 +87,7 @@ class Brief:
         fold = Fold()
         for event in joined(run.events):
             fold.add(event)
-        return fold.brief(run.id, read.State(run.status, run.step, run.seconds, run.error), math.nan, ("", None), None)
+        return fold.brief(run.id, read.State(run.status, run.step, run.seconds, run.error, run.unseen), math.nan, ("", None), None)
 
     @property
     def loss(self) -> float | None:
@@ -157,7 +159,7 @@ class Fold:
         settings = {} if self._start is None else self._start.settings
         return Brief(
             id, state.status, state.step, state.seconds, created, settings, dict(self._metrics), self._monitor,
-            self._curve.rows(4), self._checks.rows(4), self._origin, self._changes, model, path,
+            self._curve.rows(4), self._checks.rows(4), self._origin, self._changes, model, path, state.unseen,
         )  # fmt: skip
 
     def _steps(self, event: StepsDone) -> None:

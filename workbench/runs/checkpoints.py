@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from workbench.events import LARGEST
-from workbench.runs.read import read_json
+from workbench.runs.files import Folder, read_json, write_whole
 from workbench.values import SettingsError
 
 Mode = Literal["min", "max"]
 
 FORMAT = 1
+FILES = ("info.json", "model.safetensors", "state.pt")
+"""What a checkpoint's directory holds."""
 NAME = re.compile(r"\d{8,}(-end)?")
 """The name of a checkpoint's directory."""
 _LARGEST_INFO = 1 << 20
@@ -108,10 +109,8 @@ def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkp
 def keep(one: Checkpoint) -> None:
     """From now on it stays as long as its run does. OSError: that could not be written down."""
     info = read_json(one.path / "info.json", _LARGEST_INFO)
-    # Aside and renamed: another run may have the same file, by a link.
-    aside = one.path / ".info.json"
-    aside.write_text(json.dumps({**info, "kept": True}), encoding="utf-8")
-    os.replace(aside, one.path / "info.json")
+    # A new file: another run may have the same one, by a link.
+    write_whole(one.path / "info.json", json.dumps({**info, "kept": True}).encode())
 
 
 def best_values(there: Iterable[Checkpoint], monitor: str) -> list[float]:
@@ -144,7 +143,8 @@ def _age(one: Checkpoint) -> tuple[int, bool]:
 
 def _read(path: Path) -> Checkpoint | None:
     try:
-        info = read_json(path / "info.json", _LARGEST_INFO)
+        with Folder.opened(path) as folder:
+            info = folder.read_json("info.json", _LARGEST_INFO)
         value = None if info["value"] is None else float(info["value"])
         name, step, end = path.name.removeprefix(".").removesuffix(".old"), _count(info["step"]), info["end"] is True
         if name != name_of(step, end):  # it is not of this directory

@@ -17,6 +17,8 @@ from workbench.plots.chart import Chart
 from workbench.plots.compare import AXES, Compared, X, compare_losses
 from workbench.runs import terse
 from workbench.runs.brief import Brief
+from workbench.runs.printable import printable
+from workbench.runs.read import shown_status
 from workbench.runs.run import Run, duration
 from workbench.settings import Settings
 
@@ -65,7 +67,7 @@ class Comparison:
         return self.chart(x).plot(ax)
 
     def __repr__(self) -> str:
-        table = self._table()
+        table = [[printable(cell) for cell in row] for row in self._table()]
         widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table)
 
@@ -82,7 +84,7 @@ class Comparison:
     def _table(self) -> list[list[str]]:
         """A column a run; a row for what it was, each setting that differs, each metric at its end."""
         rows = [["", *(run.id for run in self.runs)]]
-        rows.append(["status", *(run.status for run in self.runs)])
+        rows.append(["status", *(shown_status(run.status, run.unseen) for run in self.runs)])
         rows += [[name, *values] for name, values in self.settings.items()]
         rows += [[name, *("–" if v is None else f"{v:.4g}" for v in values)] for name, values in self.metrics.items()]
         rows.append(["updates", *(str(run.step) for run in self.runs)])

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from workbench.events import Event
-from workbench.runs.read import RECORD, open_regular, parse
+from workbench.runs.files import open_regular
+from workbench.runs.read import RECORD, parse
 
 _BLOCK = 1 << 22
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from workbench.events import Event, Logged, RunEnded, RunStarted, Saved, StatusChanged, StepsDone, Validated
-from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+from workbench.runs.checkpoints import FILES, Checkpoint, list_checkpoints
 
 _OF_A_JOB = RunStarted | RunEnded | StatusChanged
 """What tells of one job alone."""
@@ -83,7 +83,8 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
             try:
                 aside.mkdir()
                 for file in sorted(one.path.iterdir()):
-                    _take(file, aside / file.name)
+                    if file.name in FILES:
+                        _take(file, aside / file.name)
                 aside.rename(mine / one.name)
             except FileNotFoundError:  # its run goes on, and it was not among the best any more
                 continue
@@ -92,12 +93,14 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
 
 
 def _take(file: Path, mine: Path) -> None:
+    if file.is_symlink() or not file.is_file():
+        raise OSError(f"{file} is not a plain file")
     with contextlib.suppress(OSError):
         os.link(file, mine)
         return
     aside = mine.with_name(f".{mine.name}")
     try:
-        shutil.copy2(file, aside)
+        shutil.copyfile(file, aside)
         aside.replace(mine)
     finally:
         aside.unlink(missing_ok=True)

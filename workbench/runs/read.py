@@ -9,15 +9,13 @@ A folder may come from anybody. Only regular files are opened, types are checked
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from workbench.events import (
     LARGEST,
@@ -35,7 +33,8 @@ from workbench.events import (
     from_line,
 )
 from workbench.plots.downsample import downsample as downsample
-from workbench.runs.alive import is_alive
+from workbench.runs.alive import liveness
+from workbench.runs.files import open_regular, read_json
 from workbench.runs.series import history as history
 from workbench.runs.series import logged as logged
 from workbench.runs.series import validation as validation
@@ -72,12 +71,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a job stands. `step` is the count of updates taken, `seconds` without pauses."""
+    """Where a job stands. `step` is the count of updates taken, `seconds` without pauses.
+
+    `unseen`: its record has no end, and whether its process still lives cannot be told from here (`alive.liveness`).
+    """
 
     status: Status
     step: int
     seconds: float
     error: str | None = None
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ class RunSummary:
     metrics: dict[str, float]
     path: Path
     header: dict[str, Any] = field(repr=False)
+    unseen: bool = False
+    """Whether it only counts as running, since its process cannot be seen from here."""
 
     @property
     def over(self) -> bool:
@@ -114,30 +119,6 @@ def read_record(folder: Path) -> Record:
             return parse(file.read())
     except FileNotFoundError:
         return Record([])
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """A file opened for reading, if it is a regular one: a pipe or a device may never answer. Else ValueError."""
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise ValueError(f"{path} is not a regular file")
-    return os.fdopen(number, "rb")
-
-
-def read_json(path: Path, largest: int) -> dict[str, Any]:
-    """The JSON object in a regular file of so many bytes at most; OSError, or ValueError where it is none."""
-    with open_regular(path) as file:
-        data = file.read(largest + 1)
-    if len(data) > largest:
-        raise ValueError(f"{path} has more than {largest} bytes")
-    try:
-        found = json.loads(data.decode())
-    except (RecursionError, OverflowError, ValueError) as error:
-        raise ValueError(f"{path} is not readable JSON ({type(error).__name__})") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
-    return found
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -211,6 +192,7 @@ def summary(folder: Path) -> RunSummary:
         metrics=dict(end.metrics) if end else {},
         path=folder,
         header=header,
+        unseen=now.unseen,
     )
 
 
@@ -225,14 +207,24 @@ def state(
     status: Status = told or ("running" if events else "queued")
     step = max((_updates(e) for e in events), default=0)
     seconds = next((e.seconds for e in reversed(events) if isinstance(e, StepsDone)), 0.0)
-    if header is not None and folder is not None and status not in OVER and not is_alive(header, folder):
+    lives = "alive" if header is None or folder is None or status in OVER else liveness(header)
+    if lives == "gone" and header is not None and folder is not None:
         # The event may have come between our reading and the process's end.
         again = _tail(folder / RECORD)
         if _end(again) is not None:
             return state(again)
-        where = f"process {header.get('pid')} on {header.get('host')}"
-        return State("failed", step, seconds, f"{where} ended without ending the run, after update {step}")
-    return State(status, step, seconds)
+        return State("failed", step, seconds, f"{where_written(header)} ended without ending the run, after update {step}")
+    return State(status, step, seconds, unseen=lives == "unknown")
+
+
+def shown_status(status: Status, unseen: bool) -> str:
+    """A status as a person reads it: "running?" where it only counts as running."""
+    return f"{status}?" if unseen else status
+
+
+def where_written(header: Mapping[str, Any]) -> str:
+    """The process that a header names as its run's writer, in words."""
+    return f"process {header.get('pid')} on {header.get('host')}"
 
 
 def _end(events: Sequence[Event]) -> RunEnded | None:

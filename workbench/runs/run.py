@@ -30,6 +30,7 @@ from workbench.plots.run import Told
 from workbench.runs import drawn, read, terse
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.health import Finding, examine
+from workbench.runs.printable import printable
 from workbench.runs.series import Series
 from workbench.runs.table import write_csv
 from workbench.settings import Settings, SettingsError
@@ -55,6 +56,8 @@ class Run:
     error: str | None
     events: tuple[Event, ...]
     folder: Path | None = None
+    unseen: bool = False
+    """Whether it only counts as running: its record has no end, and its process cannot be seen from here."""
 
     @classmethod
     def from_events(cls, events: Iterable[Event], folder: Path | None = None) -> Self:
@@ -80,7 +83,7 @@ class Run:
         id = start.run if start else folder.name if folder else ""
         kind = start.kind if start else str((header or {}).get("kind", ""))
         now = read.state(events, header, folder)
-        return cls(id, kind, now.status, now.step, now.seconds, now.error, events, folder)
+        return cls(id, kind, now.status, now.step, now.seconds, now.error, events, folder, now.unseen)
 
     @property
     def settings(self) -> Settings:
@@ -231,7 +234,7 @@ class Run:
 
     def __repr__(self) -> str:
         facts = " · ".join(_count(v, k) if k in _COUNTS else f"{k} {v}" if k else v for k, v in self._facts())
-        return f"<Run {self.id}: {facts}>"
+        return printable(f"<Run {self.id}: {facts}>")
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -242,7 +245,7 @@ class Run:
         return f"<table><caption>Run {html.escape(self.id)}</caption>{rows}</table>"
 
     def _facts(self) -> list[tuple[str, str]]:
-        facts = [("", f"{self.kind} {self.status}".strip()), ("updates", str(self.step))]
+        facts = [("", f"{self.kind} {read.shown_status(self.status, self.unseen)}".strip()), ("updates", str(self.step))]
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # what is there as `…_epoch` too is told once

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
@@ -24,7 +24,8 @@ from typing import Any, Self
 
 from workbench.events import BY_LAYER, Event, StepsDone, to_line
 from workbench.runs.alive import identity
-from workbench.runs.read import HEADER, RECORD, RUNS, list_runs, read_header
+from workbench.runs.files import make_folder, write_whole
+from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, summary
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
 _NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
@@ -37,6 +38,10 @@ _ROOM = 1 << 25
 """Bytes of columns that wait for a disk which takes no more, at most."""
 _AGAIN = 0.1
 """Seconds between two tries to write what waits."""
+_NEXT = "deleted-next"
+"""In the folder of a fit: a message has said that it goes with the next fit, in the record of the run that this file names."""
+FIT = "fit"
+"""The kind of runs that have weights."""
 
 
 class RunFolder:
@@ -72,7 +77,7 @@ class RunFolder:
             raise FileExistsError(f"there is a run {id!r} in {root} already; take another id") from None
         full = {"id": id, "created": time.time(), **identity(), **header}
         try:
-            _write_aside(path / HEADER, full)
+            _write_header(path, full)
         except BaseException:
             record.close()
             _forget(path)
@@ -85,9 +90,9 @@ class RunFolder:
     def take_over(cls, path: Path) -> Self:
         """Be the writer of a run that another process has made, and named this one for (`name_writer`)."""
         header = {**read_header(path), **identity()}
-        record = FileIO(os.open(path / RECORD, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)), "ab")
+        record = FileIO(os.open(path / RECORD, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)), "ab")
         try:
-            _write_aside(path / HEADER, header)
+            _write_header(path, header)
         except BaseException:
             record.close()
             raise
@@ -96,7 +101,7 @@ class RunFolder:
     def name_writer(self, pid: int, **facts: Any) -> None:
         """Process `pid` of this machine, or a child of it, writes the record from here on. facts: more for the header."""
         self._header = {**self._header, **identity(pid), **facts}
-        _write_aside(self.path / HEADER, self._header)
+        _write_header(self.path, self._header)
 
     def write_again(self) -> None:
         """The process that wrote the record has ended, perhaps in the middle of a line."""
@@ -227,9 +232,7 @@ class RunFolder:
                 self._torn = not data[:written].endswith(b"\n")
 
     def _subfolder(self, name: str) -> Path:
-        folder = self.path / name
-        folder.mkdir(exist_ok=True)
-        return folder
+        return make_folder(self.path / name)
 
 
 def runs_folder(root: Path) -> Path:
@@ -276,11 +279,12 @@ def check_id(id: str) -> str:
     return id
 
 
-def prune(root: Path, keep: int, spare: Collection[str] = ()) -> list[str]:
-    """Delete the oldest runs until `keep` are left; the ids that went, oldest first.
+def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list[str]:
+    """Delete the oldest runs of this kind until `keep` are left; the ids that went, oldest first. Other kinds stay.
 
-    `spare`: ids that stay, such as those that a job will start from. Only runs that are over go: their record ends with RunEnded, or their writer is dead (`alive.is_alive`).
-    Where that cannot be known a run counts as running. Folders without a readable `run.json`, links, and
+    A fit holds weights that may be nowhere else: it goes only after `mark_next` (a message has named it before).
+    `spare`: ids that stay, such as those that a job will start from. Only runs that are over go: their record ends with
+    RunEnded, or their writer is known to be dead (`alive.liveness`). Folders without a readable `run.json`, links, and
     everything outside `<root>/runs` are never touched; a `runs` that is itself a link is left alone.
     """
     if keep < 0:
@@ -290,14 +294,58 @@ def prune(root: Path, keep: int, spare: Collection[str] = ()) -> list[str]:
         return []
     for left in folder.glob(f"{_GONE}*"):  # of a prune that was killed
         _delete(left)
-    runs = list_runs(root)
+    runs, excess = _of_kind(root, kind, keep)
     gone: list[str] = []
     for run in runs:
-        if len(runs) - len(gone) <= keep:
+        if len(gone) >= excess:
             break
-        if run.over and run.id not in spare and retire(run.path):
+        named = kind != FIT or (run.path / _NEXT).is_file()
+        if run.over and named and run.id not in spare and retire(run.path):
             gone.append(run.id)
     return gone
+
+
+def next_to_go(root: Path, keep: int, id: str) -> list[Path]:
+    """The folders of the fits that must go when there is one fit more than now, oldest first. `id`: the fit that runs now."""
+    runs, excess = _of_kind(root, FIT, keep - 1)
+    return [run.path for run in runs if run.over or run.id == id][: max(0, excess)]
+
+
+def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
+    """These fits may go with the next one, since the record of fit `id` names them; no other may. OSError: not written."""
+    for run in _folders(root):
+        if run not in folders:
+            (run / _NEXT).unlink(missing_ok=True)
+    for folder in folders:
+        if not (folder / _NEXT).exists():
+            write_whole(folder / _NEXT, f"{id}\n".encode())
+
+
+def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
+    """The runs of a kind, oldest first, and how many there are beyond `keep`; none where there are no more than that.
+
+    Those that only count as running, since their process cannot be seen from here, take no place.
+    """
+    folders = [path for path in _folders(root) if _kind_of(path) == kind]
+    if len(folders) <= keep:
+        return [], 0
+    runs = []
+    for path in folders:
+        with contextlib.suppress(OSError, ValueError):  # being made, being deleted, or not ours
+            runs.append(summary(path))
+    runs = sorted((run for run in runs if not run.unseen), key=lambda run: (run.created, run.id))
+    return runs, len(runs) - keep
+
+
+def _folders(root: Path) -> list[Path]:
+    return [Path(entry.path) for entry in os.scandir(Path(root) / RUNS) if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."]
+
+
+def _kind_of(run: Path) -> Any:
+    try:
+        return read_header(run).get("kind")
+    except (OSError, ValueError):
+        return None
 
 
 def retire(path: Path) -> bool:
@@ -340,18 +388,12 @@ def _ends_whole(path: Path) -> bool:
         return file.read(1) in (b"", b"\n")
 
 
-def _write_aside(path: Path, header: Mapping[str, Any]) -> None:
-    text = json.dumps(header, indent=1)
-    aside = path.with_name(path.name + ".new")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+def _write_header(run: Path, header: Mapping[str, Any]) -> None:
+    write_whole(run / HEADER, (json.dumps(header, indent=1) + "\n").encode())
 
 
 def _forget(path: Path) -> None:
     with contextlib.suppress(OSError):
-        for name in (RECORD, HEADER + ".new", _RESERVE):
+        for name in (RECORD, _RESERVE):
             (path / name).unlink(missing_ok=True)
         path.rmdir()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from workbench.events import BenchEvent, Event, StepsDone
-from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of, open_regular
+from workbench.runs.files import open_regular
+from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of
 
 E = TypeVar("E", bound=BenchEvent)
 

@@ -16,6 +16,7 @@ import numpy as np
 from workbench.events import SearchEnded, Trial
 from workbench.plots.batch_size import batch_size
 from workbench.plots.chart import Chart
+from workbench.runs.printable import printable
 from workbench.settings import SettingsError
 from workbench.tuners.effective import accumulation, next_size, rescaled, short_of
 from workbench.values import shown
@@ -102,7 +103,7 @@ class BatchSizes:
         each = f" on each of {ranks} devices" if ranks > 1 else ""
         head = f"BatchSizes: best {best}, largest {_or_none(self.largest)}{each} ({self.ended})"
         rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
-        return "\n".join([head, f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'peak':>10}", *rows])
+        return "\n".join(map(printable, [head, f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'peak':>10}", *rows]))
 
     def _row(self, t: Trial) -> str:
         rate = "-" if t.samples_per_second is None else f"{t.samples_per_second:,.0f}"

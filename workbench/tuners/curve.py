@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from workbench.events import CurveEnded, CurvePoint, Suggestion
 from workbench.plots.chart import Chart
 from workbench.plots.lr_curve import lr_curve
+from workbench.runs.printable import printable
 
 NOT_ENDED = "not ended"
 
@@ -93,17 +94,16 @@ class LRCurve:
 
     def __repr__(self) -> str:
         if not len(self.lrs):
-            return f"LRCurve: no points ({self.ended})"
+            return printable(f"LRCurve: no points ({self.ended})")
         span = f"{len(self.lrs)} points from {self.lrs[0]:.3g} to {self.lrs[-1]:.3g}"
         rules = [self._row(s) for s in self.suggestions.values()]
-        return "\n".join(
-            [
-                f"LRCurve: suggestion {_spoken(self.suggestion)} ({span}; {self.ended})",
-                *(f"  - {note}" for note in self.notes),
-                *([f"  {'rule':<10}{'lr':>9}  why"] if rules else []),
-                *rules,
-            ]
-        )
+        lines = [
+            f"LRCurve: suggestion {_spoken(self.suggestion)} ({span}; {self.ended})",
+            *(f"  - {note}" for note in self.notes),
+            *([f"  {'rule':<10}{'lr':>9}  why"] if rules else []),
+            *rules,
+        ]
+        return "\n".join(map(printable, lines))
 
     def _row(self, s: Suggestion) -> str:
         return f"  {s.name:<10}{_spoken(s.lr):>9}  {s.why}"

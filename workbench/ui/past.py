@@ -10,6 +10,7 @@ import numpy as np
 from workbench.plots.compare import are_losses
 from workbench.runs.brief import Brief
 from workbench.runs.compare import differences
+from workbench.runs.read import shown_status
 from workbench.runs.run import duration
 from workbench.ui import words
 from workbench.ui.channels import Table
@@ -59,7 +60,7 @@ def _compared(briefs: Sequence[Brief], metric: str) -> dict[str, Any]:
     metric: what the checks are of that are drawn; empty where none are.
     """
     metrics = dict.fromkeys(name for one in briefs for name in one.metrics)
-    rows = [["status", *(one.status for one in briefs)]]
+    rows = [["status", *(shown_status(one.status, one.unseen) for one in briefs)]]
     rows += [[name, *values] for name, values in differences([one.settings for one in briefs]).items()]
     rows += [[name, *(words.number(one.metrics.get(name)) for one in briefs)] for name in metrics]
     rows.append(["updates", *(str(one.step) for one in briefs)])

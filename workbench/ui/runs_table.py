@@ -199,7 +199,7 @@ def _row(one: Brief, cells: Sequence[str]) -> dict[str, Any]:
     spark, dots = _drawn(one)
     return {
         "run": one.id,
-        "status": one.status,
+        "status": read.shown_status(one.status, one.unseen),
         "from": cut(one.origin, CELL),
         "loss": words.number(one.loss),
         "metric": cut(one.monitor, CELL),

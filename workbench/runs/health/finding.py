@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Event, StepsDone
+from workbench.runs.printable import printable
 from workbench.runs.series import column
 
 Level = Literal["error", "warning", "info"]
@@ -25,7 +26,7 @@ class Finding:
     step: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.text}; {self.remedy}" if self.remedy else self.text
+        return printable(f"{self.text}; {self.remedy}" if self.remedy else self.text)
 
 
 class Rule(Protocol):

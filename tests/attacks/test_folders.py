@@ -1,0 +1,234 @@
+"""Links, pipes and half-written files in a run's folder: nothing of somebody else's is read, written or removed by them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.attacks.strangers import bench, messages
+from workbench.commands import Pause, Stop
+from workbench.engine import checkpoint
+from workbench.launch import accelerate, sealed
+from workbench.launch.accelerate import Plan
+from workbench.runs import control
+from workbench.runs.checkpoints import keep, list_checkpoints
+from workbench.runs.files import Folder
+from workbench.runs.store import RunFolder
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are told from folders by O_NOFOLLOW")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A folder of somebody else, with files that look as ours do."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for name in ("0001.json", "package.json", "tsconfig.json", ".json"):
+        (folder / name).write_text('{"type": "Stop"}')
+    return folder
+
+
+def in_time(action: Callable[[], Any]) -> Any:
+    """What it gives. A pipe that is opened to be read would hold it for ever: then the test fails."""
+    found: Future[Any] = Future()
+
+    def do() -> None:
+        try:
+            found.set_result(action())
+        except Exception as error:
+            found.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    return found.result(60)
+
+
+def test_control_as_a_link_removes_nothing_where_it_leads(tmp_path: Path, theirs: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "control").symlink_to(theirs, target_is_directory=True)
+    before = {path.name: path.read_text() for path in theirs.iterdir()}
+    (told,) = control.take(run)
+    assert isinstance(told, str)
+    assert "no command reaches this run" in told
+    with pytest.raises(OSError, match="link"):
+        control.send(run, Stop())
+    assert {path.name: path.read_text() for path in theirs.iterdir()} == before
+
+
+def test_control_that_becomes_a_link_while_it_is_read(tmp_path: Path, theirs: Path) -> None:
+    """Between two commands somebody puts a link in its place: what is removed next is still in the folder that was opened."""
+    run = tmp_path / "run"
+    run.mkdir()
+    control.send(run, Pause())
+    control.send(run, Stop())
+    (theirs / max(path.name for path in (run / "control").iterdir())).write_text("theirs")
+    before = {path.name for path in theirs.iterdir()}
+    commands = control.take(run)
+    assert next(commands) == Pause()
+    (run / "control").rename(tmp_path / "aside")
+    (run / "control").symlink_to(theirs, target_is_directory=True)
+    assert list(commands) == [Stop()]
+    assert {path.name for path in theirs.iterdir()} == before
+    assert list((tmp_path / "aside").iterdir()) == []
+
+
+def test_a_pipe_among_the_commands_holds_nobody(tmp_path: Path) -> None:
+    (tmp_path / "control").mkdir()
+    os.mkfifo(tmp_path / "control" / "0.json")
+    control.send(tmp_path, Stop())
+    told, command = in_time(lambda: list(control.take(tmp_path)))
+    assert "0.json" in str(told)
+    assert command == Stop()
+    assert list((tmp_path / "control").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["info.json", "state.pt", "model.safetensors"])
+def test_a_pipe_in_a_checkpoint_holds_nobody(tmp_path: Path, name: str) -> None:
+    b = bench(tmp_path)
+    run = b.fit().result()
+    point = run.checkpoints[-1]
+    (point.path / name).unlink()
+    os.mkfifo(point.path / name)
+    other = bench(tmp_path)
+    with pytest.raises((RuntimeError, FileNotFoundError)):
+        in_time(lambda: other.fit(start=f"{run.id}@{point.name}", max_epochs=2).result())
+
+
+def test_a_folder_that_is_a_link_is_not_opened(tmp_path: Path, theirs: Path) -> None:
+    (tmp_path / "link").symlink_to(theirs, target_is_directory=True)
+    with pytest.raises(OSError), Folder.opened(tmp_path / "link"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["control", "checkpoints"])
+def test_no_subfolder_of_a_run_is_a_link(tmp_path: Path, theirs: Path, name: str) -> None:
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit"}) as folder:
+        (folder.path / name).symlink_to(theirs, target_is_directory=True)
+        with pytest.raises(OSError, match="link"):
+            getattr(folder, name)
+
+
+def test_checkpoints_as_a_link_are_not_cleared_away(tmp_path: Path) -> None:
+    """Half-written checkpoints go when the next one is written: not those of another run."""
+    other = tmp_path / "other"
+    (other / ".00000003.7.part").mkdir(parents=True)
+    folder = tmp_path / "checkpoints"
+    folder.symlink_to(other, target_is_directory=True)
+    with pytest.raises(OSError, match="link"):
+        checkpoint.write(folder, "00000004", {"w": torch.zeros(2)}, None, {})
+    with pytest.raises(OSError, match="link"):
+        checkpoint.save_weights(nn.Linear(2, 2), folder / "start.safetensors")
+    assert [path.name for path in other.iterdir()] == [".00000003.7.part"]
+
+
+def test_a_fit_whose_folder_was_tampered_with_trains_and_says_so(tmp_path: Path, theirs: Path) -> None:
+    b = bench(tmp_path)
+    first = b.fit(max_epochs=100_000)
+    job = b.fit()  # its folder lies there while it waits
+    (tmp_path / "runs" / job.id / "checkpoints").symlink_to(theirs, target_is_directory=True)
+    before = sorted(path.name for path in theirs.iterdir())
+    first.stop()
+    assert job.result().step == 2
+    assert sorted(path.name for path in theirs.iterdir()) == before
+    assert any("is a link" in text for text in messages(job))
+
+
+@pytest.mark.parametrize("aside", [".info.json", f".info.json.{os.getpid()}"])
+def test_a_link_beside_info_is_not_written_through(tmp_path: Path, aside: str) -> None:
+    """A checkpoint of a stranger holds a link where we would have written aside: the run that continues takes it over."""
+    b = bench(tmp_path / "root")
+    run = b.fit().result()
+    point = run.checkpoints[-1]
+    profile = tmp_path / "profile"
+    profile.write_text("mine")
+    (point.path / aside).symlink_to(profile)
+    on = b.fit(start=run.id, max_epochs=2).result()
+    for one in [point, *on.checkpoints]:
+        keep(one)
+    assert profile.read_text() == "mine"
+    assert on.folder is not None
+    assert all(one.kept for one in list_checkpoints(on.folder))
+    for one in on.checkpoints:
+        assert sorted(path.name for path in one.path.iterdir()) == ["info.json", "model.safetensors", "state.pt"]
+
+
+def test_what_is_launched_writes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = tmp_path / "profile"
+    profile.write_text("mine")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / accelerate.OUTPUT).symlink_to(profile)
+    (run / accelerate.SCRIPT).symlink_to(profile)
+    plan = Plan(("--num_machines=2",), 2, 2, True)
+    monkeypatch.setattr(accelerate.subprocess, "Popen", lambda *_, **__: pytest.fail("it was started"))
+    with pytest.raises(OSError):
+        accelerate.start(plan, run)
+    accelerate.write_script(plan, run)  # takes the place of the link
+    assert "exec" in (run / accelerate.SCRIPT).read_text()
+    (run / "launch").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(OSError, match="link"):
+        sealed.write(run / "launch" / "job", 1)
+    assert profile.read_text() == "mine"
+
+
+def test_a_header_is_not_written_through_a_link(tmp_path: Path) -> None:
+    profile = tmp_path / "profile"
+    profile.write_text("mine")
+    with RunFolder.create(tmp_path, "0001-fit", {"kind": "fit"}) as folder:
+        for name in ("run.json.new", ".run.json", f".run.json.{os.getpid()}"):
+            (folder.path / name).symlink_to(profile)
+        folder.name_writer(os.getpid(), launched=True)
+        assert folder.header["launched"]
+        (folder.path / "metrics.jsonl").unlink()
+        (folder.path / "metrics.jsonl").symlink_to(profile)
+        with pytest.raises(OSError):
+            RunFolder.take_over(folder.path)
+    assert profile.read_text() == "mine"
+
+
+# -- whole, and as the umask has it
+
+
+def test_the_starting_weights_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, Any]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(number: int) -> None:
+        done.append(("sync", os.fstat(number).st_ino))
+        fsync(number)
+
+    def replaced(source: Any, target: Any) -> None:
+        done.append(("name", os.stat(source).st_ino))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    path = tmp_path / "start.safetensors"
+    checkpoint.save_weights(nn.Linear(2, 2), path)
+    file, folder = path.stat().st_ino, tmp_path.stat().st_ino
+    assert done == [("sync", file), ("name", file), ("sync", folder)]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_all_files_of_a_checkpoint_have_the_mode_of_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        b = bench(tmp_path)
+        b.fit().result()
+        b.fit(start="continue", max_epochs=2).result()
+    finally:
+        os.umask(before)
+    found = [path for run in b.runs for path in (tmp_path / "runs" / run.id / "checkpoints").rglob("*")]
+    assert {path.name for path in found} >= {"start.safetensors", "model.safetensors", "state.pt", "info.json"}
+    assert all(list_checkpoints(tmp_path / "runs" / run.id) for run in b.runs)
+    for path in found:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, path

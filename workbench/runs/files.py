@@ -1,0 +1,183 @@
+"""Files and folders of a run, which may lie where others can write: links are not followed, and what is there is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_PLAIN = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_BY_NUMBER = {os.open, os.unlink, os.rename, os.stat} <= os.supports_dir_fd and os.listdir in os.supports_fd
+"""Whether this system can work within a folder that was opened: Windows cannot."""
+
+
+class Folder:
+    """A folder that was opened, and not by a link; what is done in it is done there, whatever is put in its place."""
+
+    def __init__(self, path: Path, number: int | None) -> None:
+        self._path, self._number = path, number
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path) -> Iterator[Folder]:
+        """Inside, the folder at `path`. OSError where there is none, or a link."""
+        if not _BY_NUMBER:
+            check_no_link(path)
+            yield cls(path, None)
+            return
+        number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK | _PLAIN)
+        try:
+            yield cls(path, number)
+        finally:
+            os.close(number)
+
+    def names(self) -> list[str]:
+        """What is in it."""
+        return os.listdir(self._path if self._number is None else self._number)
+
+    def read(self, name: str, largest: int) -> bytes:
+        """What is in a regular file of so many bytes at most; OSError where it is a link, ValueError where it is anything else."""
+        return _read(self._where(name), largest, self._number)
+
+    def read_json(self, name: str, largest: int) -> dict[str, Any]:
+        """The same as the function `read_json`, of a file in it."""
+        return _object(self.read(name, largest), self._path / name)
+
+    def is_folder(self, name: str) -> bool:
+        """Whether that is a folder, and no link to one; False where there is nothing."""
+        with contextlib.suppress(FileNotFoundError):
+            return stat.S_ISDIR(os.stat(self._where(name), dir_fd=self._number, follow_symlinks=False).st_mode)
+        return False
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a link, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._where(name), dir_fd=self._number)
+
+    def write(self, name: str, data: bytes) -> None:
+        """A file that is there with all of `data`, or not at all; one of the same name gives way."""
+        aside = f".{name}.{os.getpid()}"
+        self.remove(aside)
+        try:
+            number = os.open(self._where(aside), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o666, dir_fd=self._number)
+            with os.fdopen(number, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(number)
+            if self._number is None:
+                os.replace(self._path / aside, self._path / name)
+            else:
+                os.rename(aside, name, src_dir_fd=self._number, dst_dir_fd=self._number)
+                os.fsync(self._number)
+        finally:
+            self.remove(aside)
+
+    def _where(self, name: str) -> str | Path:
+        return self._path / name if self._number is None else name
+
+
+def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
+    """A file opened for reading. OSError where it is a link; ValueError where it is a pipe or a device, which may never answer.
+
+    folder: the opened folder that `path` starts from.
+    """
+    # Without O_NONBLOCK a pipe of that name would hold us until somebody writes into it.
+    number = os.open(path, os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise ValueError(f"{path} is not a regular file")
+    return os.fdopen(number, "rb")
+
+
+def read_json(path: Path, largest: int) -> dict[str, Any]:
+    """The JSON object in a regular file of so many bytes at most; OSError, or ValueError where it is none."""
+    return _object(_read(path, largest), path)
+
+
+def _read(path: Path | str, largest: int, folder: int | None = None) -> bytes:
+    with open_regular(path, folder) as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"{path} has more than {largest} bytes")
+    return data
+
+
+def _object(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(data.decode())
+    except (RecursionError, OverflowError, ValueError) as error:
+        raise ValueError(f"{path} is not readable JSON ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return found
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that whoever finds it finds all of it, also after a crash of the machine. OSError: nothing has changed."""
+    with Folder.opened(path.parent) as folder:
+        folder.write(path.name, data)
+
+
+def make_folder(path: Path) -> Path:
+    """A folder in a run's folder, made if it is not there. OSError where a link stands in its place."""
+    path.mkdir(exist_ok=True)
+    check_no_link(path)
+    return path
+
+
+def check_no_link(path: Path) -> None:
+    """OSError where this is a link: what is written there would be written elsewhere."""
+    if path.is_symlink():
+        raise OSError(f"{path} is a link, and nothing is written where it leads")
+
+
+def append_to(path: Path) -> int:
+    """A file opened to append to; made if it is not there, and never one that a link leads to."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _PLAIN, 0o666)
+
+
+def replace_by(path: Path, write: Callable[[Path], None]) -> None:
+    """The same as `write_whole`, of a file that `write` makes at the path it is given."""
+    check_no_link(path.parent)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    try:
+        write(aside)
+        to_disk(aside)
+        os.replace(aside, path)
+        to_disk(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def to_disk(path: Path) -> None:
+    """Make sure that a crash of the machine does not take it away again."""
+    if os.name == "nt" and path.is_dir():
+        return  # directories cannot be opened there
+    number = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def give_usual_mode(path: Path) -> None:
+    """Give a file the mode that the umask gives new files: some libraries choose their own.
+
+    The umask of a process can only be read by changing it, which other threads would see: a file is made to look at.
+    """
+    probe = path.with_name(f".{path.name}.mode")
+    probe.unlink(missing_ok=True)
+    number = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _PLAIN, 0o666)
+    try:
+        mode = stat.S_IMODE(os.fstat(number).st_mode)
+    finally:
+        os.close(number)
+        probe.unlink(missing_ok=True)
+    if stat.S_IMODE(path.stat().st_mode) != mode:
+        os.chmod(path, mode)

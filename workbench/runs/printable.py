@@ -1,0 +1,17 @@
+"""Text from a record as a terminal may show it: a record may come from anybody, and control characters are commands there."""
+
+from __future__ import annotations
+
+_HARMLESS = "\u00a0\u202f\u200d"
+"""No letters, and no commands: spaces that hold words together, and what joins one sign to the next."""
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with all that a terminal would obey (escapes, carriage returns, changes of direction) written out: "\\\\x1b".
+
+    lines: it may have several lines, and tabs.
+    """
+    if text.isprintable():
+        return text
+    kept = _HARMLESS + ("\n\t" if lines else "")
+    return "".join(sign if sign.isprintable() or sign in kept else sign.encode("unicode_escape").decode() for sign in text)
