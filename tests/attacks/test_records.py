@@ -57,7 +57,7 @@ def test_a_folder_that_is_no_record_is_skipped_and_named_once(root, name, caplog
     assert len(named) == 1
     assert main(["runs", "list", "--root", str(root)]) == 0
     assert good.id in capsys.readouterr().out
-    assert prune(root, 5) == []
+    assert prune(root, "fit", 5) == []
     with pytest.raises(OURS):
         Run.open(path)
     if path in fits(root):

@@ -25,7 +25,7 @@ from typing import Any, Self
 from workbench.events import BY_LAYER, Event, StepsDone, to_line
 from workbench.runs.alive import identity
 from workbench.runs.files import make_folder, write_whole
-from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, summary
+from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, run_folders, summary
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
 _NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
@@ -313,7 +313,7 @@ def next_to_go(root: Path, keep: int, id: str) -> list[Path]:
 
 def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
     """These fits may go with the next one, since the record of fit `id` names them; no other may. OSError: not written."""
-    for run in _folders(root):
+    for run in run_folders(root):
         if run not in folders:
             (run / _NEXT).unlink(missing_ok=True)
     for folder in folders:
@@ -326,7 +326,7 @@ def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
 
     Those that only count as running, since their process cannot be seen from here, take no place.
     """
-    folders = [path for path in _folders(root) if _kind_of(path) == kind]
+    folders = [path for path in run_folders(root) if _kind_of(path) == kind]
     if len(folders) <= keep:
         return [], 0
     runs = []
@@ -335,10 +335,6 @@ def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
             runs.append(summary(path))
     runs = sorted((run for run in runs if not run.unseen), key=lambda run: (run.created, run.id))
     return runs, len(runs) - keep
-
-
-def _folders(root: Path) -> list[Path]:
-    return [Path(entry.path) for entry in os.scandir(Path(root) / RUNS) if entry.is_dir(follow_symlinks=False) and entry.name[0] != "."]
 
 
 def _kind_of(run: Path) -> Any:
