@@ -106,6 +106,7 @@ BAD: dict[str, list[Any]] = {
     "track_grad_norm": [0, -2, "two", math.nan],
     "track_update_ratio": ["maybe", None, 2],
     "log_every_n_steps": [0, 0.5],
+    "layer_history_mb": [0, 0.5],
     "on_nonfinite": ["ignore", None],
     "detect_anomaly": ["maybe", None],
     "checkpoint_every": [0, -5, 0.5, math.nan, True, "10", "soon", {"minute": 1}, timedelta(0), timedelta(seconds=-1)],

@@ -28,7 +28,8 @@ from workbench.runs import control
 from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.follow import Tail
-from workbench.runs.read import open_regular, read_events, read_header
+from workbench.runs.read import open_regular, read_header
+from workbench.runs.stream import stream
 from workbench.share.parcel import pack
 from workbench.task.protocol import Task
 
@@ -128,16 +129,16 @@ class Follower:
         self.caught_up = threading.Event()
         """Set when all has been handed on that was there."""
 
-    def follow(self, emit: Outlet, inbox: Mailbox) -> RunEnded:
+    def follow(self, emit: Desk, inbox: Mailbox) -> RunEnded:
         """The end, as the record has it; `LaunchError` where its process ended without one, `GoesOn`."""
         idle, over = 0, False
         while True:
-            new = self._tail.new()
-            for event in new:
+            new = self._tail.numbered()
+            for line, event in new:
                 if isinstance(event, RunEnded):
                     self.caught_up.set()
                     return event
-                emit(event)
+                emit.recorded(event, line)
             if new:
                 idle = 0
                 continue
@@ -174,7 +175,7 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
     error = LaunchError(f"{run.name} failed: {end.error}")
-    told = [event.text for event in read_events(run) if isinstance(event, Message) and event.level == "error"]
+    told = [event.text for event in stream(run, ()) if isinstance(event, Message) and event.level == "error"]
     error.__cause__ = RemoteTraceback(told[-1]) if told else None
     return error
 

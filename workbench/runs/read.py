@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -36,6 +36,8 @@ from workbench.events import (
 )
 from workbench.plots.downsample import downsample as downsample
 from workbench.runs.alive import is_alive
+from workbench.runs.sequence import stream
+from workbench.runs.series import by_layer as by_layer
 from workbench.runs.series import history as history
 from workbench.runs.series import logged as logged
 from workbench.runs.series import validation as validation
@@ -221,10 +223,12 @@ def state(
     end = _end(events)
     if end is not None:
         return State(end.status, end.step, end.seconds, end.error)
-    told = next((e.status for e in reversed(events) if isinstance(e, StatusChanged)), None)
-    status: Status = told or ("running" if events else "queued")
-    step = max((_updates(e) for e in events), default=0)
-    seconds = next((e.seconds for e in reversed(events) if isinstance(e, StepsDone)), 0.0)
+    status: Status = "queued"
+    step, seconds = 0, 0.0
+    for event in stream(events, ()):
+        status = event.status if isinstance(event, StatusChanged) else "running" if status == "queued" else status
+        step = max(step, _updates(event))
+        seconds = event.seconds if isinstance(event, StepsDone) else seconds
     if header is not None and folder is not None and status not in OVER and not is_alive(header, folder):
         # The event may have come between our reading and the process's end.
         again = _tail(folder / RECORD)
@@ -246,7 +250,7 @@ def _updates(event: Event) -> int:
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
-def parse(data: bytes, only: Collection[str] | None = None) -> Record:
+def parse(data: bytes, only: Container[str] | None = None) -> Record:
     """The events in the lines of a record; what stands behind the last whole line is left out. `only`: as in `event_of`."""
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
@@ -261,7 +265,7 @@ def parse(data: bytes, only: Collection[str] | None = None) -> Record:
     return Record(events, skipped)
 
 
-def event_of(line: bytes, only: Collection[str] | None = None) -> Event:
+def event_of(line: bytes, only: Container[str] | None = None) -> Event:
     """The event in one line of a record, its settings such as `Settings` takes; one of `UNREADABLE` where it has none.
 
     only: the columns of flushes that are wanted; the others are not decoded.
