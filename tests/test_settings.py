@@ -113,6 +113,7 @@ BAD: dict[str, list[Any]] = {
     "track_grad_norm": [0, -2, "two", math.nan],
     "track_update_ratio": ["maybe", None, 2],
     "log_every_n_steps": [0, 0.5],
+    "layer_history_mb": [0, 0.5],
     "on_nonfinite": ["ignore", None],
     "enable_progress_bar": ["maybe", 2],
     "detect_anomaly": ["maybe", None],

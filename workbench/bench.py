@@ -307,8 +307,8 @@ class Workbench:
 
     @property
     def runs(self) -> list[Run]:
-        """The fits recorded under `root`, oldest first."""
-        return [Run.open(found.path) for found in list_runs(self.root) if found.kind == "fit"]
+        """The fits recorded under `root`, oldest first. Of each the end is read now, the rest when something of it is asked for."""
+        return [*map(Run.open, (found.path for found in list_runs(self.root) if found.kind == "fit"))]
 
     def load(self, run: Run | str, which: str | int = "last") -> None:
         """Give the model the weights of a run; they are the start of what comes.

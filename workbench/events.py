@@ -15,8 +15,8 @@ import json
 import math
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -96,13 +96,29 @@ class StepsDone:
     """Bytes in use on the device by the process that writes the record (of a CPU: by that process, without its loaders)."""
     double: tuple[str, ...] = ()
     """The columns that hold float64 numbers, since such were measured; never those by layer."""
+    layers_every: int = 1
+    """The columns by layer have every so many-th of the rows: the others were thinned out as they grew old (`thinned`)."""
+
+    @property
+    def layer_rows(self) -> NDArray[np.bool_]:
+        """Which rows the columns by layer have, shape (rows,)."""
+        rows: NDArray[np.bool_] = (self.step // self.every + np.arange(self.rows)) % self.layers_every == 0
+        return rows
 
     def array(self, name: str) -> NDArray[Any]:
         """Column `name`, shape (rows,), float32 or (if named in `double`) float64; those by layer have shape (rows, layers), float32."""
         if name in self.double:
             return np.frombuffer(self.columns[name], dtype="<f8").astype(np.float64)
         flat = unpack(self.columns[name])
-        return flat.reshape(self.rows, -1) if name in BY_LAYER else flat
+        if name not in BY_LAYER or not self.rows:
+            return flat.reshape(self.rows, -1) if name in BY_LAYER else flat
+        if self.layers_every == 1:
+            return flat.reshape(self.rows, -1)
+        there = self.layer_rows
+        table = flat.reshape(int(there.sum()), -1)
+        whole = np.full((self.rows, table.shape[1]), np.nan, np.float32)
+        whole[there] = table
+        return whole
 
     @property
     def steps(self) -> NDArray[np.int64]:
@@ -332,7 +348,23 @@ def to_line(event: Event) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
-def from_line(line: str | bytes, only: Collection[str] | None = None) -> Event:
+def thinned(event: StepsDone, every: int) -> StepsDone:
+    """The flush with its columns by layer at every so many-th update alone, a multiple of what it has; without any where none is left."""
+    names = [name for name in BY_LAYER if event.columns.get(name)]
+    if every <= event.layers_every or not names:
+        return event
+    there = event.layer_rows
+    number = event.step // event.every + np.flatnonzero(there)
+    columns = dict(event.columns)
+    for name in names:
+        kept = unpack(columns[name]).reshape(len(number), -1)[number % every == 0]
+        columns[name] = kept.tobytes()
+        if not len(kept):
+            del columns[name]
+    return replace(event, columns=columns, layers_every=every)
+
+
+def from_line(line: str | bytes, only: Container[str] | None = None) -> Event:
     """The event that `to_line` wrote. `only`: the columns of flushes that are wanted; the others are not decoded.
 
     Raises ValueError or TypeError for anything else: a field of another type, a number that is too large to count with, a
@@ -347,7 +379,7 @@ def from_line(line: str | bytes, only: Collection[str] | None = None) -> Event:
         raise ValueError(f"not an event: {error!r}") from None
 
 
-def _checked(record: dict[str, Any], only: Collection[str] | None) -> Event:
+def _checked(record: dict[str, Any], only: Container[str] | None) -> Event:
     name = record.pop("type")
     kind = _TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -365,15 +397,17 @@ def _checked(record: dict[str, Any], only: Collection[str] | None) -> Event:
 
 def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
     """Whether the columns are as long as the flush says; they are not decoded for that."""
-    if event.step < 0 or event.every < 1 or event.rows < 0 or event.step + event.every * event.rows > 2 * LARGEST:
+    if event.step < 0 or event.every < 1 or event.rows < 0 or event.layers_every < 1 or event.step + event.every * event.rows > 2 * LARGEST:
         raise ValueError("updates are counted from 0 on")
     if not math.isfinite(event.seconds) or not math.isfinite(event.waited):
         raise ValueError("a time is a finite number")
     single = False
+    first, every = event.step // event.every, event.layers_every
+    by_layer = 4 * ((first + event.rows - 1) // every - (first - 1) // every)
     for name, text in texts.items():
         size, column = _decoded_size(text), (8 if name in event.double else 4) * event.rows
         if name in BY_LAYER:
-            fits = name not in event.double and (size % column == 0 if column else size == 0)
+            fits = name not in event.double and (size % by_layer == 0 if by_layer else size == 0)
         else:  # one of a newer version may be a table
             fits = size == column or bool(column and size % column == 0 and not _MEASURED.fullmatch(name))
             single |= size == column

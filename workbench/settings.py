@@ -221,6 +221,10 @@ class Settings(BaseModel):
         False, "Measure how far an update moves each layer, relative to its weights; costs a copy of the weights now and then.",
         "watching", live=True,
     )  # fmt: skip
+    layer_history_mb: int | None = _knob(
+        256, "Disk that a run's norms and update ratios by layer may take; beyond it those of older updates are thinned out. None: all "
+        "are kept.", "watching", "MB", ge=1,
+    )  # fmt: skip
     log_every_n_steps: int = _knob(1, "Every n-th update is kept in the record.", "watching", "updates", ge=1)
     on_nonfinite: Literal["stop", "skip"] = _knob(
         "stop", "When a loss or gradient is NaN or infinite: end the run, or leave that update out.", "watching"

@@ -53,7 +53,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     sliced = slice_call(site)
     if isinstance(task, Supervised) and task.one_collection:
         sliced.arguments["metrics"] = f'{{"metrics": {sliced.arguments["metrics"]}}}'
-    started = next((e for e in run.events if isinstance(e, RunStarted)), None)
+    started = next((e for e in run.outline if isinstance(e, RunStarted)), None)
     planned = None if started is None or started.updates is None else int(started.updates)
     ranks = int(started.ranks) if started else 1
     settings = limits.effective(run.settings)
@@ -98,8 +98,8 @@ def _ended(run: Run, settings: Settings) -> int | None:
     if run.status != "stopped" and settings.max_time is None and not no_number:
         return None
     # Where a metric ended it before the clock did, it ends the script too, before this number does.
-    resumed = max((n for n, e in enumerate(run.events) if isinstance(e, Resumed)), default=0)
-    own = run.events[resumed:]
+    resumed = max((n for n, e in enumerate(run.outline) if isinstance(e, Resumed)), default=0)
+    own = run.outline[resumed:]
     by_metric = any(isinstance(e, Message) and e.text.startswith("the run ended early") for e in own)
     return int(run.step) + by_metric
 
@@ -177,9 +177,9 @@ def _check_settings(settings: Settings) -> None:
 
 def _logged_in_training(run: Run) -> frozenset[str]:
     """What the record has from training alone, beside its own columns."""
-    logged = {name for e in run.events if isinstance(e, Logged) for name in e.metrics}
-    logged |= {name for e in run.events if isinstance(e, StepsDone) for name in e.columns}
-    return frozenset(logged - {name for e in run.events if isinstance(e, Validated) for name in e.metrics})
+    logged = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
+    logged |= {name for e in run.outline if isinstance(e, StepsDone) for name in e.columns}
+    return frozenset(logged - {name for e in run.outline if isinstance(e, Validated) for name in e.metrics})
 
 
 def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:

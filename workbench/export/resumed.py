@@ -30,7 +30,7 @@ def joints_of(run: Run) -> Joints:
     """Where the run goes on from others; an edit that no script can replay is refused by name."""
     places: dict[str, list[int]] = {"all": [], "cut": [], "last": []}
     every: set[str] = set()
-    for place, event in enumerate(run.events):
+    for place, event in enumerate(run.outline):
         if not isinstance(event, Resumed):
             continue
         edited = _edited(run, event)
@@ -40,7 +40,7 @@ def joints_of(run: Run) -> Joints:
             continue
         if event.checkpoint.endswith("-end") and edited & {"max_steps", "max_time"}:
             places["cut"].append(int(event.step))
-        if any(_is_check(e) and e.step == event.step for e in run.events[:place]):
+        if any(_is_check(e) and e.step == event.step for e in run.outline[:place]):
             places["last"].append(int(event.step))
     found = {name: tuple(dict.fromkeys(steps)) for name, steps in places.items()}
     return Joints(**found, edited=frozenset(every))
@@ -60,14 +60,14 @@ def _edited(run: Run, event: Resumed) -> set[str]:
 
 def _other_epoch(run: Run, place: int) -> bool:
     """Whether the updates behind this place of the record are of another epoch."""
-    before = next((e for e in reversed(run.events[:place]) if isinstance(e, StepsDone)), None)
-    behind = next((e for e in run.events[place:] if isinstance(e, StepsDone)), None)
+    before = next((e for e in reversed(run.outline[:place]) if isinstance(e, StepsDone)), None)
+    behind = next((e for e in run.outline[place:] if isinstance(e, StepsDone)), None)
     return before is not None and behind is not None and behind.epoch > before.epoch
 
 
 def endings_of(run: Run) -> tuple[int, ...]:
     """The updates that were the last of their epochs and that a live change came behind, before what follows an epoch."""
-    return tuple(dict.fromkeys(int(e.step) for n, e in enumerate(run.events) if _sets(e) and _ends_epoch(run, n)))
+    return tuple(dict.fromkeys(int(e.step) for n, e in enumerate(run.outline) if _sets(e) and _ends_epoch(run, n)))
 
 
 def _sets(event: Event) -> TypeGuard[Changed]:
@@ -77,8 +77,8 @@ def _sets(event: Event) -> TypeGuard[Changed]:
 def _ends_epoch(run: Run, place: int) -> bool:
     if not _other_epoch(run, place):
         return False
-    since = list(itertools.takewhile(_is_between, reversed(run.events[:place])))
-    until = list(itertools.takewhile(_is_between, run.events[place:]))
+    since = list(itertools.takewhile(_is_between, reversed(run.outline[:place])))
+    until = list(itertools.takewhile(_is_between, run.outline[place:]))
     if any(isinstance(e, Resumed) for e in since):
         return any(_is_check(e) for e in until)
     return not any(_is_check(e) or isinstance(e, Logged | CurveEnded | SearchEnded) for e in since)

@@ -17,6 +17,7 @@ from workbench.launch.spoken import line
 from workbench.launch.thread import JobDesk
 from workbench.runs import control
 from workbench.runs.alive import identity
+from workbench.runs.event_log import EventLog
 from workbench.runs.printable import printable
 from workbench.runs.read import RUNS, list_runs, read_header, summary, where_written
 from workbench.runs.run import Run
@@ -62,6 +63,7 @@ class Attached(Job[Any]):
 
     def __init__(self, run_id: str, kind: str, root: Path, work: _Following, finish: Callable[[Job[Any]], Any]) -> None:
         super().__init__(run_id, kind, None, work, finish, Attached._say)
+        self.events = EventLog(record=work.folder)
         where = "" if root == Path(".workbench") else f", {str(root)!r}"
         self._code = f"wb.attach({run_id!r}{where})"
         self.told: Callable[[str], None] = lambda code: None
@@ -86,7 +88,7 @@ class _Following:
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.follower = Follower(folder, lambda command: control.send(folder, command), threading.Event())
-        self._folder, self.updates = folder, 0
+        self.folder, self.updates = folder, 0
         known = {name: value for name, value in (header.get("settings") or {}).items() if name in Settings.model_fields}
         self.settings = Settings.make(**known)
         """Those that it was asked for with; what a newer version has beside is left out."""
@@ -95,12 +97,12 @@ class _Following:
         try:
             end = self.follower.follow(emit, inbox)
         except LaunchError:
-            self.updates = summary(self._folder).step
-            raise in_words(self._folder) from None
+            self.updates = summary(self.folder).step
+            raise in_words(self.folder) from None
         self.updates = end.step
         emit(end)
         if end.status == "failed":
-            raise in_words(self._folder, end)
+            raise in_words(self.folder, end)
         return end.status
 
 

@@ -30,7 +30,8 @@ from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.files import open_regular
 from workbench.runs.follow import Tail
 from workbench.runs.printable import printable
-from workbench.runs.read import read_events, read_header
+from workbench.runs.read import read_header
+from workbench.runs.stream import stream
 from workbench.share.parcel import pack
 from workbench.task.protocol import Task
 
@@ -130,16 +131,16 @@ class Follower:
         self.caught_up = threading.Event()
         """Set when all has been handed on that was there."""
 
-    def follow(self, emit: Outlet, inbox: Mailbox) -> RunEnded:
+    def follow(self, emit: Desk, inbox: Mailbox) -> RunEnded:
         """The end, as the record has it; `LaunchError` where its process ended without one, `GoesOn`."""
         idle, over = 0, False
         while True:
-            new = self._tail.new()
-            for event in new:
+            new = self._tail.numbered()
+            for line, event in new:
                 if isinstance(event, RunEnded):
                     self.caught_up.set()
                     return event
-                emit(event)
+                emit.recorded(event, line)
             if new:
                 idle = 0
                 continue
@@ -176,7 +177,7 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
     error = LaunchError(printable(f"{run.name} failed: {end.error}", lines=True))
-    told = [event.text for event in read_events(run) if isinstance(event, Message) and event.level == "error"]
+    told = [event.text for event in stream(run, ()) if isinstance(event, Message) and event.level == "error"]
     error.__cause__ = RemoteTraceback(printable(told[-1], lines=True)) if told else None
     return error
 

@@ -12,8 +12,9 @@ from workbench.launch.folders import run_folder, weights_of
 from workbench.launch.protocol import AnyJob
 from workbench.launch.resuming import GoingOn, Terms
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
+from workbench.runs.event_log import Recorded
 from workbench.runs.printable import printable
-from workbench.runs.read import list_runs, read_events, read_header
+from workbench.runs.read import list_runs, read_header
 from workbench.runs.store import check_id
 from workbench.settings import Settings, SettingsError
 from workbench.values import shown
@@ -166,7 +167,7 @@ class Origin:
             )
         own = self._asked(id)
         if own is None:
-            return self._terms.going_on(id, folder, point, lambda: read_events(folder), {})
+            return self._terms.going_on(id, folder, point, lambda: Recorded(folder, True), {})
         return self._terms.going_on(id, folder, point, lambda: own.job.events, own.since, own.job.settings)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +25,7 @@ from workbench.events import (
     Trial,
     Validated,
 )
+from workbench.runs.event_log import since
 from workbench.runs.printable import printable
 
 _NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
@@ -69,15 +71,19 @@ class Progress:
     def show(self, events: Sequence[Event], seen: int) -> int:
         """Draw what came since `seen`; returns how many events there are now."""
         now = len(events)
-        new = events[seen:now]
         # What stands before a joint is the record of another run, which has said it.
-        joint = max((place for place, event in enumerate(new) if isinstance(event, Resumed)), default=0)
-        for place, event in enumerate(new):
+        joint = max((place for place, event in self._new(events, seen, now) if isinstance(event, Resumed)), default=0)
+        for place, event in self._new(events, seen, now):
             if place >= joint or not isinstance(event, Message):
                 self._note(event)
         if self._bar is not None and now > seen:
             self._bar.set_postfix(self._facts, refresh=True)
         return now
+
+    @staticmethod
+    def _new(events: Sequence[Event], seen: int, now: int) -> Iterator[tuple[int, Event]]:
+        """Those from `seen` to `now`; read twice, since they may be more than memory holds."""
+        return enumerate(islice(since(events, seen), now - seen))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, RunStarted):

@@ -17,6 +17,7 @@ from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resu
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.progress import Progress
+from workbench.runs.event_log import EventLog
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, SettingsError, knob
 
@@ -57,6 +58,9 @@ class Desk(Outlet, Protocol):
         Jobs of other benches have their turn meanwhile. RuntimeError where the job has no folder.
         """
 
+    def recorded(self, event: Event, line: int) -> None:
+        """An event that another process has recorded, in this line."""
+
 
 class Work(Protocol):
     """What a job does when it has its turn."""
@@ -72,7 +76,7 @@ class Work(Protocol):
 class Job(Generic[T]):
     """A fit, a finder or a check that was asked for. It returns at once; `result()` waits for what it found.
 
-    `events` grows while it runs. An interrupt in `result()` or `wait()` stops the job at its next update, keeps
+    `events` grows while it runs: a sequence whose older part is read from the record when it is asked for. An interrupt in `result()` or `wait()` stops the job at its next update, keeps
     what it has, and is raised again.
     """
 
@@ -85,7 +89,7 @@ class Job(Generic[T]):
         self.id = id
         self.kind = kind
         self.folder = folder
-        self.events: list[Event] = []
+        self.events = EventLog(record=None if folder is None else folder.path)
         self.inbox = Mailbox()
         self._work = work
         self._finish = finish
@@ -264,9 +268,9 @@ class Job(Generic[T]):
         if self._error is not None:
             _clear(self._error)
 
-    def hear(self, event: Event) -> None:
-        """One more event of this job."""
-        self.events.append(event)
+    def hear(self, event: Event, line: int | None = None) -> None:
+        """One more event of this job. line: the number of its line in the record; None: it is not there."""
+        self.events.add(event, line)
         if isinstance(event, StatusChanged):
             self._status = event.status
         elif isinstance(event, RunStarted):

@@ -26,7 +26,7 @@ LENGTHS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
 
 ASIDE = (
     "pin_memory", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps", "track_grad_norm",
-    "log_every_n_steps", "detect_anomaly", "checkpoint_every", "monitor", "monitor_mode", *LOCAL,
+    "log_every_n_steps", "layer_history_mb", "detect_anomaly", "checkpoint_every", "monitor", "monitor_mode", *LOCAL,
 )  # fmt: skip
 """What stands beside the arithmetic: the whole run might as well have had it from its beginning."""
 
@@ -60,7 +60,7 @@ class GoingOn:
 
     def story(self) -> Story:
         """What the fit tells before it goes on."""
-        events, step = self.events(), self.point.step
+        events, step = [*self.events()], self.point.step
         told = [*past.record_until(events, self.point, self.checked)]
         lacks = past.missing(told, step)
         told.append(Resumed(step, self.run, self.point.name, self.edited))

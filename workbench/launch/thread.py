@@ -164,7 +164,7 @@ class JobDesk:
         self._end_turn = end_turn
         self._ended: RunEnded | None = None
         """What the process that did the job has said of its end."""
-        self._post: queue.SimpleQueue[Event | threading.Event | None] = queue.SimpleQueue()
+        self._post: queue.SimpleQueue[tuple[Event, int | None] | threading.Event | None] = queue.SimpleQueue()
         self._writing = job.folder is not None
         self._told_full = False
         """Whether it was said that the record cannot be written."""
@@ -182,13 +182,14 @@ class JobDesk:
         self._end_pause()
         left = isinstance(error, GoesOn)
         if not left:
-            self._post.put(self._ended or RunEnded(
+            end = self._ended or RunEnded(
                 status=status,
                 step=self._job.updates,
                 seconds=self._before + time.perf_counter() - began - self._paused,
                 error=None if error is None else f"{type(error).__name__}: {error}",
                 metrics=self._metrics,
-            ))  # fmt: skip
+            )
+            self._post.put((end, None))
         self._post.put(None)
         clerk.join()
         self._end_turn()  # whoever has waited for the end finds the process as it was before the job
@@ -224,6 +225,13 @@ class JobDesk:
 
     def __call__(self, event: Event, /) -> None:
         """Post an event, and keep what the end will say."""
+        self._take(event, None)
+
+    def recorded(self, event: Event, line: int) -> None:
+        """The same of one that another process has recorded."""
+        self._take(event, line)
+
+    def _take(self, event: Event, line: int | None) -> None:
         if isinstance(event, RunEnded):
             self._ended = event
             return
@@ -237,7 +245,7 @@ class JobDesk:
         elif isinstance(event, StatusChanged):
             self._end_pause()
             self._paused_at = time.perf_counter() if event.status == "paused" else None
-        self._post.put(event)
+        self._post.put((event, line))
 
     def _end_pause(self) -> None:
         if self._paused_at is not None:
@@ -245,26 +253,31 @@ class JobDesk:
             self._paused_at = None
 
     def _clerk(self) -> None:
-        while (event := self._post.get()) is not None:
-            if isinstance(event, threading.Event):
-                event.set()
+        while (posted := self._post.get()) is not None:
+            if isinstance(posted, threading.Event):
+                posted.set()
                 continue
+            event, line = posted
             try:
-                self._handle(event)
+                self._handle(event, line)
             except BaseException as error:  # noqa: BLE001  # the events behind it must still be heard
                 self._job.hear(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
         if self._job.folder is not None:
             self._job.folder.close()
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event, line: int | None = None) -> None:
         if isinstance(event, RunEnded):
             self._catch_up()
-        self._job.hear(event)
-        if self._writing and self._job.folder is not None:
-            try:
-                self._job.folder.append(event)
-            except OSError as error:
-                self._tell_full(self._job.folder, error)
+        folder, failed = self._job.folder, None
+        try:
+            if folder is not None and self._writing and line is None:
+                line = folder.append(event)
+        except OSError as error:
+            failed = error
+        finally:
+            self._job.hear(event, line)
+        if folder is not None and failed is not None:
+            self._tell_full(folder, failed)
         for trouble in self._tell(self._job, event):
             self._handle(Message(trouble, "error"))
 

@@ -25,11 +25,12 @@ def grad_norm(
     clip: Array | None = None,
     changes: Changes = (),
     share: float | None = None,
+    layer_step: Array | None = None,
 ) -> list[Chart]:
     """The heat map of `layers` (name: norms (rows,), before clipping), where there are any, and the total's chart.
 
     `total` is before clipping and `clip` the clip value in force at each row (NaN: off), both of shape (rows,).
-    `share` of the updates with clipping on was clipped; None: there were none.
+    `layer_step`: the updates that `layers` are of, where these are not all. `share` of the updates with clipping on was clipped; None: there were none.
     """
     charts = []
     marks = change_marks(changes, step)
@@ -40,7 +41,7 @@ def grad_norm(
                 "Gradient norm by layer",
                 Axis("update"),
                 Axis("layer"),
-                heat=_heat(step, table, tuple(layers)),
+                heat=_heat(step if layer_step is None else layer_step, table, tuple(layers)),
             )
         )
     series = [Series("total, before clipping", step, total, "thin")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,6 +48,8 @@ class Told:
     by_model: Collection[str] = ()
     best: Best | None = None
     same_norm: bool = True
+    by_layer: Callable[[str], tuple[Array, Mapping[str, Array]]] | None = None
+    """Of "grad_norm" or "update_ratio" the updates and the values by layer, where `history` does not have them."""
 
     def whole(self) -> list[Chart]:
         """The loss, and gradient norms and update ratios where they were recorded."""
@@ -75,16 +77,20 @@ class Told:
         total = self.history.get("grad_norm")
         if total is None:
             return []
-        measured = [name for name in self.history if name.startswith(_LAYER) and name not in self.by_model]
-        layers = {name.removeprefix(_LAYER): self.history[name] for name in measured}
+        steps, layers = self._of_layers(_LAYER)
         # Of several optimizers each one's norm is limited, and not the total.
         limit = self.limit if self.clips_norm and not self._of_each("grad_norm") else None
-        return grad_norm(self.history["step"], total, layers, limit, self.changes, self.clipped().share)
+        return grad_norm(self.history["step"], total, layers, limit, self.changes, self.clipped().share, steps)
 
     def update_ratio(self) -> list[Chart]:
-        measured = [name for name in self.history if name.startswith(_RATIO) and name not in self.by_model]
-        layers = {name.removeprefix(_RATIO): self.history[name] for name in measured}
-        return update_ratio(self.history["step"], layers, only(self.changes, "lr"))
+        steps, layers = self._of_layers(_RATIO)
+        return update_ratio(self.history["step"], layers, only(self.changes, "lr"), steps)
+
+    def _of_layers(self, prefix: str) -> tuple[Array, Mapping[str, Array]]:
+        if self.by_layer is not None:
+            return self.by_layer(prefix.removesuffix("/"))
+        measured = [name for name in self.history if name.startswith(prefix) and name not in self.by_model]
+        return self.history["step"], {name.removeprefix(prefix): self.history[name] for name in measured}
 
     def suggested_clip(self) -> float | None:
         """A clip value from the norms recorded; None where it is not those that are clipped, or they are too few."""

@@ -18,11 +18,17 @@ USUAL = 1e-3
 _COLUMNS = 400
 
 
-def update_ratio(step: Array, layers: Mapping[str, Array], changes: Changes = ()) -> list[Chart]:
-    """The heat map of `layers` (name: ratios (rows,), NaN between two measurements); none where nothing was measured."""
+def update_ratio(
+    step: Array, layers: Mapping[str, Array], changes: Changes = (), layer_step: Array | None = None
+) -> list[Chart]:
+    """The heat map of `layers` (name: ratios (rows,), NaN between two measurements); none where nothing was measured.
+
+    `layer_step`: the updates that `layers` are of, where these are not all of `step`.
+    """
+    at = step if layer_step is None else layer_step
     if not layers or not len(step):
         return []
-    there = np.zeros(len(step), dtype=np.bool_)
+    there = np.zeros(len(at), dtype=np.bool_)
     for values in layers.values():
         there |= ~np.isnan(values)
     measured = np.flatnonzero(there)  # one in thousands, of a long run
@@ -31,7 +37,7 @@ def update_ratio(step: Array, layers: Mapping[str, Array], changes: Changes = ()
     held = _held(np.stack([np.asarray(values[measured], np.float64) for values in layers.values()]))
     width = -(-len(measured) // _COLUMNS)
     starts = np.arange(0, len(measured), width)
-    heat = Heat(step[measured[starts]], tuple(layers), np.fmax.reduceat(held, starts, axis=1), "update ratio", USUAL)
+    heat = Heat(at[measured[starts]], tuple(layers), np.fmax.reduceat(held, starts, axis=1), "update ratio", USUAL)
     return [
         Chart(
             "How far an update moves each layer, relative to its weights",

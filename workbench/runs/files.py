@@ -136,9 +136,10 @@ def check_no_link(path: Path) -> None:
         raise OSError(f"{path} is a link, and nothing is written where it leads")
 
 
-def append_to(path: Path) -> int:
-    """A file opened to append to; made if it is not there, and never one that a link leads to."""
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _PLAIN, 0o666)
+def append_to(path: Path, *, create: bool = True) -> int:
+    """A file opened to append to; made if it is not there and `create`. OSError where it is a link, or a pipe nobody reads."""
+    made = os.O_CREAT if create else 0
+    return os.open(path, os.O_WRONLY | os.O_APPEND | made | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, 0o666)
 
 
 def replace_by(path: Path, write: Callable[[Path], None]) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import os
+import weakref
+from collections.abc import Container
+from io import BufferedIOBase
 from pathlib import Path
 
 from workbench.events import Event
 from workbench.runs.files import open_regular
-from workbench.runs.read import RECORD, parse
+from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of
+from workbench.runs.stream import whole_lines
 
 _BLOCK = 1 << 22
 
@@ -15,27 +20,80 @@ _BLOCK = 1 << 22
 class Tail:
     """The events of a run folder as they come: each call reads what is new, to the last whole line.
 
+    The record may be written anew meanwhile, with as many lines (`runs.thin`): what was read is not read again.
     only: the columns of flushes that are wanted.
     """
 
-    def __init__(self, folder: Path, only: Collection[str] | None = None) -> None:
+    def __init__(self, folder: Path, only: Container[str] | None = None) -> None:
         self._path, self._only = Path(folder) / RECORD, only
-        self._place = 0
+        self._file: BufferedIOBase | None = None
+        """Held open, since the number of a file that is gone is given again."""
+        self._close = lambda: None
+        self._place = self._lines = 0
         self.skipped = 0
         """Lines that could not be read."""
 
     def new(self) -> list[Event]:
         """What has come since; of much, its beginning. None where there is nothing new."""
-        try:
-            with open_regular(self._path) as file:
-                file.seek(self._place)
-                data = file.read(_BLOCK)
-                while len(data) >= _BLOCK and b"\n" not in data and (more := file.read(_BLOCK)):
-                    data += more
-        except FileNotFoundError:
+        return [event for _, event in self.numbered()]
+
+    def numbered(self) -> list[tuple[int, Event]]:
+        """The same, each with the number of its line, from 0 on."""
+        found: list[tuple[int, Event]] = []
+        while not found:  # lines that cannot be read are no end of what is new
+            lines = self._read()
+            if not lines:
+                break
+            for line in lines:
+                number, self._lines = self._lines, self._lines + 1
+                if not line.strip():
+                    continue
+                try:
+                    found.append((number, event_of(line, self._only)))
+                except UNREADABLE:
+                    self.skipped += 1
+        return found
+
+    def _read(self) -> list[bytes]:
+        """The next whole lines."""
+        file = self._current()
+        if file is None:
             return []
+        file.seek(self._place)
+        data = file.read(_BLOCK)
+        while len(data) >= _BLOCK and b"\n" not in data[-_BLOCK:] and len(data) <= LONGEST and (more := file.read(_BLOCK)):
+            data += more
         whole = data[: data.rfind(b"\n") + 1]
+        if not whole and len(data) > LONGEST:  # a line that nobody reads
+            file.seek(self._place)
+            line = next(whole_lines(file), b"")
+            self._place = file.tell() if line else self._place
+            return [line] if line else []
         self._place += len(whole)
-        found = parse(whole, self._only)
-        self.skipped += found.skipped
-        return found.events
+        return whole.split(b"\n")[:-1]
+
+    def _current(self) -> BufferedIOBase | None:
+        """The record that is there now, the place in it behind the lines that were read; None: there is none."""
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        if self._file is not None and os.path.samestat(there, os.fstat(self._file.fileno())):
+            return self._file
+        try:
+            file = open_regular(self._path)
+        except FileNotFoundError:
+            return None
+        self._close()
+        self._file, self._close = file, weakref.finalize(self, _closed, file)  # type: ignore[assignment]
+        self._place = 0
+        for _ in range(self._lines):
+            if not file.readline():
+                break
+        self._place = file.tell()
+        return self._file
+
+
+def _closed(file: BufferedIOBase) -> None:
+    with contextlib.suppress(OSError):
+        file.close()

@@ -9,7 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.events import Event, Logged, RunEnded, RunStarted, Saved, StatusChanged, StepsDone, Validated
+from workbench.events import (
+    BY_LAYER,
+    Event,
+    Logged,
+    RunEnded,
+    RunStarted,
+    Saved,
+    StatusChanged,
+    StepsDone,
+    Validated,
+)
 from workbench.runs.checkpoints import FILES, Checkpoint, list_checkpoints
 
 _OF_A_JOB = RunStarted | RunEnded | StatusChanged
@@ -58,7 +68,10 @@ def _begins(event: Event) -> int:
 
 def first_rows(event: StepsDone, rows: int) -> StepsDone:
     """The first rows of a flush."""
-    columns = {name: data[: len(data) // event.rows * rows] for name, data in event.columns.items()}
+    there = event.layer_rows
+    layers = int(there.sum()), int(there[:rows].sum())
+    parts = {name: layers if name in BY_LAYER else (event.rows, rows) for name in event.columns}
+    columns = {name: data[: len(data) // max(1, parts[name][0]) * parts[name][1]] for name, data in event.columns.items()}
     return replace(event, rows=rows, columns=columns)
 
 

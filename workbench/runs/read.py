@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +35,8 @@ from workbench.events import (
 from workbench.plots.downsample import downsample as downsample
 from workbench.runs.alive import liveness
 from workbench.runs.files import open_regular, read_json
+from workbench.runs.sequence import stream
+from workbench.runs.series import by_layer as by_layer
 from workbench.runs.series import history as history
 from workbench.runs.series import logged as logged
 from workbench.runs.series import validation as validation
@@ -50,8 +52,8 @@ _TAIL = 1 << 16
 _HEADER_SIZE = 1 << 22
 """Bytes of a `run.json` at most; one of ours has some kilobytes."""
 _HEADER: dict[str, tuple[type, ...]] = {
-    "id": (str,), "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid": (int,),
-    "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
+    "id": (str,), "kind": (str,), "created": (int, float, str), "host": (str,), "boot": (str,), "pid_namespace": (str,),
+    "pid": (int,), "pid_started": (int, float), "settings": (dict,), "seed": (int,), "threads": (int,), "versions": (dict,),
     "launched": (bool,),
 }  # fmt: skip
 """What the keys of a `run.json` hold, beside null."""
@@ -203,10 +205,12 @@ def state(
     end = _end(events)
     if end is not None:
         return State(end.status, end.step, end.seconds, end.error)
-    told = next((e.status for e in reversed(events) if isinstance(e, StatusChanged)), None)
-    status: Status = told or ("running" if events else "queued")
-    step = max((_updates(e) for e in events), default=0)
-    seconds = next((e.seconds for e in reversed(events) if isinstance(e, StepsDone)), 0.0)
+    status: Status = "queued"
+    step, seconds = 0, 0.0
+    for event in stream(events, ()):
+        status = event.status if isinstance(event, StatusChanged) else "running" if status == "queued" else status
+        step = max(step, _updates(event))
+        seconds = event.seconds if isinstance(event, StepsDone) else seconds
     lives = "alive" if header is None or folder is None or status in OVER else liveness(header)
     if lives == "gone" and header is not None and folder is not None:
         # The event may have come between our reading and the process's end.
@@ -238,7 +242,7 @@ def _updates(event: Event) -> int:
     return event.step if isinstance(event, Validated | Logged | Saved | Resumed | StatusChanged) else 0
 
 
-def parse(data: bytes, only: Collection[str] | None = None) -> Record:
+def parse(data: bytes, only: Container[str] | None = None) -> Record:
     """The events in the lines of a record; what stands behind the last whole line is left out. `only`: as in `event_of`."""
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
@@ -253,7 +257,7 @@ def parse(data: bytes, only: Collection[str] | None = None) -> Record:
     return Record(events, skipped)
 
 
-def event_of(line: bytes, only: Collection[str] | None = None) -> Event:
+def event_of(line: bytes, only: Container[str] | None = None) -> Event:
     """The event in one line of a record, its settings such as `Settings` takes; one of `UNREADABLE` where it has none.
 
     only: the columns of flushes that are wanted; the others are not decoded.

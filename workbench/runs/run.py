@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import html
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workbench.events import (
     Changed,
@@ -29,9 +31,12 @@ from workbench.plots.chart import Chart
 from workbench.plots.run import Told
 from workbench.runs import drawn, read, terse
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
+from workbench.runs.event_log import Recorded, now
 from workbench.runs.health import Finding, examine
 from workbench.runs.printable import printable
+from workbench.runs.sequence import but_by_layer
 from workbench.runs.series import Series
+from workbench.runs.stream import joined
 from workbench.runs.table import write_csv
 from workbench.settings import Settings, SettingsError
 
@@ -45,6 +50,9 @@ if TYPE_CHECKING:
 class Run:
     """One run, as it was when this object was made. Two are equal when all their events are.
 
+    Of a recorded run the end is read when this is made, and the rest when something of it is asked for: `events` is a
+    sequence that reads the record. FileNotFoundError where the run was deleted meanwhile.
+
     `step` counts the updates taken, `seconds` are without pauses, `error` says why a run failed.
     """
 
@@ -54,7 +62,7 @@ class Run:
     step: int
     seconds: float
     error: str | None
-    events: tuple[Event, ...]
+    events: Sequence[Event]
     folder: Path | None = None
     unseen: bool = False
     """Whether it only counts as running: its record has no end, and its process cannot be seen from here."""
@@ -62,28 +70,31 @@ class Run:
     @classmethod
     def from_events(cls, events: Iterable[Event], folder: Path | None = None) -> Self:
         """The run that these events tell of; `folder` is where it is recorded, if it is."""
-        return cls._make(tuple(events), folder, None)
+        return cls._make(now(events), folder, None)
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """The run in a run folder. One whose process died without ending it has failed."""
         folder = Path(folder)
         try:
-            header = read.read_header(folder)
+            told = read.summary(folder)
+            events = Recorded(folder, told.over)
+            start = _start(islice(events.stream(()), _BEFORE))
         except (OSError, ValueError) as error:
             raise FileNotFoundError(f"{folder} is not a run folder: {error}") from None
-        return cls._make(tuple(read.read_events(folder)), folder, header)
+        id, kind = (start.run, start.kind) if start else (folder.name, told.kind)
+        return cls(id, kind, told.status, told.step, told.seconds, told.error, events, folder, told.unseen)
 
     @classmethod
-    def _make(cls, events: tuple[Event, ...], folder: Path | None, header: Mapping[str, Any] | None) -> Self:
+    def _make(cls, events: Sequence[Event], folder: Path | None, header: Mapping[str, Any] | None) -> Self:
         if header is None and folder is not None:
             with contextlib.suppress(OSError, ValueError):
                 header = read.read_header(folder)
-        start = next((e for e in events if isinstance(e, RunStarted)), None)
+        start = _start(islice(events, _BEFORE))
         id = start.run if start else folder.name if folder else ""
         kind = start.kind if start else str((header or {}).get("kind", ""))
-        now = read.state(events, header, folder)
-        return cls(id, kind, now.status, now.step, now.seconds, now.error, events, folder, now.unseen)
+        told = read.state(events, header, folder)
+        return cls(id, kind, told.status, told.step, told.seconds, told.error, events, folder, told.unseen)
 
     @property
     def settings(self) -> Settings:
@@ -98,7 +109,7 @@ class Run:
     @property
     def history(self) -> Series:
         """One row per recorded update: "step" "epoch" "loss" "lr" "grad_norm" … (see `series.history`), read-only."""
-        return dict(self._history)
+        return dict(self._whole)
 
     @property
     def validation(self) -> Series:
@@ -119,7 +130,7 @@ class Run:
 
         What stands before in `events`, `history` and so on is the other run's record, so that it is a whole one.
         """
-        return tuple(e for e in self.events if isinstance(e, Resumed))
+        return tuple(e for e in self.outline if isinstance(e, Resumed))
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -129,12 +140,12 @@ class Run:
     @property
     def changes(self) -> tuple[Changed, ...]:
         """The live changes, in order; each holds from update `step` on."""
-        return tuple(e for e in self.events if isinstance(e, Changed))
+        return tuple(e for e in self.outline if isinstance(e, Changed))
 
     @property
     def epochs(self) -> int:
         """Epochs begun."""
-        last = next((e for e in reversed(self.events) if isinstance(e, StepsDone)), None)
+        last = next((e for e in reversed(self.outline) if isinstance(e, StepsDone)), None)
         return last.epoch + 1 if last else 0
 
     @property
@@ -193,7 +204,7 @@ class Run:
         `what`: "loss", "lr" (the schedule), "grad_norm", "clip" (norms before and after, and the share clipped),
         "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), or the name of a validation metric or of a value that the model logged ("train_acc").
         """
-        searched = [] if self.kind == "fit" else drawn.search_charts(self.events)  # a fit may search on its way
+        searched = [] if self.kind == "fit" else drawn.search_charts(self.outline)  # a fit may search on its way
         told = self._told
         if what is None:
             return searched or told.whole()
@@ -219,7 +230,7 @@ class Run:
             with open(file, "w", newline="", encoding="utf-8") as opened:
                 self.to_csv(opened)
             return
-        write_csv(file, self._history, self._logged, self._validation)
+        write_csv(file, self._whole, self._logged, self._validation)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
@@ -288,36 +299,37 @@ class Run:
         same = recorded.get("track_grad_norm", 2.0) == 2.0
         norm = same and recorded.get("gradient_clip_algorithm", "norm") == "norm"
         return Told(
-            self._history, self._validation, drawn.changes(self.events), recorded.get("gradient_clip_val"), norm,
-            logged=self._logged, by_model=self._by_model, best=drawn.best(self.events), same_norm=same,
+            self._history, self._validation, drawn.changes(self.outline), recorded.get("gradient_clip_val"), norm,
+            logged=self._logged, by_model=self._by_model, best=drawn.best(self.outline), same_norm=same,
+            by_layer=self._by_layer,
         )  # fmt: skip
 
     @cached_property
     def _by_model(self) -> list[str]:
         """The columns of the history that the model logged."""
-        named = dict.fromkeys(name for e in self.events if isinstance(e, StepsDone) for name in e.logged)
+        named = dict.fromkeys(name for e in self.outline if isinstance(e, StepsDone) for name in e.logged)
         return [name for name in named if name in self._history]
 
     @cached_property
     def _recorded(self) -> dict[str, Any]:
-        return next((e.settings for e in self.events if isinstance(e, RunStarted)), {})
+        return next((e.settings for e in self.outline if isinstance(e, RunStarted)), {})
 
     @cached_property
     def _ranks(self) -> str | None:
         """On how many devices together, where there were several."""
-        return next((e.device for e in self.events if isinstance(e, RunStarted) and e.ranks > 1), None)
+        return next((e.device for e in self.outline if isinstance(e, RunStarted) and e.ranks > 1), None)
 
     @cached_property
     def _metrics(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        last = next((e for e in reversed(self.events) if isinstance(e, StepsDone) and e.rows), None)
+        last = next((e for e in reversed(self.outline) if isinstance(e, StepsDone) and e.rows), None)
         if last is not None and "loss" in last.columns:
             found["loss"] = float(last.array("loss")[-1])
         for name in self._by_model:
             known = self._history[name][~np.isnan(self._history[name])]
             if len(known):
                 found[name] = float(known[-1])
-        for event in self.events:
+        for event in self.outline:
             if isinstance(event, Validated | Logged):
                 found.update(event.metrics)
             elif isinstance(event, RunEnded):  # of a record that lacks its middle, the end has the last values too
@@ -327,17 +339,37 @@ class Run:
 
     @cached_property
     def _history(self) -> Series:
+        """All but what there is of layers."""
+        return _read_only(read.history(self.outline))
+
+    @cached_property
+    def _whole(self) -> Series:
         return _read_only(read.history(self.events))
 
     @cached_property
+    def outline(self) -> tuple[Event, ...]:
+        """The events without the columns by layer, flushes of one epoch joined: what all but a look at layers needs."""
+        return tuple(joined(but_by_layer(self.events)))
+
+    def _by_layer(self, quantity: str) -> tuple[NDArray[Any], Series]:
+        """Of "grad_norm" or "update_ratio" what a picture of all layers shows: updates, and by layer a value for each."""
+        return read.by_layer(self.events, quantity, self._history["step"])
+
+    @cached_property
     def _validation(self) -> Series:
-        return _read_only(read.validation(self.events))
+        return _read_only(read.validation(self.outline))
 
     @cached_property
     def _logged(self) -> Series:
-        return _read_only(read.logged(self.events))
+        return _read_only(read.logged(self.outline))
 
 
+def _start(events: Iterable[Event]) -> RunStarted | None:
+    return next((event for event in events if isinstance(event, RunStarted)), None)
+
+
+_BEFORE = 100
+"""Events among which the beginning of a run is, which only messages may come before."""
 _COUNTS = ("updates", "epochs", "live changes")
 
 

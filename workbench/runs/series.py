@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import Event, Logged, RunStarted, StepsDone, Validated
+from workbench.runs.sequence import stream
 
+PICTURED = 400
+"""Parts of a run that a picture by layer tells apart."""
 Series = dict[str, NDArray[Any]]
 _BY_LAYER = {"layer_norms": "grad_norm", "update_ratios": "update_ratio"}
 """The columns of a flush that have a number for each layer, and what these are called in a history."""
@@ -63,6 +66,45 @@ def _by_layer(flushes: list[StepsDone], layers: tuple[str, ...], column: str, qu
     return {
         f"{quantity}/{name}": np.concatenate([part[:, i] for part in parts]) for i, name in enumerate(names)
     }
+
+
+def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], Series]:
+    """What a picture of "grad_norm" or "update_ratio" by layer shows, in memory that does not grow with the run.
+
+    Norms: in each of 400 parts of the run (`steps` has all its recorded updates) the greatest of each layer. Ratios: those
+    updates of which they were measured. The updates, shape (n,), and of each layer the values, shape (n,), NaN: none.
+    """
+    column = next(name for name, called in _BY_LAYER.items() if called == quantity)
+    layers: tuple[str, ...] = ()
+    width, place = max(1, -(-len(steps) // PICTURED)), 0
+    greatest: NDArray[np.float32] | None = None
+    measured: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []
+    for event in stream(events, (column,)):
+        if isinstance(event, RunStarted):
+            layers = event.layers
+        elif isinstance(event, StepsDone) and event.rows:
+            first, place = place, place + event.rows
+            if not event.columns.get(column):
+                continue
+            table = event.array(column)
+            if greatest is None:
+                greatest = np.full((-(-len(steps) // width), table.shape[1]), np.nan, np.float32)
+            if table.shape[1] != greatest.shape[1]:
+                continue
+            if quantity == "update_ratio":
+                there = ~np.isnan(table).all(axis=1)
+                measured.append((event.steps[there], table[there]))
+                continue
+            index = np.arange(first, place) // width
+            starts = np.flatnonzero(np.diff(index, prepend=index[0] - 1))
+            part = index[starts]
+            greatest[part] = np.fmax(greatest[part], np.fmax.reduceat(table, starts, axis=0))
+    if greatest is None:
+        return steps[:0], {}
+    known = list(layers) if len(layers) == greatest.shape[1] else [*map(str, range(greatest.shape[1]))]
+    at = np.concatenate([steps[:0], *(own for own, _ in measured)]) if quantity == "update_ratio" else steps[::width]
+    rows = np.concatenate([greatest[:0], *(own for _, own in measured)]) if quantity == "update_ratio" else greatest
+    return at, {name: rows[:, i] for i, name in enumerate(known)}
 
 
 def validation(events: Iterable[Event]) -> Series:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import re
 import shutil
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from io import FileIO
@@ -24,14 +25,17 @@ from typing import Any, Self
 
 from workbench.events import BY_LAYER, Event, StepsDone, to_line
 from workbench.runs.alive import identity
-from workbench.runs.files import make_folder, write_whole
+from workbench.runs.files import append_to, make_folder, open_regular, write_whole
 from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, run_folders, summary
+from workbench.runs.stream import whole_lines
+from workbench.runs.thin import NEWEST, layer_size, next_stride, thinned_lines
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
 _NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
 _TORN = b"~\n"
 """Ends a line that was cut by a failed write, and keeps it from ever reading as a whole one."""
 _GONE = ".gone-"
+_ASIDE = RECORD + ".new"
 _RESERVE, _RESERVED = ".reserve", 1 << 16
 """A file of so many bytes in the folder of a run that goes on: its room is what the end of the record needs on a full disk."""
 _ROOM = 1 << 25
@@ -61,6 +65,12 @@ class RunFolder:
         """What could not be written yet, the oldest first."""
         self._lacks: dict[str, tuple[int, int]] = {}
         """What was given up: of what, from which update to which."""
+        self.lines = 0
+        """Whole lines of the record, as far as this writer knows of them."""
+        self._allowed = _allowance(header)
+        self._sizes: Counter[int] = Counter()
+        """Bytes of the columns by layer in the record, by how many updates they are thinned to."""
+        self._thin_at = math.inf if self._allowed is None else float(self._allowed)
 
     @classmethod
     def create(cls, root: Path, id: str, header: Mapping[str, Any]) -> Self:
@@ -90,13 +100,15 @@ class RunFolder:
     def take_over(cls, path: Path) -> Self:
         """Be the writer of a run that another process has made, and named this one for (`name_writer`)."""
         header = {**read_header(path), **identity()}
-        record = FileIO(os.open(path / RECORD, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)), "ab")
+        record = _opened(path / RECORD)
         try:
             _write_header(path, header)
         except BaseException:
             record.close()
             raise
-        return cls(path, header, record)
+        taken = cls(path, header, record)
+        taken._count()
+        return taken
 
     def name_writer(self, pid: int, **facts: Any) -> None:
         """Process `pid` of this machine, or a child of it, writes the record from here on. facts: more for the header."""
@@ -104,9 +116,20 @@ class RunFolder:
         _write_header(self.path, self._header)
 
     def write_again(self) -> None:
-        """The process that wrote the record has ended, perhaps in the middle of a line."""
+        """The process that wrote the record has ended, perhaps in the middle of a line; it may have written it anew."""
         with self._lock:
             self._torn = not _ends_whole(self.path / RECORD)
+            self._record.close()
+            self._record = _opened(self.path / RECORD)
+            self._count()
+
+    def _count(self) -> None:
+        """Of a record that another process has written: its lines, and what its columns by layer take."""
+        with open_regular(self.path / RECORD) as file:
+            self.lines = sum(1 for _ in whole_lines(file))
+        if self._allowed is not None:
+            for _ in thinned_lines(self.path / RECORD, 1, 0, self._sizes):
+                pass
 
     @property
     def id(self) -> str:
@@ -127,8 +150,8 @@ class RunFolder:
         """Where the run's checkpoints go; made when first asked for."""
         return self._subfolder("checkpoints")
 
-    def append(self, event: Event) -> None:
-        """Write one event as one line, handed to the system before this returns.
+    def append(self, event: Event) -> int:
+        """Write one event as one line, handed to the system before this returns; the number of its line, from 0 on.
 
         OSError where it cannot be written (disk full, read-only, quota). Earlier lines stay, and the event waits: a later
         call writes it first.
@@ -142,6 +165,10 @@ class RunFolder:
             except OSError:
                 self._give_up_over(_ROOM)
                 raise
+            line = self.lines - 1
+            if self._sizes.total() > self._thin_at:
+                self._thin()
+            return line
 
     @property
     def behind(self) -> bool:
@@ -188,9 +215,38 @@ class RunFolder:
 
     def _write_waiting(self) -> None:
         while self._waiting:
-            line = to_line(self._waiting[0]).encode() + b"\n"
-            self._write(_TORN + line if self._torn else line)
+            event = self._waiting[0]
+            line = to_line(event).encode() + b"\n"
+            torn = self._torn
+            self._write(_TORN + line if torn else line)
+            self.lines += 1 + torn
             self._waiting.popleft()
+            if isinstance(event, StepsDone) and self._allowed is not None:
+                self._sizes[event.layers_every] += layer_size(event)
+
+    def _thin(self) -> None:
+        """Write the record anew with less of what is old, aside, and put it into its place."""
+        assert self._allowed is not None
+        aside = self.path / _ASIDE
+        older, sizes = self._sizes.total() - int(self._allowed * NEWEST), Counter[int]()
+        try:
+            lines = thinned_lines(self.path / RECORD, next_stride(self._sizes, self._allowed), older, sizes)
+            with aside.open("wb") as file:
+                written = sum(1 for line in lines if file.write(line))
+                file.flush()
+                os.fsync(file.fileno())
+            record = FileIO(os.open(aside, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)), "ab")
+            try:
+                aside.replace(self.path / RECORD)
+            except BaseException:
+                record.close()
+                raise
+            self._record.close()
+            self._record, self._sizes, self.lines = record, sizes, written
+        except OSError:  # a full disk, say: the record stays as it is
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+        self._thin_at = max(float(self._allowed), self._sizes.total() + self._allowed / 8)  # not at every flush
 
     def _give_up_over(self, room: int) -> None:
         """Of the flushes that wait, take away the columns by layer, then whole flushes, the oldest first, until the rest has room."""
@@ -377,6 +433,18 @@ def _claim(path: Path) -> FileIO:
     return FileIO(descriptor, "ab")
 
 
+def _opened(path: Path) -> FileIO:
+    """A record that is there, to be written on."""
+    return FileIO(append_to(path, create=False), "ab")
+
+
+def _allowance(header: Mapping[str, Any]) -> int | None:
+    """Bytes that the columns by layer may take; None: as many as there are."""
+    settings = header.get("settings")
+    megabytes = settings.get("layer_history_mb") if isinstance(settings, Mapping) else None
+    return int(megabytes * 1e6) if isinstance(megabytes, int) and megabytes > 0 else None
+
+
 def _ends_whole(path: Path) -> bool:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -390,6 +458,6 @@ def _write_header(run: Path, header: Mapping[str, Any]) -> None:
 
 def _forget(path: Path) -> None:
     with contextlib.suppress(OSError):
-        for name in (RECORD, _RESERVE):
+        for name in (RECORD, _ASIDE, _RESERVE):
             (path / name).unlink(missing_ok=True)
         path.rmdir()

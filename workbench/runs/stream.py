@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from workbench.events import BenchEvent, Event, StepsDone
+from workbench.events import BY_LAYER, BenchEvent, Event, StepsDone
 from workbench.runs.files import open_regular
 from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of
 
@@ -19,7 +19,7 @@ BYTES = 1 << 24
 """And of so many bytes: with thousands of layers a few hundred updates fill them."""
 
 
-def stream(folder: Path, only: Collection[str] | None = None) -> Iterator[Event]:
+def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
     """The events of a run folder, in order, to the last whole line; flushes that follow one another are joined.
 
     only: the columns of flushes that are wanted; the others are not decoded. Lines that cannot be read are left out.
@@ -47,7 +47,7 @@ def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | Ste
         yield _one(held, rows)
 
 
-def _events(folder: Path, only: Collection[str] | None) -> Iterator[Event]:
+def _events(folder: Path, only: Container[str] | None) -> Iterator[Event]:
     try:
         file = open_regular(folder / RECORD)
     except FileNotFoundError:
@@ -83,14 +83,16 @@ def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:
     return (
         (across_epochs or last.epoch == event.epoch) and last.every == event.every and event.step == last.step + last.every * last.rows
         and last.rows > 0 and last.columns.keys() == event.columns.keys() and last.prog_bar == event.prog_bar
-        and last.double == event.double
+        and last.double == event.double and last.layers_every == event.layers_every
         and _sound(last) and _sound(event)
     )  # fmt: skip
 
 
 def _sound(event: StepsDone) -> bool:
     """Whether each column has a number for each row, or several: joined to others, one that has not would break theirs."""
-    return event.rows > 0 and all(len(data) % (4 * event.rows) == 0 for data in event.columns.values())
+    layers = 4 * int(event.layer_rows.sum()) if event.layers_every > 1 else 4 * event.rows
+    parts = ((len(data), layers if name in BY_LAYER else 4 * event.rows) for name, data in event.columns.items())
+    return event.rows > 0 and all(size % part == 0 if part else not size for size, part in parts)
 
 
 def _one(held: list[StepsDone], rows: int) -> StepsDone:

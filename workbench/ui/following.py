@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import ipywidgets as widgets
 
 from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
+from workbench.runs.event_log import since
 from workbench.ui import controls, offers, still, words
 from workbench.ui.calm import aside, heard_whole, reachable, shown
 from workbench.ui.live import LiveView
@@ -20,6 +21,7 @@ from workbench.ui.pump import INTERVAL, Pump
 from workbench.ui.runbar import button
 from workbench.ui.wire import cut
 
+_AT_ONCE = 200
 _CHANGED = ("lr", "gradient_clip_val")
 """What can be changed here while it runs; `job.change` takes the rest."""
 
@@ -29,7 +31,7 @@ class Followed(Protocol):
 
     id: str
     kind: str
-    events: list[Event]
+    events: Sequence[Event]
     told: Callable[[str], None]
 
     @property
@@ -112,10 +114,11 @@ class Following(widgets.VBox):  # type: ignore[misc]
         seen = 0
         while True:
             over = self._job.done()
-            events: Sequence[Event] = self._job.events[seen:]
-            for event in events:
+            for event in since(self._job.events, seen):
                 self.pump.put(event)
-            seen += len(events)
+                seen += 1
+                if seen % _AT_ONCE == 0:  # of a long record no more waits than is drawn at once
+                    self.pump.drain()
             if over:
                 return
             time.sleep(INTERVAL)
@@ -157,7 +160,7 @@ class Following(widgets.VBox):  # type: ignore[misc]
         if event.error is not None:
             last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
             self.notice.say(f"{words.job(self._job.kind)} failed. {last[0]}", "error")
-        self.still.over(list(self._job.events), lambda error: self.notice.error(error, "The picture of this job"))
+        self.still.over(self._job.events, lambda error: self.notice.error(error, "The picture of this job"))
 
     def _follow(self, status: Status | None = None) -> None:
         """The buttons say what can be done now."""

@@ -110,7 +110,7 @@ class Gradients:
         self._look_for_life(layers)
         if bad.any():
             # A NaN in a bad update is a broken gradient, where there is one: it shows as one that is infinite.
-            layers = np.where(self._wrong(layers) & bad[:, None], np.float32(np.inf), layers)
+            layers = np.where(self._wrong(layers) & (bad & event.layer_rows)[:, None], np.float32(np.inf), layers)
         if layers.shape[1] > 1 or not np.isnan(layers).all():  # not a flush without norms
             self.layers.add_norms(event.steps, event.every, layers)
         if "update_ratios" in event.columns:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +27,9 @@ from workbench.events import (
 )  # fmt: skip
 from workbench.runs import read
 from workbench.runs.brief import Brief
+from workbench.runs.event_log import newest, now
 from workbench.runs.follow import Tail
+from workbench.runs.sequence import stream
 from workbench.runs.stream import joined
 from workbench.ui.calm import aside
 from workbench.ui.live import LiveView
@@ -170,11 +172,11 @@ class History:
     def _draw_live(self) -> None:
         """What the jobs have said, as far as it was heard here; the rest is on its way."""
         jobs = [job for job in self._seen() if job.id in self._begun]
-        self._canvas.anew(event for job in jobs for event in joined(self._heard(list(job.events))))
+        self._canvas.anew(event for job in jobs for event in joined(self._heard(now(job.events))))
 
-    def _heard(self, events: list[Event]) -> list[Event]:
-        at = next((i for i in reversed(range(len(events))) if events[i] is self._last), None)
-        return events if at is None else events[: at + 1]
+    def _heard(self, events: Sequence[Event]) -> Iterator[Event]:
+        behind = next((place for place, event in enumerate(reversed(newest(events))) if event is self._last), 0)
+        return islice(stream(events), len(events) - behind)
 
     # -- the table, and what lies behind
 

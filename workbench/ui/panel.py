@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import threading
 from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -27,6 +28,9 @@ from workbench.events import (
     Status,
     StatusChanged,
 )
+from workbench.runs.event_log import newest, now
+from workbench.runs.sequence import stream
+from workbench.runs.stream import joined
 from workbench.runs.terse import same, terse
 from workbench.settings import Settings, SettingsError
 from workbench.ui import offers, still, words
@@ -247,16 +251,17 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         """Hear what is to come, then draw what has been: an event that comes both ways is drawn once."""
         with self._lock:
             self._unsubscribe = self._bench.subscribe(self.pump.put)
-            for job in _to_be_seen(self._bench.jobs):
-                events = list(job.events)
-                for event in events:
+            seen = [(job, now(job.events)) for job in _to_be_seen(self._bench.jobs)]  # at once: what comes is heard otherwise
+            for job, events in seen:
+                held = newest(events)
+                for event in chain(joined(islice(stream(events), len(events) - len(held))), held):
                     try:
                         self._hear(event)
                     except Exception as error:  # noqa: BLE001 - shown; the others are drawn
                         self.notice.error(error)
-                self._replayed |= {id(event): event for event in events}
+                self._replayed |= {id(event): event for event in held}
                 if not job.done():
-                    self._on_their_way |= {id(event): event for event in events[-3:]}
+                    self._on_their_way |= {id(event): event for event in held[-3:]}
             self._show_queued()
             if self._status is not None:
                 self.pump.put(_CAUGHT_UP)
@@ -329,7 +334,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         jobs = [job for job in self._bench.jobs if job.id == self._run_id]
         job = jobs[-1] if jobs else None  # the last of them: where the newest run was deleted, its id is given again
         if job is not None:
-            self.still.over(list(job.events), lambda error: self.notice.error(error, "The picture of this job"))
+            self.still.over(job.events, lambda error: self.notice.error(error, "The picture of this job"))
         self.exporting.ended(job)
         self._run_id = self._kind = ""  # a job that is stopped before its turn ends without having started
         self._show_queued()
@@ -402,7 +407,7 @@ def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
             same_plot = seen.setdefault((job.kind, begun.request.get("optimizer", 0)), [])
             same_plot[:] = [*same_plot[-EARLIER:], job] if job.kind == "find_lr" else [job]
     chosen = {id(job) for plot in seen.values() for job in plot}
-    chosen |= {id(job) for job in jobs[-1:] if any(isinstance(event, RunEnded) and event.error is not None for event in job.events)}
+    chosen |= {id(job) for job in jobs[-1:] if any(isinstance(event, RunEnded) and event.error is not None for event in newest(job.events))}
     return [job for job in jobs if id(job) in chosen]
 
 

@@ -47,8 +47,9 @@ class Layers:
         small = ~none & (norms < self.BELOW * _median(there))
         last = _since(~(none | small))
         self._weak_since = np.where(last < len(steps), steps[len(steps) - 1 - np.minimum(last, len(steps) - 1)] + 1, self._weak_since)
-        self._silent = _streak(self._silent, ~none, every)
-        self._small = _streak(self._small, ~small, every)
+        stands = every * event.layers_every
+        self._silent = _streak(self._silent, ~none, stands)
+        self._small = _streak(self._small, ~small, stands)
 
     def findings(self) -> Iterator[Finding]:
         bias = np.array([name.endswith("bias") for name in self._names], dtype=np.bool_)

@@ -40,7 +40,8 @@ class Broken:
         if bad.any() and self._found is None:
             row = int(bad.argmax())
             self._alive |= np.isfinite(norms[:row]).any(axis=0)
-            wrong = np.flatnonzero(np.isinf(norms[row]) | (np.isnan(norms[row]) & self._alive))
+            there = bool(event.layer_rows[row])  # of an old update the norms may have been thinned out
+            wrong = np.flatnonzero(np.isinf(norms[row]) | (np.isnan(norms[row]) & self._alive & there))
             what = "gradient" if np.isfinite(column(event, "loss")[row]) else "loss"
             where = f", first in {self._layers[wrong[0]]}" if len(wrong) else ""
             step = int(event.steps[row])

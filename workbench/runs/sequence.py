@@ -1,0 +1,70 @@
+"""Sequences of events that need not lie in memory."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import overload
+
+from workbench.events import BY_LAYER, Event, StepsDone
+
+
+class Events(Sequence[Event]):
+    """Events in order. `stream` reads them piece by piece, and of their columns those alone that are wanted."""
+
+    @abstractmethod
+    def stream(self, only: Container[str] | None = None) -> Iterator[Event]:
+        """The events from the first one on. only: the columns of flushes that are wanted; others may be there."""
+
+    def __iter__(self) -> Iterator[Event]:
+        return self.stream()
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        if isinstance(index, slice):
+            return [*self][index]
+        if index < 0:
+            behind = -index - 1
+            found = next((event for place, event in enumerate(reversed(self)) if place == behind), None)
+        else:
+            found = next((event for place, event in enumerate(self) if place == index), None)
+        if found is None:
+            raise IndexError(index)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} events>"
+
+
+def stream(events: Iterable[Event], only: Container[str] | None = None) -> Iterator[Event]:
+    """The events of a sequence of any kind. only: the columns of flushes that are wanted; others may be there."""
+    return events.stream(only) if isinstance(events, Events) else iter(events)
+
+
+class _ButByLayer:
+    """The names of all columns but those by layer."""
+
+    def __contains__(self, name: object) -> bool:
+        return name not in BY_LAYER
+
+
+BUT_BY_LAYER = _ButByLayer()
+
+
+def but_by_layer(events: Iterable[Event]) -> Iterator[Event]:
+    """The events, their flushes without the columns by layer."""
+    for event in stream(events, BUT_BY_LAYER):
+        if isinstance(event, StepsDone) and not event.columns.keys().isdisjoint(BY_LAYER):
+            yield replace(event, columns={name: data for name, data in event.columns.items() if name not in BY_LAYER})
+        else:
+            yield event

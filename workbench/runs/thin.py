@@ -1,0 +1,66 @@
+"""Keeping a long record small: the columns by layer of older updates are thinned out, so that their size on disk has a bound.
+
+The newest quarter of the allowance holds every update. All that is older shares another three eighths, evenly over the
+run: every second update's norms, every fourth's, … as the run grows, so that a picture of the whole run stays whole. Losses,
+rates and total norms are never thinned. Lines keep their numbers, so that whoever follows a record finds the place again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from workbench.events import BY_LAYER, Event, StepsDone, thinned, to_line
+from workbench.runs.read import UNREADABLE, event_of, open_regular
+from workbench.runs.stream import whole_lines
+
+NEWEST, LEFT = 1 / 4, 5 / 8
+"""Of the allowance: what the newest updates take, and all of it behind a thinning."""
+_MARK = b'"layer_norms"', b'"update_ratios"'
+
+
+def layer_size(event: Event) -> int:
+    """How many bytes the columns by layer of an event take in its line."""
+    if not isinstance(event, StepsDone):
+        return 0
+    return sum(-(-len(event.columns[name]) // 3) * 4 for name in BY_LAYER if name in event.columns)
+
+
+def next_stride(sizes: Mapping[int, int], allowed: int) -> int:
+    """Which of older updates keep their columns by layer from now on, every so many-th; sizes: bytes by the stride they have."""
+    stride, newest = 2, int(allowed * NEWEST)
+    while newest + _after(sizes, stride, newest) > allowed * LEFT and stride < 1 << 40:
+        stride *= 2
+    return stride
+
+
+def _after(sizes: Mapping[int, int], stride: int, newest: int) -> float:
+    """What the older ones take with this stride; the newest are among those of the smallest one."""
+    older = dict(sizes)
+    smallest = min(older)
+    older[smallest] = max(0, older[smallest] - newest)
+    return sum(size * min(1.0, every / stride) for every, size in older.items())
+
+
+def thinned_lines(record: Path, stride: int, older: int, sizes: Counter[int]) -> Iterator[bytes]:
+    """The lines of a record, its first `older` bytes of columns by layer thinned to this stride; `sizes` is filled anew."""
+    sizes.clear()
+    passed = 0
+    with open_regular(record) as file:
+        for line in whole_lines(file):
+            if not any(mark in line for mark in _MARK):
+                yield line
+                continue
+            try:
+                event = event_of(line)
+            except UNREADABLE:
+                yield line
+                continue
+            passed += layer_size(event)
+            if isinstance(event, StepsDone) and passed <= older and event.layers_every < stride:
+                event = thinned(event, stride)
+                line = to_line(event).encode() + b"\n"
+            if isinstance(event, StepsDone):
+                sizes[event.layers_every] += layer_size(event)
+            yield line
