@@ -163,3 +163,15 @@ def test_a_link_or_a_strangers_folder_is_not_followed(tmp_path: Path) -> None:
     fitted(b, 3)
     assert (outside / "runs" / "0001-fit" / "run.json").exists()
     assert not (outside / "runs" / "0001-fit" / "deleted-next").exists()
+
+
+@pytest.mark.parametrize("settings", [{"devices": 2, "strategy": "pool"}, pytest.param({"strategy": "launch"}, marks=pytest.mark.slow)])
+def test_other_processes_name_it_in_the_record_too(tmp_path: Path, settings: dict[str, Any]) -> None:
+    b = bench(tmp_path, keep_runs=2, **settings)
+    run = b.fit().result(200)
+    b.set(strategy="auto", devices=1, keep_runs=1)
+    assert not named(run.folder)
+    run = b.fit(**settings).result(200)
+    assert "0001-fit and 0002-fit" in named(run.folder)
+    b.fit().result()
+    assert ids(b) == ["0003-fit"]

@@ -19,7 +19,7 @@ from workbench.commands import Pause, Stop
 from workbench.engine import checkpoint
 from workbench.launch import accelerate, sealed
 from workbench.launch.accelerate import Plan
-from workbench.runs import control
+from workbench.runs import control, files
 from workbench.runs.checkpoints import keep, list_checkpoints
 from workbench.runs.files import Folder
 from workbench.runs.store import RunFolder
@@ -51,6 +51,13 @@ def in_time(action: Callable[[], Any]) -> Any:
     return found.result(60)
 
 
+@pytest.fixture(params=["by number", "by path"])
+def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to work in a folder: Windows has the second alone."""
+    monkeypatch.setattr(files, "_BY_NUMBER", request.param == "by number")
+
+
+@pytest.mark.usefixtures("opened")
 def test_control_as_a_link_removes_nothing_where_it_leads(tmp_path: Path, theirs: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -81,6 +88,7 @@ def test_control_that_becomes_a_link_while_it_is_read(tmp_path: Path, theirs: Pa
     assert list((tmp_path / "aside").iterdir()) == []
 
 
+@pytest.mark.usefixtures("opened")
 def test_a_pipe_among_the_commands_holds_nobody(tmp_path: Path) -> None:
     (tmp_path / "control").mkdir()
     os.mkfifo(tmp_path / "control" / "0.json")
@@ -103,6 +111,7 @@ def test_a_pipe_in_a_checkpoint_holds_nobody(tmp_path: Path, name: str) -> None:
         in_time(lambda: other.fit(start=f"{run.id}@{point.name}", max_epochs=2).result())
 
 
+@pytest.mark.usefixtures("opened")
 def test_a_folder_that_is_a_link_is_not_opened(tmp_path: Path, theirs: Path) -> None:
     (tmp_path / "link").symlink_to(theirs, target_is_directory=True)
     with pytest.raises(OSError), Folder.opened(tmp_path / "link"):

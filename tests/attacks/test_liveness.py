@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.strangers import bench
+import workbench as wb
+from tests.attacks.strangers import bench, messages
 from workbench.events import Event, RunEnded, RunStarted
 from workbench.runs import alive
 from workbench.runs.delete import delete
@@ -144,3 +145,15 @@ def test_the_panels_table_says_that_it_does_not_know(tmp_path: Path) -> None:
 
     path = unseen_here(tmp_path, "0001-fit", host="another")
     assert listed([Brief.read(path)], 1)["rows"][0]["status"] == "running?"
+
+
+def test_who_attaches_to_it_is_told(tmp_path: Path) -> None:
+    unseen_here(tmp_path, "0001-fit", host="another")
+    job = wb.attach("0001-fit", tmp_path)
+    try:
+        assert "whether 0001-fit still runs is not known" in messages(job)[0]
+        assert job.status == "running"
+        with RunFolder.take_over(tmp_path / "runs" / "0001-fit") as folder:  # for the test to end
+            folder.append(RunEnded("finished", 1, 0.1))
+    finally:
+        assert job.wait(60)

@@ -117,8 +117,9 @@ def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monk
             job.change(lr=1e-4)
             assert lines == [f"wb.attach({words}).pause()", f"wb.attach({words}).change(lr=0.0001)"]
             wait_for(lambda: len(list(folder.control.glob("[0-9]*.json"))) == 2)
-            exec("; ".join(lines), {"wb": wb})
-            wait_for(lambda: len(list(folder.control.glob("[0-9]*.json"))) == 4)
+            for there, line in enumerate(lines, 3):  # two jobs follow it then, and each leaves its command in its own time
+                exec(line, {"wb": wb})
+                wait_for(lambda there=there: len(list(folder.control.glob("[0-9]*.json"))) == there)
             asked = list(control.take(folder.path))
             assert asked[:2] == asked[2:] == [Pause(), Change({"lr": 1e-4})]
             folder.append(RunEnded("stopped", 0, 0.5))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.commands import Command, Mailbox
-from workbench.events import Status, Validated
+from workbench.events import Message, Status, Validated
 from workbench.launch.attached import Follower, in_words
 from workbench.launch.protocol import WORKERS, Desk, Job
 from workbench.launch.remains import LaunchError
@@ -94,6 +94,9 @@ class _Following:
         """Those that it was asked for with; what a newer version has beside is left out."""
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+        if summary(self._folder).unseen:
+            text = f"whether {self._folder.name} still runs is not known: its process is of another machine, container or boot. Its record is followed."
+            emit(Message(text, "warning"))
         try:
             end = self.follower.follow(emit, inbox)
         except LaunchError:
