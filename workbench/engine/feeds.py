@@ -8,7 +8,7 @@ from typing import Any
 from workbench.engine.ranks import Ranks
 from workbench.engine.reading import Reading, close, first
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, Loader, batches_in
+from workbench.task.data import DataSpec, Loader, batches_in, set_epoch
 from workbench.task.protocol import Task, TaskError
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
@@ -30,6 +30,10 @@ class Feeds:
         self._train = self._reading(settings)
         self._going: Reading | None = None
         """What the latest epoch is read from; a live change of the batch size leaves it as it is."""
+        self.epoch = 0
+        """The epoch at hand, from 0, which samplers and data sets are told of (set_epoch)."""
+        self._copied: list[DataSpec] = []
+        """The data that are read from copies, since their position was set."""
         self._placed: tuple[Reading, int, int] | None = None
         """What is left of an epoch: where it is read from, the batches done with, the pieces taken of the next one."""
         self._pieces = 0
@@ -79,6 +83,8 @@ class Feeds:
         if self._going is not None and self._going is not reading:
             self._going.close()
         reading.begun = self._placed is not None
+        if not reading.begun:
+            reading.tell(self.epoch)
         self._going, self._placed = reading, None
         batches = reading.batches(count)
         batches = self.split(batches if count is not None else self._counted(batches, begun))
@@ -132,6 +138,7 @@ class Feeds:
         """Training batches of one epoch from a loader of its own, which moves nothing: for statistics."""
         assert self._task.train is not None
         loader = _train_loader(self._task.train, self.settings)
+        set_epoch(loader, self.epoch)
         try:
             yield from self.split(first(loader, self._given if self.batches is None else self.batches))
         finally:
@@ -148,6 +155,7 @@ class Feeds:
             return ()
         if self._before_check is None:
             self._before_check = self._val.between()
+        self._val.tell(self.epoch)
         return self._val.batches(self.val_batches)
 
     def checked(self) -> None:
@@ -166,10 +174,15 @@ class Feeds:
 
     def _apart(self, most: int | None, states: bool = False) -> Iterator[Any]:
         """So many validation batches from a loader of its own. states: where data know where they are, they go on there."""
-        assert self._task.val is not None
+        spec = self._task.val
+        assert spec is not None
         assert self._val is not None
-        loader = self._task.val.loader(self.settings)
-        with self._val.untouched(states=states and most is not None and most != batches_in(loader)):
+        kept, copied = spec.copied, spec.copy_stream() if states else None
+        spec.copied = kept if copied is None else copied
+        loader = spec.loader(self.settings)
+        spec.copied = kept
+        with self._val.untouched(states=states and copied is None and most is not None and most != batches_in(loader)):
+            set_epoch(loader, self.epoch)
             try:
                 yield from first(loader, most)
             finally:
@@ -233,6 +246,7 @@ class Feeds:
         The next `train()` yields what was left of the epoch, at the batch size that it had.
         """
         self._given, self._whole = position["given"], position["whole"]
+        self._read_copies()
         doubts = []
         if self._val is not None and position["val"] is not None:
             doubts += self._val.place_between(position["val"])
@@ -247,6 +261,20 @@ class Feeds:
         reading.begun = True
         self._going, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
         return doubts
+
+    def _read_copies(self) -> None:
+        """Streams that take a position get it in copies of their own: the user's objects stay where they are."""
+        for spec in (self._task.train, self._task.val):
+            copied = None if spec is None or spec in self._copied else spec.copy_stream()
+            if spec is not None and copied is not None:
+                spec.copied = copied
+                self._copied.append(spec)
+        if self._task.train in self._copied:
+            self._train.close()
+            self._train = self._reading(self.settings)
+        if self._val is not None and self._task.val in self._copied:
+            self._val.close()
+            self._val = Reading(self._task.val.loader(self.settings), "val", self.settings.batch_size)
 
     def exact(self) -> str | None:
         """Why a checkpoint in the middle of an epoch would not be exact; None: it is, as far as can be known."""
@@ -277,6 +305,8 @@ class Feeds:
         for reading in (self._train, self._going, self._val):
             if reading is not None:
                 reading.close()
+        for spec in self._copied:
+            spec.copied = None
 
 
 class Unread(Feeds):

@@ -148,7 +148,7 @@ class _Fit:
 
     def _begin_epoch(self) -> None:
         session, resumed = self.session, self.session.mid_epoch
-        session.stage = "train"
+        session.stage, session.data.epoch = "train", session.epoch
         self.checks.begin_epoch(resumed=resumed)
         if not resumed:
             averaged.begin_epoch(session)

@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from workbench.task.data import Loader, batches_in, dealing, positioned, users_own
-from workbench.task.datasets import Batches
+from workbench.task.data import Loader, batches_in, dealing, positioned, set_epoch, users_own
+from workbench.task.dataset_of import is_of_hugging_face
+from workbench.task.datasets import Batches, CopiedStream
 from workbench.task.held import Held, State, as_then, process_state, put_process
 from workbench.task.position import checksum_of
 from workbench.task.protocol import TaskError
@@ -37,6 +38,8 @@ class Reading:
         self.taken = 0
         self.begun = False
         """Whether a pass has begun since `begun` was last set to False."""
+        self.epoch: int | None = None
+        """The epoch that the user's sampler and data set were told of last (set_epoch)."""
         self._name = name
         self._here = loader.num_workers == 0
         self._deals = positioned(loader)
@@ -86,6 +89,12 @@ class Reading:
         """How many batches of indices were dealt out in the latest pass, and a checksum; None where there are no such."""
         return None if self._deals is None else self._deals.dealt
 
+    def tell(self, epoch: int | None) -> None:
+        """Samplers and data sets that ask for it are told that a pass of this epoch begins; None: they were not, then."""
+        self.epoch, self._between = epoch, None
+        if epoch is not None:
+            set_epoch(self.loader, epoch)
+
     def batches(self, count: int | None) -> Iterator[Any]:
         """The batches of one pass, `count` at most, or what is left of the pass that was placed."""
         self._between = None
@@ -130,7 +139,7 @@ class Reading:
         self._told = None
         for attempt in (1, 2, 3):
             if attempt == 3:
-                self._data.put({**self._fresh, "generators": {}})
+                self._begin_anew()
             rest = first(self.loader, count, self._iterator())
             batch = next(rest, _NONE)
             if batch is not _NONE and self._state_sum() != told:
@@ -139,6 +148,18 @@ class Reading:
                 rest.close()
                 self._undraw(self._begun)
         return [] if batch is _NONE else [batch], rest
+
+    def _begin_anew(self) -> None:
+        """The data lose the position that they were told, and keep their random numbers."""
+        if not isinstance(self.loader.dataset, CopiedStream):
+            self._data.put({**self._fresh, "generators": {}})
+            return
+        generators = self._data.state()["generators"]
+        self.loader.dataset.begin_anew()
+        self._data = self._held()
+        self._data.put({"generators": generators, "states": {}, "counts": {}})
+        if self.epoch is not None:
+            set_epoch(self.loader, self.epoch)
 
     def _use_up(self) -> None:
         """Data that were told where they are, and of which nothing more is wanted, begin the next pass anew."""
@@ -202,7 +223,8 @@ class Reading:
     @property
     def _knows(self) -> bool:
         """Whether the data set itself can say where it is."""
-        return self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
+        known = self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
+        return known and not _shuffles_in_a_buffer(users_own(self.loader))
 
     @contextlib.contextmanager
     def untouched(self, states: bool = False) -> Iterator[None]:
@@ -230,11 +252,13 @@ class Reading:
                 "dealing": None if self._dealing is None else self._dealing.state,
                 "cut": self._cut,
                 "doubts": self._doubts_between(),
+                "epoch": self.epoch,
             }
         return self._between
 
     def place_between(self, position: Mapping[str, Any]) -> list[str]:
         """The next pass is the one that was next then; what could not be made so, in words."""
+        self.tell(position.get("epoch"))  # a checkpoint of an earlier version has none: nobody was told then
         doubts = [*position["doubts"], *self._tell(position["data"], states=not position["cut"])]
         self._between, self._stands, self._cut = None, position["data"], position["cut"]
         if self._deals is not None:
@@ -258,7 +282,7 @@ class Reading:
     def _tell(self, data: Mapping[str, Any], states: bool = True) -> list[str]:
         """Bring back the data's generators, and the `states` by which they know where they are."""
         if not self._knows:
-            return self._data.put(data)
+            return self._data.put(data, states=self._by_index)
         self._fresh = self._data.state()
         self._told = _TOLD if states else None
         return self._data.put(data, states=states)
@@ -300,6 +324,7 @@ class Reading:
             "data": data,
             "dealing": None if self._dealing is None else self._dealing.state,
             "here": self._here,
+            "epoch": self.epoch,
             "before": self._before if rereads else None,
             "last": crc if not ahead else None,
             "ended": self._has_ended and not rereads,
@@ -331,6 +356,7 @@ class Reading:
         once = self.exact()
         if once is not None and not self._by_index:
             raise TaskError(f"{once}.")
+        self.tell(position.get("epoch"))
         self.taken, self._placed, self._made = taken + rereads, taken, position["made"]
         self._begun = {key: value for key, value in position["pass"].items() if key != "order"}
         self._before, self._last_crc, self._stands = position["before"], position["last"], position["data"]
@@ -383,7 +409,8 @@ class Reading:
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         with self._as_then(self._begun["process"]):
-            self._data.put(self._begun["data"])
+            # The pass begins anew: a state of the data's own would say where they were left, here or in another process.
+            self._data.put(self._begun["data"], states=False)
             self._left = self._iterator()
             batch = None
             for number in range(taken + rereads):
@@ -440,3 +467,13 @@ def close(loader: Loader) -> None:
 def _end(batches: Any) -> None:
     if hasattr(batches, "_shutdown_workers"):
         batches._shutdown_workers()
+
+
+def _shuffles_in_a_buffer(dataset: Any) -> bool:
+    """Whether a stream of Hugging Face's shuffles in a buffer, whose samples its state leaves out: they would be lost."""
+    part = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
+    while part is not None:
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        part = getattr(part, "ex_iterable", None)
+    return False

@@ -9,7 +9,6 @@ from workbench.export.given import Data
 from workbench.export.lines import call, indented
 from workbench.export.recipe import Recipe, is_whole
 
-
 CONVERTED = (
     'torch.as_tensor(np.array(column, dtype=np.asarray(column).dtype.newbyteorder("=")) if hasattr(column, "__array__") else column)'
 )

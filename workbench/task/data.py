@@ -6,9 +6,10 @@ finder nor a validation moves the order of the training samples, and the exporte
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,12 +35,14 @@ from workbench.task.dataset_of import dataset_of
 from workbench.task.datasets import (
     Batches,
     Columns,
+    CopiedStream,
     KeyedBatches,
     Preloaded,
     Samples,
     SeededBatches,
     StackedTensors,
 )
+from workbench.task.held import Held
 from workbench.task.position import Positioned
 from workbench.task.protocol import TaskError
 from workbench.task.shares import Dealing, Share, SharedLoader, dealing_for, refuse_dealt
@@ -61,8 +64,8 @@ class WorkerInit:
 
     def __call__(self, worker_id: int) -> None:
         info = get_worker_info()
-        if info is not None and isinstance(info.dataset, SeededBatches):
-            inside = info.dataset.dataset
+        if info is not None and isinstance(info.dataset, (SeededBatches, CopiedStream)):
+            inside = info.dataset.current if isinstance(info.dataset, CopiedStream) else info.dataset.dataset
             users = inside.users if isinstance(inside, Preloaded) else inside
             object.__setattr__(info, "dataset", users)  # it is frozen
         self.users(worker_id)
@@ -182,6 +185,8 @@ class DataSpec:
         self._made: Parts | None = None
         self.share = Share()
         """Which batches this process reads, of those that all ranks of a job read together."""
+        self.copied: CopiedStream | None = None
+        """A copy of the user's stream, which a job reads in its place where it sets its position; None: there is none."""
         self.preloaded: Preloaded | None = None
         """Its samples in memory, where `preload` has read them; they stand for one data set of the user's."""
 
@@ -191,8 +196,8 @@ class DataSpec:
         if isinstance(data, DataLoader):
             parts = parts_of(data)
         else:
-            dataset, ready = dataset_of(name, data, collated=collate_fn is not None)
-            parts = Parts(dataset, ready=ready)
+            found: tuple[Any, bool] = dataset_of(name, data, collated=collate_fn is not None)
+            parts = Parts(found[0], ready=found[1])
         if collate_fn is not None:
             parts = replace(parts, collate_fn=collate_fn)
         if _length(parts.dataset) == 0:
@@ -237,10 +242,26 @@ class DataSpec:
         parts, count = self.parts, self.samples
         if count is None or size <= count or parts.own_batches is not None:
             return
-        ready = f"; if these are ready batches, give {self.name}=wb.batches(…)" if isinstance(parts.dataset, (list, tuple)) else ""
+        listed: Any = parts.dataset  # a list is a data set of samples as well
+        ready = f"; if these are ready batches, give {self.name}=wb.batches(…)" if isinstance(listed, (list, tuple)) else ""
         raise TaskError(
             f"batch_size={size} is larger than the {self.name} data ({count} samples): take batch_size={count} or less{ready}."
         )
+
+    def copy_stream(self) -> CopiedStream | None:
+        """A copy of a stream that takes a position (load_state_dict), which leaves the user's own where it is.
+
+        None where the data are no such stream, or cannot be copied.
+        """
+        dataset = self.parts.dataset
+        source = self.copied.current if self.copied is not None and self.copied.users is dataset else dataset
+        own = source.users if isinstance(source, Batches) else source
+        if not isinstance(dataset, IterableDataset) or not Held(dataset=own).stateful:
+            return None
+        for _ in range(3):
+            with contextlib.suppress(Exception):  # an open file, a connection; or a cache that grows while it is copied
+                return CopiedStream(dataset, copy.deepcopy(source))
+        return None
 
     def loader(self, settings: Settings, *, batch_size: int | None = None, train: bool = False) -> Loader:
         """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
@@ -258,6 +279,9 @@ class DataSpec:
         parts = self.parts
         if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
             parts = replace(parts, dataset=self.preloaded)
+        if self.copied is not None and self.copied.users is parts.dataset:
+            init = None if parts.worker_init_fn is None else WorkerInit(parts.worker_init_fn)
+            parts = replace(parts, dataset=self.copied, worker_init_fn=init)
         size = batch_size or settings.batch_size
         generator = torch.Generator()
         if parts.generator is not None:
@@ -398,6 +422,7 @@ def dealing(loader: Loader) -> Dealing | None:
 def users_own(loader: Loader) -> Any:
     """The data set, or the batches, that the user gave for this loader."""
     dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
+    dataset = dataset.current if isinstance(dataset, CopiedStream) else dataset
     return dataset.users if isinstance(dataset, (Batches, Preloaded)) else dataset
 
 
@@ -407,3 +432,23 @@ def batches_in(loader: Loader) -> int | None:
         return len(loader)
     except TypeError:
         return None
+
+
+def set_epoch(loader: Loader, epoch: int) -> None:
+    """Tell the user's sampler, batch sampler and data set which epoch begins, where they ask for it (`set_epoch`)."""
+    told: list[Any] = []
+    for part in _parts_told(loader):
+        if callable(getattr(part, "set_epoch", None)) and not any(part is other for other in told):
+            told.append(part)
+            part.set_epoch(epoch)
+
+
+def _parts_told(loader: Loader) -> Iterator[Any]:
+    deals, data = positioned(loader), users_own(loader)
+    batches = None if deals is None else deals.batches
+    batches = batches.batches if isinstance(batches, KeyedBatches) else batches
+    yield from (batches, getattr(batches, "sampler", None), data)
+    given = loader.dataset.current if isinstance(loader.dataset, CopiedStream) else loader.dataset
+    if isinstance(given, Batches):  # a loader of the user's own that gives ready batches
+        inner = getattr(data, "batch_sampler", None)
+        yield from (getattr(data, "sampler", None), inner, getattr(inner, "sampler", None), getattr(data, "dataset", None))
