@@ -90,6 +90,10 @@ class Feeds:
         batches = self.split(batches if count is not None else self._counted(batches, begun))
         return batches if self.settings.truncated_bptt_steps is None else self._pieces_of(batches, left_out)
 
+    def samples(self) -> int | None:
+        """How many samples the training batch was made of that was read last; None where nobody knows."""
+        return None if self._going is None else self._going.loader.samples
+
     def whole_windows(self, size: int) -> int:
         """How many windows of so many batches the next pass has for sure, for each of several ranks a whole one.
 
@@ -156,7 +160,7 @@ class Feeds:
         if self._before_check is None:
             self._before_check = self._val.between()
         self._val.tell(self.epoch)
-        return self._val.batches(self.val_batches)
+        return counted(self._task, self._val.loader, self._val.batches(self.val_batches))
 
     def checked(self) -> None:
         """The check is over; one that is stopped never is, and whoever goes on makes it again."""
@@ -184,7 +188,7 @@ class Feeds:
         with self._val.untouched(states=states and copied is None and most is not None and most != batches_in(loader)):
             set_epoch(loader, self.epoch)
             try:
-                yield from first(loader, most)
+                yield from counted(self._task, loader, first(loader, most))
             finally:
                 close(loader)
 
@@ -322,6 +326,16 @@ class Unread(Feeds):
 
     def close(self) -> None:
         """There is nothing to let go of."""
+
+
+def counted(task: Task, loader: Loader, batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches of this loader; while each is evaluated, the task knows how many samples it was made of."""
+    try:
+        for batch in batches:
+            task.drawn = loader.samples
+            yield batch
+    finally:
+        task.drawn = None
 
 
 def _train_loader(spec: DataSpec, settings: Settings) -> Loader:

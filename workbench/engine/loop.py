@@ -221,7 +221,7 @@ class _Fit:
     def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
         """What is left of an epoch's batches in windows of `size`, of which all ranks have so many for `sure`."""
         session = self.session
-        found = session.meter.waiting(windows(batches, size))
+        found = session.meter.waiting(windows(batches, size, session.data.samples))
         return found if session.together is None else session.together.rounds(found, sure)
 
     def _cut_short(self) -> bool:

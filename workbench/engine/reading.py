@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from workbench.task.data import Loader, batches_in, dealing, positioned, set_epoch, users_own
+from workbench.task.data import Loader, batches_in, dealing, positioned, set_epoch, users_collate, users_own
 from workbench.task.dataset_of import is_of_hugging_face
 from workbench.task.datasets import Batches, CopiedStream
 from workbench.task.held import Held, State, as_then, process_state, put_process
@@ -74,7 +74,8 @@ class Reading:
         self._fresh: State = {}
         """Of the data, before they were told."""
         self._between: State | None = None
-        self._ahead: list[Any] = []
+        self._ahead: list[tuple[Any, int | None]] = []
+        """Batches that are read already, and how many samples each was made of."""
         self._left: Iterator[Any] | None = None
         self._source: Iterator[Any] | None = None
         """What the latest pass is read from."""
@@ -101,7 +102,7 @@ class Reading:
         ahead, rest = self._open(count)
         self._cut = True
         try:
-            for batch in itertools.chain(ahead, rest):
+            for batch in itertools.chain(self._read_before(ahead), rest):
                 self.taken += 1
                 if not self._by_index:
                     self._last = batch
@@ -120,7 +121,11 @@ class Reading:
             if self._deals is not None:
                 self._deals.leave()
 
-    def _open(self, count: int | None) -> tuple[list[Any], Generator[Any]]:
+    def _read_before(self, ahead: list[tuple[Any, int | None]]) -> Iterator[Any]:
+        for batch, self.loader.samples in ahead:
+            yield batch
+
+    def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
         """A pass: batches that are read already, and the others."""
         self.taken, placed, self.begun = self._placed or 0, self._placed is not None, True
         ahead, left = self._ahead, self._left
@@ -134,7 +139,7 @@ class Reading:
                 self._remember(first=True)
         return ahead, first(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
 
-    def _open_again(self, count: int | None, told: int) -> tuple[list[Any], Generator[Any]]:
+    def _open_again(self, count: int | None, told: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
         """The pass after data were told where they are: some stay there, or at their end, until told otherwise."""
         self._told = None
         for attempt in (1, 2, 3):
@@ -147,7 +152,7 @@ class Reading:
             if attempt < 3:
                 rest.close()
                 self._undraw(self._begun)
-        return [] if batch is _NONE else [batch], rest
+        return [] if batch is _NONE else [(batch, self.loader.samples)], rest
 
     def _begin_anew(self) -> None:
         """The data lose the position that they were told, and keep their random numbers."""
@@ -218,7 +223,7 @@ class Reading:
         return self.loader.persistent_workers and self.loader._iterator is not None
 
     def _held(self) -> Held:
-        return Held(dataset=users_own(self.loader), collate_fn=self.loader.collate_fn)
+        return Held(dataset=users_own(self.loader), collate_fn=users_collate(self.loader))
 
     @property
     def _knows(self) -> bool:
@@ -398,14 +403,14 @@ class Reading:
         self._tell({**position["data"], "states": {}})
         self._read_once_more(position["before"])
         doubts = self._data.put(position["data"], states=False)  # reading has moved the states there
-        return doubts + self._compared(position["last"], self._ahead[0], self.taken)
+        return doubts + self._compared(position["last"], self._ahead[0][0], self.taken)
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
         """The batch that was in use."""
         with self._as_then(before["process"]):
             self._data.put(before["data"])
             self._left = self._iterator()
-            self._ahead = [self._next(self.taken)]
+            self._ahead = [(self._next(self.taken), self.loader.samples)]
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         with self._as_then(self._begun["process"]):
@@ -416,7 +421,7 @@ class Reading:
             for number in range(taken + rereads):
                 batch = self._next(number + 1)
         if rereads:
-            self._ahead = [batch]
+            self._ahead = [(batch, self.loader.samples)]
         return self._compared(position["last"], batch, taken + rereads)
 
     def _compared(self, crc: int | None, batch: Any, number: int) -> list[str]:

@@ -17,7 +17,7 @@ from workbench.commands import Inbox, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint import read_state
 from workbench.engine.checks import Checks
-from workbench.engine.feeds import first
+from workbench.engine.feeds import counted, first
 from workbench.engine.keeper import Keeper
 from workbench.engine.opening import opened
 from workbench.engine.optimizing import shares
@@ -189,7 +189,7 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     loader = spec.loader(session.settings)
     set_epoch(loader, session.epoch)
     count = limits.count(batches_in(loader), getattr(session.settings, name), name)
-    return session.ranks.rounds(first(loader, count), lambda: inbox.has(Stop))
+    return session.ranks.rounds(counted(session.task, loader, first(loader, count)), lambda: inbox.has(Stop))
 
 
 def _dealt_back(parts: list[list[tuple[int, Any]]]) -> list[Any]:

@@ -31,6 +31,7 @@ from torch.utils.data import (
 
 from workbench.settings import Settings
 from workbench.task.collate import DefaultCollate
+from workbench.task.counted import CountedLoader, CountingCollate
 from workbench.task.dataset_of import dataset_of
 from workbench.task.datasets import (
     Batches,
@@ -48,7 +49,8 @@ from workbench.task.protocol import TaskError
 from workbench.task.shares import Dealing, Share, SharedLoader, dealing_for, refuse_dealt
 from workbench.task.shuffled import Shuffled
 
-Loader = DataLoader[Any]
+Loader = CountedLoader
+"""What `DataSpec.loader` makes."""
 Collate = Callable[[list[Any]], Any]
 
 
@@ -98,7 +100,7 @@ class Parts:
         return None
 
 
-def parts_of(loader: Loader) -> Parts:
+def parts_of(loader: DataLoader[Any]) -> Parts:
     """Take a user's DataLoader apart, so that an equal one can be made at any batch size."""
     iterable = isinstance(loader.dataset, IterableDataset)
     own_batches: Any = None if iterable else loader.batch_sampler
@@ -135,7 +137,7 @@ def parts_of(loader: Loader) -> Parts:
     )
 
 
-def _usual(sampler: Any, loader: Loader) -> bool:
+def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
     """Whether a sampler is one that a loader makes for itself; any other is the user's own choice and stays."""
     if type(sampler) is RandomSampler:
         if sampler.replacement or sampler._num_samples is not None:
@@ -304,10 +306,11 @@ class DataSpec:
         if isinstance(parts.dataset, IterableDataset):
             if not parts.ready:
                 common["drop_last"] = train and settings.drop_last
+                common["collate_fn"] = CountingCollate(common["collate_fn"])
             return _stream(parts.dataset, None if parts.ready else size, share, settings.seed, common)
         if parts.ready:
-            common["sampler"] = Positioned(SequentialSampler(parts.dataset), generator, share)  # type: ignore[arg-type]
-            return DataLoader(parts.dataset, batch_size=None, **common)
+            common["sampler"] = Positioned(self._sampler(parts, settings, train, generator), generator, share)
+            return CountedLoader(parts.dataset, batch_size=None, **common)
         if parts.batch_sampler is not None:
             return _map_style(parts, _apart(parts.batch_sampler), settings, share, common)
         return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, share, common)
@@ -324,19 +327,21 @@ class DataSpec:
     ) -> BatchSampler:
         if train:
             self.refuse_larger(size)
-        sampler: Any
+        sampler = self._sampler(parts, settings, train, generator)
+        return BatchSampler(sampler, size, drop_last=train and settings.drop_last)
+
+    def _sampler(self, parts: Parts, settings: Settings, train: bool, generator: torch.Generator) -> Any:
+        """What gives the indices of samples, or of ready batches."""
+        dataset: Any = parts.dataset
         if parts.sampler is not None:
             if train and parts.defaults.get("shuffle") and not settings.shuffle:
                 raise TaskError(
                     f"shuffle=False: the loader of {self.name} has a RandomSampler of its own, which stays as it is; "
                     "give the Dataset, or a loader without it."
                 )
-            sampler = _apart(parts.sampler)
-        elif train and settings.shuffle:
-            sampler = Shuffled(parts.dataset, generator=generator)  # type: ignore[arg-type]
-        else:
-            sampler = SequentialSampler(parts.dataset)  # type: ignore[arg-type]
-        return BatchSampler(sampler, size, drop_last=train and settings.drop_last)
+            return _apart(parts.sampler)
+        shuffled = settings.shuffle and (not parts.ready or parts.defaults.get("shuffle", False))
+        return Shuffled(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
 
     def peek(self, count: int) -> Any:
         """One batch of `count` samples, or the first ready batch; a one-shot iterable keeps it."""
@@ -359,7 +364,7 @@ def _stream(dataset: Any, size: int | None, share: Share, seed: int, common: dic
     """Of data without numbers; size: None where they are batches already."""
     if share.several:
         return SharedLoader(dataset, share, seed, batch_size=size, **common)
-    return DataLoader(dataset, batch_size=size, **common)
+    return CountedLoader(dataset, batch_size=size, **common)
 
 
 def _map_style(parts: Parts, batches: Any, settings: Settings, share: Share, common: dict[str, Any]) -> Loader:
@@ -369,7 +374,7 @@ def _map_style(parts: Parts, batches: Any, settings: Settings, share: Share, com
         if parts.worker_init_fn is not None:
             common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
     deals = Positioned(batches, common["generator"], share, dealing_for(batches, share, settings.seed))
-    return DataLoader(dataset, batch_sampler=deals, **common)
+    return CountedLoader(dataset, batch_sampler=deals, **common)
 
 
 def _whole_batches(parts: Parts) -> Dataset[Any]:
@@ -426,7 +431,13 @@ def users_own(loader: Loader) -> Any:
     return dataset.users if isinstance(dataset, (Batches, Preloaded)) else dataset
 
 
-def batches_in(loader: Loader) -> int | None:
+def users_collate(loader: Loader) -> Any:
+    """The collate function of this loader, without what counts its samples."""
+    collate = loader.collate_fn
+    return collate.users if isinstance(collate, CountingCollate) else collate
+
+
+def batches_in(loader: DataLoader[Any]) -> int | None:
     """Batches in one pass over a loader; None where it has no length."""
     try:
         return len(loader)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
-from workbench.task.batch import is_several, sample_count
+from workbench.task.batch import is_several
 from workbench.task.data import DataSpec
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
@@ -75,7 +75,7 @@ class Supervised(Task):
             self._carries = False
 
     def weight(self, batch: Any) -> float:
-        return float(sample_count(batch)) if self.loss_is_mean else 1.0
+        return float(self.samples_in(batch)) if self.loss_is_mean else 1.0
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
         result, _, _, hiddens = self._forward(batch, extra.get("hiddens"), carries="hiddens" in extra)
@@ -95,7 +95,7 @@ class Supervised(Task):
         values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
         for name, metric in self._metrics.items():
             values[f"{stage}_{name}"] = metric(output, target)
-        return Scores(values, score_weight(result, batch, "the loss"))
+        return Scores(values, score_weight(result, self.samples_in(batch), "the loss"))
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.

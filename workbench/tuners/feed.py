@@ -46,12 +46,15 @@ def cycled_windows(
         set_epoch(loader, next(epochs))  # each pass is another epoch, as in a fit
         return _epoch(loader, task, settings)
 
+    def samples() -> int | None:
+        return loader.samples
+
     size = size_at(settings.accumulate_grad_batches, epoch)
     try:
         if across_epochs:
-            yield from in_step(windows(_cycled(batches), size))
+            yield from in_step(windows(_cycled(batches), size, samples))
         else:
-            yield from _cycled(lambda: in_step(windows(batches(), size)))
+            yield from _cycled(lambda: in_step(windows(batches(), size, samples)))
     finally:
         set_epoch(loader, epoch)
 
