@@ -126,6 +126,15 @@ CASES = {
         "data = TensorDataset(x, y)\nsampler = RandomSampler(data, generator=torch.Generator().manual_seed(5))\n"
         "loader = DataLoader(data, batch_sampler=BatchSampler(sampler, 15, drop_last=True))\n",
     ),
+    "samplers and data sets that ask for the epoch": (
+        "model, train=loader, val=DataLoader(TensorDataset(x[:30], y[:30]), batch_sampler=Groups()), loss=F.cross_entropy, max_epochs=3",
+        "from torch.utils.data import DataLoader, DistributedSampler, TensorDataset\n\n\nclass Told(TensorDataset):\n    epoch = 0\n\n"
+        "    def __getitem__(self, index):\n        return self.tensors[0][index] + 0.1 * self.epoch, self.tensors[1][index]\n\n"
+        "    def set_epoch(self, epoch):\n        self.epoch = epoch\n\n\nclass Groups:\n    epoch = 0\n\n    def __len__(self):\n"
+        "        return 1 + self.epoch\n\n    def __iter__(self):\n        return iter([[n, n + 1] for n in range(1 + self.epoch)])\n\n"
+        "    def set_epoch(self, epoch):\n        self.epoch = epoch\n\n\n"
+        "data = Told(x, y)\nloader = DataLoader(data, 16, sampler=DistributedSampler(data, num_replicas=1, rank=0))\n",
+    ),
     "ready batches in a variable, and samples in a list": (
         "model, train=ready, val=held_out, loss=F.cross_entropy, max_epochs=2, batch_size=8",
         "held_out = [(x[i], y[i]) for i in range(30)]\nready = wb.batches([(x[i : i + 7], y[i : i + 7]) for i in range(0, 70, 7)])\n",

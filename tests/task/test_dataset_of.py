@@ -144,7 +144,7 @@ def test_several_loaders(kind, tmp_path):
     one, two = DataLoader(labelled(20), 4), DataLoader(labelled(12), 4)
     given = {"dict": {"a": one, "b": two}, "list": [one, two], "tuple of data sets": (labelled(4), labelled(5))}[kind]
     refused(given, "train", "ConcatDataset", root=tmp_path)
-    with pytest.raises(TaskError, match="val is a .* of 2"):
+    with pytest.raises(TaskError, match=r"val is a .* of 2"):
         bench(labelled(20), tmp_path, val=given)
 
 

@@ -168,12 +168,13 @@ def _noted(error: BaseException) -> str:
 
 def _remedy(text: str, batch: Any) -> str:
     low = text.lower()
-    if any(words in low for words in ("same dtype", "should be the same", "scalar type", "unsigned char", "byte")):
-        if named := [name or "x" for name, tensor in leaves(batch) if tensor.dtype is torch.uint8]:
-            return (
-                f" Element {named[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
-                "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
-            )
+    of_types = any(words in low for words in ("same dtype", "should be the same", "scalar type", "unsigned char", "byte"))
+    bytes_at = [name or "x" for name, tensor in leaves(batch) if tensor.dtype is torch.uint8] if of_types else []
+    if bytes_at:
+        return (
+            f" Element {bytes_at[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
+            "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
+        )
     if "does not require grad" in low:
         return f" {_NO_GRADIENT}"
     if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):

@@ -8,7 +8,7 @@ from typing import Any
 from workbench.engine.ranks import Ranks
 from workbench.engine.reading import Reading, close, first
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, Loader, batches_in, positioned
+from workbench.task.data import DataSpec, Loader, batches_in, positioned, set_epoch
 from workbench.task.protocol import Task, TaskError
 from workbench.task.shuffling import number_of_samples, shuffles
 from workbench.techniques import limits
@@ -31,6 +31,10 @@ class Feeds:
         self._train = self._reading(settings)
         self._going: Reading | None = None
         """What the latest epoch is read from; a live change of the batch size leaves it as it is."""
+        self.epoch = 0
+        """The epoch at hand, from 0, which samplers and data sets are told of (set_epoch)."""
+        self._copied: list[DataSpec] = []
+        """The data that are read from copies, since their position was set."""
         self._placed: tuple[Reading, int, int] | None = None
         """What is left of an epoch: where it is read from, the batches done with, the pieces taken of the next one."""
         self._pieces = 0
@@ -80,10 +84,16 @@ class Feeds:
         if self._going is not None and self._going is not reading:
             self._going.close()
         reading.begun = self._placed is not None
+        if not reading.begun:
+            reading.tell(self.epoch)
         self._going, self._placed = reading, None
         batches = reading.batches(count)
         batches = self.split(batches if count is not None else self._counted(batches, begun))
         return batches if self.settings.truncated_bptt_steps is None else self._pieces_of(batches, left_out)
+
+    def samples(self) -> int | None:
+        """How many samples the training batch was made of that was read last; None where nobody knows."""
+        return None if self._going is None else self._going.loader.samples
 
     def whole_windows(self, size: int) -> int:
         """How many windows of so many batches the next pass has for sure, for each of several ranks a whole one.
@@ -133,6 +143,7 @@ class Feeds:
         """Training batches of one epoch from a loader of its own, which moves nothing: for statistics."""
         assert self._task.train is not None
         loader = _train_loader(self._task.train, self.settings)
+        set_epoch(loader, self.epoch)
         try:
             yield from self.split(first(loader, self._given if self.batches is None else self.batches))
         finally:
@@ -149,7 +160,8 @@ class Feeds:
             return ()
         if self._before_check is None:
             self._before_check = self._val.between()
-        return self._val.batches(self.val_batches)
+        self._val.tell(self.epoch)
+        return counted(self._task, self._val.loader, self._val.batches(self.val_batches))
 
     def checked(self) -> None:
         """The check is over; one that is stopped never is, and whoever goes on makes it again."""
@@ -167,12 +179,17 @@ class Feeds:
 
     def _apart(self, most: int | None, states: bool = False) -> Iterator[Any]:
         """So many validation batches from a loader of its own. states: where data know where they are, they go on there."""
-        assert self._task.val is not None
+        spec = self._task.val
+        assert spec is not None
         assert self._val is not None
-        loader = self._task.val.loader(self.settings)
-        with self._val.untouched(states=states and most is not None and most != batches_in(loader)):
+        kept, copied = spec.copied, spec.copy_stream() if states else None
+        spec.copied = kept if copied is None else copied
+        loader = spec.loader(self.settings)
+        spec.copied = kept
+        with self._val.untouched(states=states and copied is None and most is not None and most != batches_in(loader)):
+            set_epoch(loader, self.epoch)
             try:
-                yield from first(loader, most)
+                yield from counted(self._task, loader, first(loader, most))
             finally:
                 close(loader)
 
@@ -240,6 +257,7 @@ class Feeds:
         The next `train()` yields what was left of the epoch, at the batch size that it had.
         """
         self._given, self._whole = position["given"], position["whole"]
+        self._read_copies()
         doubts = []
         if self._val is not None and position["val"] is not None:
             doubts += self._val.place_between(position["val"])
@@ -254,6 +272,20 @@ class Feeds:
         reading.begun = True
         self._going, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
         return doubts
+
+    def _read_copies(self) -> None:
+        """Streams that take a position get it in copies of their own: the user's objects stay where they are."""
+        for spec in (self._task.train, self._task.val):
+            copied = None if spec is None or spec in self._copied else spec.copy_stream()
+            if spec is not None and copied is not None:
+                spec.copied = copied
+                self._copied.append(spec)
+        if self._task.train in self._copied:
+            self._train.close()
+            self._train = self._reading(self.settings)
+        if self._val is not None and self._task.val in self._copied:
+            self._val.close()
+            self._val = Reading(self._task.val.loader(self.settings), "val", self.settings.batch_size)
 
     def exact(self) -> str | None:
         """Why a checkpoint in the middle of an epoch would not be exact; None: it is, as far as can be known."""
@@ -284,6 +316,8 @@ class Feeds:
         for reading in (self._train, self._going, self._val):
             if reading is not None:
                 reading.close()
+        for spec in self._copied:
+            spec.copied = None
 
 
 class Unread(Feeds):
@@ -299,6 +333,16 @@ class Unread(Feeds):
 
     def close(self) -> None:
         """There is nothing to let go of."""
+
+
+def counted(task: Task, loader: Loader, batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches of this loader; while each is evaluated, the task knows how many samples it was made of."""
+    try:
+        for batch in batches:
+            task.drawn = loader.samples
+            yield batch
+    finally:
+        task.drawn = None
 
 
 def _train_loader(spec: DataSpec, settings: Settings) -> Loader:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.engine.counting import note_count
 from workbench.engine.held import Held, Planned
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.passing import Pass, forward, loss_in, scalar
 from workbench.engine.session import Session
 from workbench.engine.together import Together
 from workbench.task.protocol import TaskError
-from workbench.techniques.accumulation import shares
+from workbench.techniques.accumulation import samples_at, shares
 
 Work = Generator[None, None, "Tensor | None"]
 """The backward of a window in two parts: it halts once, when the last batch is about to go forward; gives the mean loss."""
@@ -23,6 +24,7 @@ Work = Generator[None, None, "Tensor | None"]
 def backward(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor | None:
     """Add the window's gradient to the parameters of `opt`; its mean loss, detached. None: nothing was in it."""
     if len(window) == 1 and session.tbptt is None and not session.within and session.together is None:
+        session.task.drawn = samples_at(window, 0)
         result = forward(session, opt, window[0], session.batch_idx, {})
         loss = scalar(result) if isinstance(result, Tensor) else loss_in(result)
         if loss is None:
@@ -65,6 +67,8 @@ def _alone(session: Session, opt: Optimizing, window: Sequence[Any], anew: bool)
         found = passing.forward(number)
         if found is not None:
             part, fresh = held.take(number, found)
+            if found.weight is None and not held.single and session.tbptt is None:
+                note_count(session, "train", window[number], planned.weights[number])
             _back(session, opt, part, fresh=fresh)
             if session.within:
                 session.moments.after_backward()
@@ -92,6 +96,8 @@ def _in_ranks(session: Session, together: Together, opt: Optimizing, window: Seq
             passing.end(number, None, last=number == planned.last, anew=anew)
             continue
         part, fresh = held.take(number, found)
+        if found.weight is None and session.tbptt is None:
+            note_count(session, "train", window[number], planned.weights[number])
         if number == last and together.synced:
             together.tell(held.loss, held.weight)  # adds up while the backward runs
         _back(session, opt, part, fresh=fresh)

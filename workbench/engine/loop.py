@@ -153,7 +153,7 @@ class _Fit:
 
     def _begin_epoch(self) -> None:
         session, resumed = self.session, self.session.mid_epoch
-        session.stage = "train"
+        session.stage, session.data.epoch = "train", session.epoch
         self.checks.begin_epoch(resumed=resumed)
         if not resumed:
             averaged.begin_epoch(session)
@@ -237,7 +237,7 @@ class _Fit:
     def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
         """What is left of an epoch's batches in windows of `size`, of which all ranks have so many for `sure`."""
         session = self.session
-        found = session.meter.waiting(windows(batches, size))
+        found = session.meter.waiting(windows(batches, size, session.data.samples))
         return found if session.together is None else session.together.rounds(found, sure)
 
     def _cut_short(self) -> bool:

@@ -15,8 +15,9 @@ from torch import Tensor
 from workbench.engine.hooked import kept_rates
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
+from workbench.engine.together import weights_of
 from workbench.task.protocol import TaskError
-from workbench.techniques.accumulation import shares
+from workbench.techniques.accumulation import samples_at, shares
 from workbench.techniques.toggling import Toggle
 
 TakeStep = Callable[[Session, Optimizing, Sequence[Any], Tensor], bool]
@@ -119,11 +120,12 @@ class SessionHandle:
         self._toggle.untoggle()
 
 
-def _started(session: Session, batch: Any, index: int) -> bool:
+def _started(session: Session, batch: Any, index: int, samples: int | None) -> bool:
     """The batch before it has ended, and the task hears of this one; False: the rest of the epoch is left out."""
     if session.ending is not None:
         session.moments.batch_ended(*session.ending)
         session.ending = None
+    session.task.drawn = samples
     session.cut_short = not session.moments.batch_started(batch, index)
     session.look_again()
     return not session.cut_short
@@ -138,16 +140,19 @@ def update(
         handle = session.handle = SessionHandle(session)
         session.task.drive(handle)
     handle.begin(window, take_step)
-    batches = [batch for batch in window if batch is not None]
+    there = [number for number, batch in enumerate(window) if batch is not None]
+    batches = [window[number] for number in there]
+    weights = [weight for weight in weights_of(session, window) if weight is not None]
     returned: Tensor | None = None
     try:
         of_all = shares if session.together is None else session.together.shares
-        for number, share in enumerate(of_all([session.task.weight(b) for b in batches]) if batches else ()):
+        for number, share in enumerate(of_all(weights) if batches else ()):
             handle.at(share, number == len(batches) - 1)
             batch = session.to_device(batches[number]) if session.moves else batches[number]
             index = session.batch_idx + number
-            if session.within and not _started(session, batch, index):
+            if session.within and not _started(session, batch, index, samples_at(window, there[number])):
                 break
+            session.task.drawn = samples_at(window, there[number])
             with session.precision.autocast():
                 result = session.task.training_step(batch, index)
             if session.within:

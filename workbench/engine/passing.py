@@ -10,6 +10,7 @@ from torch import Tensor
 
 from workbench.engine.optimizing import Optimizing
 from workbench.task.protocol import TaskError
+from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece, detached
 from workbench.values import shown
 
@@ -44,6 +45,7 @@ class Pass:
         if session.cut_short:
             return False
         batch = session.to_device(_batch(self._window[number]))
+        session.task.drawn = samples_at(self._window, number)
         if _begins(self._window[number]) and not session.moments.batch_started(batch, self._indices[number]):
             session.cut_short = True
             return False
@@ -58,6 +60,7 @@ class Pass:
             self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
             extra["hiddens"] = self._hiddens
         ready = number in session.ready
+        session.task.drawn = samples_at(self._window, number)
         batch = session.ready[number] if ready else _batch(item)
         last = number == self._last
         found = read(forward(session, self._opt, batch, self._indices[number], extra, ready=ready, last=last))

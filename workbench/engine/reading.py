@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from workbench.task.data import Loader, batches_in, dealing, positioned, users_own
-from workbench.task.datasets import Batches
+from workbench.task.data import Loader, batches_in, dealing, positioned, set_epoch, users_collate, users_own
+from workbench.task.dataset_of import is_of_hugging_face
+from workbench.task.datasets import Batches, CopiedStream
 from workbench.task.held import Held, State, as_then, process_state, put_process
 from workbench.task.position import checksum_of
 from workbench.task.protocol import TaskError
@@ -37,6 +38,8 @@ class Reading:
         self.taken = 0
         self.begun = False
         """Whether a pass has begun since `begun` was last set to False."""
+        self.epoch: int | None = None
+        """The epoch that the user's sampler and data set were told of last (set_epoch)."""
         self._name = name
         self._here = loader.num_workers == 0
         self._deals = positioned(loader)
@@ -71,7 +74,8 @@ class Reading:
         self._fresh: State = {}
         """Of the data, before they were told."""
         self._between: State | None = None
-        self._ahead: list[Any] = []
+        self._ahead: list[tuple[Any, int | None]] = []
+        """Batches that are read already, and how many samples each was made of."""
         self._left: Iterator[Any] | None = None
         self._source: Iterator[Any] | None = None
         """What the latest pass is read from."""
@@ -86,13 +90,19 @@ class Reading:
         """How many batches of indices were dealt out in the latest pass, and a checksum; None where there are no such."""
         return None if self._deals is None else self._deals.dealt
 
+    def tell(self, epoch: int | None) -> None:
+        """Samplers and data sets that ask for it are told that a pass of this epoch begins; None: they were not, then."""
+        self.epoch, self._between = epoch, None
+        if epoch is not None:
+            set_epoch(self.loader, epoch)
+
     def batches(self, count: int | None) -> Iterator[Any]:
         """The batches of one pass, `count` at most, or what is left of the pass that was placed."""
         self._between = None
         ahead, rest = self._open(count)
         self._cut = True
         try:
-            for batch in itertools.chain(ahead, rest):
+            for batch in itertools.chain(self._read_before(ahead), rest):
                 self.taken += 1
                 if not self._by_index:
                     self._last = batch
@@ -111,7 +121,11 @@ class Reading:
             if self._deals is not None:
                 self._deals.leave()
 
-    def _open(self, count: int | None) -> tuple[list[Any], Generator[Any]]:
+    def _read_before(self, ahead: list[tuple[Any, int | None]]) -> Iterator[Any]:
+        for batch, self.loader.samples in ahead:
+            yield batch
+
+    def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
         """A pass: batches that are read already, and the others."""
         self.taken, placed, self.begun = self._placed or 0, self._placed is not None, True
         ahead, left = self._ahead, self._left
@@ -125,12 +139,12 @@ class Reading:
                 self._remember(first=True)
         return ahead, first(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
 
-    def _open_again(self, count: int | None, told: int) -> tuple[list[Any], Generator[Any]]:
+    def _open_again(self, count: int | None, told: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
         """The pass after data were told where they are: some stay there, or at their end, until told otherwise."""
         self._told = None
         for attempt in (1, 2, 3):
             if attempt == 3:
-                self._data.put({**self._fresh, "generators": {}})
+                self._begin_anew()
             rest = first(self.loader, count, self._iterator())
             batch = next(rest, _NONE)
             if batch is not _NONE and self._state_sum() != told:
@@ -138,7 +152,19 @@ class Reading:
             if attempt < 3:
                 rest.close()
                 self._undraw(self._begun)
-        return [] if batch is _NONE else [batch], rest
+        return [] if batch is _NONE else [(batch, self.loader.samples)], rest
+
+    def _begin_anew(self) -> None:
+        """The data lose the position that they were told, and keep their random numbers."""
+        if not isinstance(self.loader.dataset, CopiedStream):
+            self._data.put({**self._fresh, "generators": {}})
+            return
+        generators = self._data.state()["generators"]
+        self.loader.dataset.begin_anew()
+        self._data = self._held()
+        self._data.put({"generators": generators, "states": {}, "counts": {}})
+        if self.epoch is not None:
+            set_epoch(self.loader, self.epoch)
 
     def _use_up(self) -> None:
         """Data that were told where they are, and of which nothing more is wanted, begin the next pass anew."""
@@ -197,12 +223,13 @@ class Reading:
         return self.loader.persistent_workers and self.loader._iterator is not None
 
     def _held(self) -> Held:
-        return Held(dataset=users_own(self.loader), collate_fn=self.loader.collate_fn)
+        return Held(dataset=users_own(self.loader), collate_fn=users_collate(self.loader))
 
     @property
     def _knows(self) -> bool:
         """Whether the data set itself can say where it is."""
-        return self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
+        known = self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
+        return known and not _shuffles_in_a_buffer(users_own(self.loader))
 
     @contextlib.contextmanager
     def untouched(self, states: bool = False) -> Iterator[None]:
@@ -230,11 +257,13 @@ class Reading:
                 "dealing": None if self._dealing is None else self._dealing.state,
                 "cut": self._cut,
                 "doubts": self._doubts_between(),
+                "epoch": self.epoch,
             }
         return self._between
 
     def place_between(self, position: Mapping[str, Any]) -> list[str]:
         """The next pass is the one that was next then; what could not be made so, in words."""
+        self.tell(position.get("epoch"))  # a checkpoint of an earlier version has none: nobody was told then
         doubts = [*position["doubts"], *self._tell(position["data"], states=not position["cut"])]
         self._between, self._stands, self._cut = None, position["data"], position["cut"]
         if self._deals is not None:
@@ -258,7 +287,7 @@ class Reading:
     def _tell(self, data: Mapping[str, Any], states: bool = True) -> list[str]:
         """Bring back the data's generators, and the `states` by which they know where they are."""
         if not self._knows:
-            return self._data.put(data)
+            return self._data.put(data, states=self._by_index)
         self._fresh = self._data.state()
         self._told = _TOLD if states else None
         return self._data.put(data, states=states)
@@ -300,6 +329,7 @@ class Reading:
             "data": data,
             "dealing": None if self._dealing is None else self._dealing.state,
             "here": self._here,
+            "epoch": self.epoch,
             "before": self._before if rereads else None,
             "last": crc if not ahead else None,
             "ended": self._has_ended and not rereads,
@@ -331,6 +361,7 @@ class Reading:
         once = self.exact()
         if once is not None and not self._by_index:
             raise TaskError(f"{once}.")
+        self.tell(position.get("epoch"))
         self.taken, self._placed, self._made = taken + rereads, taken, position["made"]
         self._begun = {key: value for key, value in position["pass"].items() if key != "order"}
         self._before, self._last_crc, self._stands = position["before"], position["last"], position["data"]
@@ -372,24 +403,25 @@ class Reading:
         self._tell({**position["data"], "states": {}})
         self._read_once_more(position["before"])
         doubts = self._data.put(position["data"], states=False)  # reading has moved the states there
-        return doubts + self._compared(position["last"], self._ahead[0], self.taken)
+        return doubts + self._compared(position["last"], self._ahead[0][0], self.taken)
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
         """The batch that was in use."""
         with self._as_then(before["process"]):
             self._data.put(before["data"])
             self._left = self._iterator()
-            self._ahead = [self._next(self.taken)]
+            self._ahead = [(self._next(self.taken), self.loader.samples)]
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         with self._as_then(self._begun["process"]):
-            self._data.put(self._begun["data"])
+            # The pass begins anew: a state of the data's own would say where they were left, here or in another process.
+            self._data.put(self._begun["data"], states=False)
             self._left = self._iterator()
             batch = None
             for number in range(taken + rereads):
                 batch = self._next(number + 1)
         if rereads:
-            self._ahead = [batch]
+            self._ahead = [(batch, self.loader.samples)]
         return self._compared(position["last"], batch, taken + rereads)
 
     def _compared(self, crc: int | None, batch: Any, number: int) -> list[str]:
@@ -440,3 +472,13 @@ def close(loader: Loader) -> None:
 def _end(batches: Any) -> None:
     if hasattr(batches, "_shutdown_workers"):
         batches._shutdown_workers()
+
+
+def _shuffles_in_a_buffer(dataset: Any) -> bool:
+    """Whether a stream of Hugging Face's shuffles in a buffer, whose samples its state leaves out: they would be lost."""
+    part = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
+    while part is not None:
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        part = getattr(part, "ex_iterable", None)
+    return False

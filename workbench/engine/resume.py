@@ -86,6 +86,7 @@ def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
     state, alike = per_rank.own(session, state)
     for name in _COUNTERS:
         setattr(session, name, state[name])
+    session.data.epoch = session.epoch
     doubts = session.data.place(state["data"])
     session.moments.load_state(state["moments"])
     _put_weights(session, state, weights)

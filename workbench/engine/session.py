@@ -147,6 +147,8 @@ class Session:
         self.recording = self.measuring = self.scheduling = True
         self.epoch_loss = EpochLoss()
         self.notes: list[Message] = []
+        self.counts_seen: set[str] = set()
+        """The kinds of data whose first batch was looked at for what it counts as (engine/counting.py)."""
         """What an update has to say; the loop tells it."""
         self.skipped = False
         """Whether the update at hand left a step out."""

@@ -24,6 +24,7 @@ from workbench.engine.ranks import Beat, ManyRanks
 from workbench.engine.runtime import Runtime
 from workbench.events import Message
 from workbench.task.protocol import Task, TaskError
+from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece
 
 if TYPE_CHECKING:
@@ -334,7 +335,15 @@ def _zero(parameters: Iterable[Tensor]) -> Tensor:
 
 def weights_of(session: Session, window: Sequence[Any]) -> list[float | None]:
     """How much each batch weighs as far as can be known before; None: left out."""
-    if session.tbptt is None:
-        return [None if batch is None else session.task.weight(batch) for batch in window]
-    pieces: Sequence[Piece] = window
-    return [None if p.batch is None else session.task.weight(p.batch) * p.length for p in pieces]
+    return [_weight(session, item, samples_at(window, number)) for number, item in enumerate(window)]
+
+
+def _weight(session: Session, item: Any, samples: int | None) -> float | None:
+    """The weight of a batch, or of a piece of one, that was made of so many samples."""
+    batch = item.batch if isinstance(item, Piece) else item
+    if batch is None:
+        return None
+    session.task.drawn = samples
+    weight = session.task.weight(batch)
+    session.task.drawn = None
+    return weight * item.length if isinstance(item, Piece) else weight

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from workbench.engine import rng
+from workbench.engine.counting import note_count
 from workbench.engine.epoch_metrics import EpochMetrics
 from workbench.engine.session import Session
 from workbench.engine.shards import Borrowed
@@ -43,6 +44,7 @@ def validate(
             with session.precision.autocast():
                 scores = session.steps.validation_step(moved, number, stage)
                 over.update(scores)
+            note_count(session, stage, moved, scores.weight)
             session.moments.evaluation_batch_ended(stage, scores, moved, number)
             for name, value in scores.values.items():
                 sums.setdefault(name, []).append(value)

@@ -38,6 +38,8 @@ class Data:
     """The user's own generator, copied; None: one from the seed."""
     collate: str | None = None
     worker_init: str | None = None
+    told: tuple[str, ...] = ()
+    """What is told of each epoch by `set_epoch`: the sampler, the batch sampler, the data set."""
     whole: bool = False
     """Whether the data set makes whole batches by itself (`__getitems__`)."""
     pinned: bool = True

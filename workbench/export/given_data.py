@@ -50,6 +50,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         generator=None if parts.generator is None else f"{base}.generator.clone_state()",
         collate=None if parts.collate_fn is None else "collate" if by_collate else f"{base}.collate_fn",
         worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
+        told=_told(spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready),
         whole=whole and kind == "samples",
         pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
         sized=batches_in(loader) is not None,
@@ -58,6 +59,33 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         draws=_draws(loader, settings),
         steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim) or "config.truncated_bptt_steps",
     )
+
+
+def _told(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
+    """Expressions for what `task.data.set_epoch` tells of each epoch."""
+    parts, dataset = spec.parts, spec.parts.dataset
+    found: dict[int, str] = {}
+
+    def add(part: Any, expression: str) -> None:
+        if callable(getattr(part, "set_epoch", None)):
+            found.setdefault(id(part), expression)
+
+    if parts.batch_sampler is not None:
+        add(parts.batch_sampler, f"{base}.batch_sampler")
+        add(getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler")
+    if parts.sampler is not None:
+        add(parts.sampler, f"{base}.{'sampler' if parts.ready else 'batch_sampler.sampler'}")
+    if not isinstance(dataset, Batches):
+        add(dataset, f"{base}.dataset" if from_loader else base)
+        return tuple(found.values())
+    users, given = dataset.users, f"{base}.users" if inner else base
+    own = getattr(users, "batch_sampler", None)
+    for part, expression in (
+        (users, given), (getattr(users, "sampler", None), f"{given}.sampler"), (own, f"{given}.batch_sampler"),
+        (getattr(own, "sampler", None), f"{given}.batch_sampler.sampler"), (getattr(users, "dataset", None), f"{given}.dataset"),
+    ):  # fmt: skip
+        add(part, expression)
+    return tuple(found.values())
 
 
 def _may_be_empty(collate: Any, dataset: Any) -> bool:

@@ -22,7 +22,8 @@ def loop(r: Recipe) -> list[str]:
         lines.append(f"counts = [0] * {len(r.optimizers)}  # the steps of each optimizer")
     lines += ["hiddens = None"] if r.carries else []
     lines += block_checks.begun(r)
-    lines += [*block_hooks.called(r, "on_fit_start"), *block_checks.sanity(r), *block_hooks.called(r, "on_train_start")]
+    tried = block_checks.sanity(r)
+    lines += [*block_hooks.called(r, "on_fit_start"), *(_told(r, "0") if tried else []), *tried, *block_hooks.called(r, "on_train_start")]
     epoch = [*_begin(r), *_updates(r), *_after(r)]
     if _ends_by_epochs(r):
         lines += ["for epoch in range(config.max_epochs):", *indented(epoch)]
@@ -56,7 +57,13 @@ def _begin(r: Recipe) -> list[str]:
     if r.midway and isinstance(r.settings.val_check_interval, float):
         lines.append(f"updates_in_epoch = {updates}")
         lines.append("stride = max(1, int(updates_in_epoch * config.val_check_interval + 1e-9))  # to the next check")
-    return lines
+    return [*lines, *_told(r, "epoch")]
+
+
+def _told(r: Recipe, epoch: str) -> list[str]:
+    """Samplers and data sets that ask for it are told which epoch begins."""
+    data = [r.train, *([r.val] if r.val is not None and r.validates else [])]
+    return [f"{part}.set_epoch({epoch})" for part in dict.fromkeys(part for one in data for part in one.told)]
 
 
 def _milestone(r: Recipe) -> list[str]:

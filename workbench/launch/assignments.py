@@ -17,7 +17,7 @@ from workbench.commands import Inbox, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint import read_state
 from workbench.engine.checks import Checks
-from workbench.engine.feeds import first
+from workbench.engine.feeds import counted, first
 from workbench.engine.keeper import Keeper
 from workbench.engine.opening import opened
 from workbench.engine.optimizing import shares
@@ -31,7 +31,7 @@ from workbench.instruments.memory import total_memory
 from workbench.launch import milestones
 from workbench.launch.protocol import Outlet
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, batches_in
+from workbench.task.data import DataSpec, batches_in, set_epoch
 from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.tuners import lr_finder, sweep
@@ -187,8 +187,9 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     """The batches of a stage, as many as its limit lets through, until a Stop arrives."""
     name = f"limit_{stage}_batches"
     loader = spec.loader(session.settings)
+    set_epoch(loader, session.epoch)
     count = limits.count(batches_in(loader), getattr(session.settings, name), name)
-    return session.ranks.rounds(first(loader, count), lambda: inbox.has(Stop))
+    return session.ranks.rounds(counted(session.task, loader, first(loader, count)), lambda: inbox.has(Stop))
 
 
 def _dealt_back(parts: list[list[tuple[int, Any]]]) -> list[Any]:

@@ -12,9 +12,36 @@ from torch.nn.utils.rnn import PackedSequence
 
 
 def sample_count(batch: Any) -> int:
-    """How many samples a batch holds: the first dimension of its first tensor or array; 1 where there is none."""
-    found = _first_count(batch)
+    """How many samples a batch holds: its own `batch_size` or `num_graphs`, else the first dimension of its first tensor or
+    array; 1 where there is none."""
+    own = _own_count(batch)
+    found = _first_count(batch) if own is None else own
     return 1 if found is None else found
+
+
+def miscounted(batch: Any) -> str | None:
+    """Why `sample_count` may not be right: a batch that says no number of its own, whose tensors differ; None: it may well be."""
+    found = {name: tensor.shape[0] for name, tensor in leaves(batch) if tensor.ndim}
+    if isinstance(batch, PackedSequence) or _own_count(batch) is not None or len(set(found.values())) < 2:
+        return None
+    return f"counts as {_number(sample_count(batch))}, the first dimension of its first tensor, and its tensors differ ({describe(batch)})"
+
+
+def _number(samples: int) -> str:
+    return "1 sample" if samples == 1 else f"{samples} samples"
+
+
+def _own_count(batch: Any) -> int | None:
+    """What a batch itself says (PyG's `num_graphs`, a tensordict's `batch_size`)."""
+    if type(batch) in (tuple, list, dict, Tensor):
+        return None
+    for name in ("batch_size", "num_graphs"):
+        own = getattr(batch, name, None)
+        if isinstance(own, torch.Size):
+            own = own[0] if own else 1
+        if isinstance(own, int) and not isinstance(own, bool):
+            return own
+    return None
 
 
 def _first_count(value: Any) -> int | None:

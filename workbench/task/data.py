@@ -6,9 +6,10 @@ finder nor a validation moves the order of the training samples, and the exporte
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,22 +31,26 @@ from torch.utils.data import (
 
 from workbench.settings import Settings
 from workbench.task.collate import DefaultCollate
+from workbench.task.counted import CountedLoader, CountingCollate
 from workbench.task.dataset_of import dataset_of
 from workbench.task.datasets import (
     Batches,
     Columns,
+    CopiedStream,
     KeyedBatches,
     Preloaded,
     Samples,
     SeededBatches,
     StackedTensors,
 )
+from workbench.task.held import Held
 from workbench.task.position import Positioned
 from workbench.task.protocol import TaskError
 from workbench.task.shares import Dealing, Share, SharedLoader, dealing_for, refuse_dealt
 from workbench.task.shuffled import Shuffled
 
-Loader = DataLoader[Any]
+Loader = CountedLoader
+"""What `DataSpec.loader` makes."""
 Collate = Callable[[list[Any]], Any]
 
 
@@ -61,8 +66,8 @@ class WorkerInit:
 
     def __call__(self, worker_id: int) -> None:
         info = get_worker_info()
-        if info is not None and isinstance(info.dataset, SeededBatches):
-            inside = info.dataset.dataset
+        if info is not None and isinstance(info.dataset, (SeededBatches, CopiedStream)):
+            inside = info.dataset.current if isinstance(info.dataset, CopiedStream) else info.dataset.dataset
             users = inside.users if isinstance(inside, Preloaded) else inside
             object.__setattr__(info, "dataset", users)  # it is frozen
         self.users(worker_id)
@@ -95,7 +100,7 @@ class Parts:
         return None
 
 
-def parts_of(loader: Loader) -> Parts:
+def parts_of(loader: DataLoader[Any]) -> Parts:
     """Take a user's DataLoader apart, so that an equal one can be made at any batch size."""
     iterable = isinstance(loader.dataset, IterableDataset)
     own_batches: Any = None if iterable else loader.batch_sampler
@@ -132,7 +137,7 @@ def parts_of(loader: Loader) -> Parts:
     )
 
 
-def _usual(sampler: Any, loader: Loader) -> bool:
+def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
     """Whether a sampler is one that a loader makes for itself; any other is the user's own choice and stays."""
     if type(sampler) is RandomSampler:
         if sampler.replacement or sampler._num_samples is not None:
@@ -182,6 +187,8 @@ class DataSpec:
         self._made: Parts | None = None
         self.share = Share()
         """Which batches this process reads, of those that all ranks of a job read together."""
+        self.copied: CopiedStream | None = None
+        """A copy of the user's stream, which a job reads in its place where it sets its position; None: there is none."""
         self.preloaded: Preloaded | None = None
         """Its samples in memory, where `preload` has read them; they stand for one data set of the user's."""
 
@@ -191,8 +198,8 @@ class DataSpec:
         if isinstance(data, DataLoader):
             parts = parts_of(data)
         else:
-            dataset, ready = dataset_of(name, data, collated=collate_fn is not None)
-            parts = Parts(dataset, ready=ready)
+            found: tuple[Any, bool] = dataset_of(name, data, collated=collate_fn is not None)
+            parts = Parts(found[0], ready=found[1])
         if collate_fn is not None:
             parts = replace(parts, collate_fn=collate_fn)
         if _length(parts.dataset) == 0:
@@ -237,10 +244,26 @@ class DataSpec:
         parts, count = self.parts, self.samples
         if count is None or size <= count or parts.own_batches is not None:
             return
-        ready = f"; if these are ready batches, give {self.name}=wb.batches(…)" if isinstance(parts.dataset, (list, tuple)) else ""
+        listed: Any = parts.dataset  # a list is a data set of samples as well
+        ready = f"; if these are ready batches, give {self.name}=wb.batches(…)" if isinstance(listed, (list, tuple)) else ""
         raise TaskError(
             f"batch_size={size} is larger than the {self.name} data ({count} samples): take batch_size={count} or less{ready}."
         )
+
+    def copy_stream(self) -> CopiedStream | None:
+        """A copy of a stream that takes a position (load_state_dict), which leaves the user's own where it is.
+
+        None where the data are no such stream, or cannot be copied.
+        """
+        dataset = self.parts.dataset
+        source = self.copied.current if self.copied is not None and self.copied.users is dataset else dataset
+        own = source.users if isinstance(source, Batches) else source
+        if not isinstance(dataset, IterableDataset) or not Held(dataset=own).stateful:
+            return None
+        for _ in range(3):
+            with contextlib.suppress(Exception):  # an open file, a connection; or a cache that grows while it is copied
+                return CopiedStream(dataset, copy.deepcopy(source))
+        return None
 
     def loader(self, settings: Settings, *, batch_size: int | None = None, train: bool = False) -> Loader:
         """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
@@ -258,6 +281,9 @@ class DataSpec:
         parts = self.parts
         if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
             parts = replace(parts, dataset=self.preloaded)
+        if self.copied is not None and self.copied.users is parts.dataset:
+            init = None if parts.worker_init_fn is None else WorkerInit(parts.worker_init_fn)
+            parts = replace(parts, dataset=self.copied, worker_init_fn=init)
         size = batch_size or settings.batch_size
         generator = torch.Generator()
         if parts.generator is not None:
@@ -280,10 +306,11 @@ class DataSpec:
         if isinstance(parts.dataset, IterableDataset):
             if not parts.ready:
                 common["drop_last"] = train and settings.drop_last
+                common["collate_fn"] = CountingCollate(common["collate_fn"])
             return _stream(parts.dataset, None if parts.ready else size, share, settings.seed, common)
         if parts.ready:
-            common["sampler"] = Positioned(SequentialSampler(parts.dataset), generator, share)  # type: ignore[arg-type]
-            return DataLoader(parts.dataset, batch_size=None, **common)
+            common["sampler"] = Positioned(self._sampler(parts, settings, train, generator), generator, share)
+            return CountedLoader(parts.dataset, batch_size=None, **common)
         if parts.batch_sampler is not None:
             return _map_style(parts, _apart(parts.batch_sampler), settings, share, common)
         return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, share, common)
@@ -300,19 +327,21 @@ class DataSpec:
     ) -> BatchSampler:
         if train:
             self.refuse_larger(size)
-        sampler: Any
+        sampler = self._sampler(parts, settings, train, generator)
+        return BatchSampler(sampler, size, drop_last=train and settings.drop_last)
+
+    def _sampler(self, parts: Parts, settings: Settings, train: bool, generator: torch.Generator) -> Any:
+        """What gives the indices of samples, or of ready batches."""
+        dataset: Any = parts.dataset
         if parts.sampler is not None:
             if train and parts.defaults.get("shuffle") and not settings.shuffle:
                 raise TaskError(
                     f"shuffle=False: the loader of {self.name} has a RandomSampler of its own, which stays as it is; "
                     "give the Dataset, or a loader without it."
                 )
-            sampler = _apart(parts.sampler)
-        elif train and settings.shuffle:
-            sampler = Shuffled(parts.dataset, generator=generator)  # type: ignore[arg-type]
-        else:
-            sampler = SequentialSampler(parts.dataset)  # type: ignore[arg-type]
-        return BatchSampler(sampler, size, drop_last=train and settings.drop_last)
+            return _apart(parts.sampler)
+        shuffled = settings.shuffle and (not parts.ready or parts.defaults.get("shuffle", False))
+        return Shuffled(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
 
     def peek(self, count: int) -> Any:
         """One batch of `count` samples, or the first ready batch; a one-shot iterable keeps it."""
@@ -335,7 +364,7 @@ def _stream(dataset: Any, size: int | None, share: Share, seed: int, common: dic
     """Of data without numbers; size: None where they are batches already."""
     if share.several:
         return SharedLoader(dataset, share, seed, batch_size=size, **common)
-    return DataLoader(dataset, batch_size=size, **common)
+    return CountedLoader(dataset, batch_size=size, **common)
 
 
 def _map_style(parts: Parts, batches: Any, settings: Settings, share: Share, common: dict[str, Any]) -> Loader:
@@ -345,7 +374,7 @@ def _map_style(parts: Parts, batches: Any, settings: Settings, share: Share, com
         if parts.worker_init_fn is not None:
             common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
     deals = Positioned(batches, common["generator"], share, dealing_for(batches, share, settings.seed))
-    return DataLoader(dataset, batch_sampler=deals, **common)
+    return CountedLoader(dataset, batch_sampler=deals, **common)
 
 
 def _whole_batches(parts: Parts) -> Dataset[Any]:
@@ -398,12 +427,39 @@ def dealing(loader: Loader) -> Dealing | None:
 def users_own(loader: Loader) -> Any:
     """The data set, or the batches, that the user gave for this loader."""
     dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
+    dataset = dataset.current if isinstance(dataset, CopiedStream) else dataset
     return dataset.users if isinstance(dataset, (Batches, Preloaded)) else dataset
 
 
-def batches_in(loader: Loader) -> int | None:
+def users_collate(loader: Loader) -> Any:
+    """The collate function of this loader, without what counts its samples."""
+    collate = loader.collate_fn
+    return collate.users if isinstance(collate, CountingCollate) else collate
+
+
+def batches_in(loader: DataLoader[Any]) -> int | None:
     """Batches in one pass over a loader; None where it has no length."""
     try:
         return len(loader)
     except TypeError:
         return None
+
+
+def set_epoch(loader: Loader, epoch: int) -> None:
+    """Tell the user's sampler, batch sampler and data set which epoch begins, where they ask for it (`set_epoch`)."""
+    told: list[Any] = []
+    for part in _parts_told(loader):
+        if callable(getattr(part, "set_epoch", None)) and not any(part is other for other in told):
+            told.append(part)
+            part.set_epoch(epoch)
+
+
+def _parts_told(loader: Loader) -> Iterator[Any]:
+    deals, data = positioned(loader), users_own(loader)
+    batches = None if deals is None else deals.batches
+    batches = batches.batches if isinstance(batches, KeyedBatches) else batches
+    yield from (batches, getattr(batches, "sampler", None), data)
+    given = loader.dataset.current if isinstance(loader.dataset, CopiedStream) else loader.dataset
+    if isinstance(given, Batches):  # a loader of the user's own that gives ready batches
+        inner = getattr(data, "batch_sampler", None)
+        yield from (getattr(data, "sampler", None), inner, getattr(inner, "sampler", None), getattr(data, "dataset", None))

@@ -89,6 +89,23 @@ def batches(ready: Iterable[Any]) -> Batches:
     return Batches(ready)
 
 
+class CopiedStream(IterableDataset[Any]):
+    """A copy of the user's stream, whose position is set in the place of the user's own."""
+
+    def __init__(self, users: Any, current: Any) -> None:
+        self.users, self.current = users, current
+
+    def begin_anew(self) -> None:
+        """Be a copy for which no position has been set."""
+        self.current = copy.deepcopy(self.users)
+
+    def __len__(self) -> int:
+        return len(self.current)  # a TypeError where it has none
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.current)
+
+
 class SeededBatches(Dataset[Any]):
     """In loader workers each batch draws from random numbers of its own, whichever worker makes it."""
 

@@ -79,6 +79,7 @@ class LightningLike(Task):
             self.test = None
         self.manual = getattr(module, "automatic_optimization", True) is False
         self._trainer, self._log = preparation.trainer, preparation.log
+        self._log.samples_in = self.samples_in
         specs = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
         self._trainer.belongs(self.model, specs)
         self.moments: LightningMoments = LightningMoments(preparation, sources, module, self.model, manual=self.manual)
@@ -236,7 +237,7 @@ class LightningLike(Task):
         output = self._call(step, name, batch, batch_idx)
         if self.moments.keeps[stage]:
             self.moments.outputs[batch_idx] = output
-        weight = score_weight(output, batch, name)
+        weight = score_weight(output, self.samples_in(batch), name)
         self._log.weigh(weight)
         loss = output.get("loss", output.get(f"{stage}_loss")) if isinstance(output, Mapping) else output
         told = isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")

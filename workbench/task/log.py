@@ -77,6 +77,8 @@ class Log(Shared):
         self._fresh: dict[str, Value] = {}
         self._kept: dict[bool, dict[Key, Kept]] = {False: {}, True: {}}
         """What was logged in training (False) and in the evaluation at hand, by hook and name."""
+        self.samples_in: Callable[[Any], int] = sample_count
+        """How many samples a batch holds."""
         self.batch: Any = None
         """The batch that values belong to; None: they belong to none."""
         self._open: list[tuple[Kept, int]] = []
@@ -169,7 +171,7 @@ class Log(Shared):
     def let_go(self) -> None:
         """The batch is over."""
         if self._open:
-            self.weigh(float(sample_count(self.batch)))
+            self.weigh(float(self.samples_in(self.batch)))
         self.batch = None
         for kept in self._long:
             kept.fold()

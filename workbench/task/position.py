@@ -7,6 +7,7 @@ import itertools
 import re
 import zlib
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,8 @@ class Positioned(Sampler[Any]):
         """State of the generator for the first batch of the next pass, whatever the loader draws before."""
         self.before_each: Callable[[], None] | None = None
         """Called when a batch was drawn and is about to be handed out."""
+        self.drawn: deque[int | None] = deque()
+        """How many samples each batch has that was handed out and has not come from the loader yet; None: nobody knows."""
         self._pass: _Pass | None = None
         self._left: Iterator[Any] | None = None
         """What is left of a pass that was gone through again."""
@@ -105,11 +108,11 @@ class Positioned(Sampler[Any]):
                 yield own
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
-        return batches if self.before_each is None else self._announced(batches, self.before_each)
-
-    def _announced(self, batches: Iterator[Any], hear: Callable[[], None]) -> Iterator[Any]:
+        self.drawn.clear()
         for batch in batches:
-            hear()
+            self.drawn.append(_drawn(batch))
+            if self.before_each is not None:
+                self.before_each()
             yield batch
 
     def leave(self) -> None:
@@ -179,6 +182,13 @@ class Positioned(Sampler[Any]):
         self._left = itertools.islice(self._own(itertools.chain(again, source)), taken, None)
         self.start = self.generator.get_state()
         return doubts
+
+
+def _drawn(batch: Any) -> int | None:
+    """How many indices there are in what a sampler gave; None for the number of a ready batch."""
+    if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list):
+        batch = batch[1]  # with the seed of `KeyedBatches`
+    return len(batch) if isinstance(batch, (list, tuple)) else None
 
 
 def _counted(this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:

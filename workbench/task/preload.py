@@ -67,6 +67,11 @@ def _readable(spec: DataSpec) -> Parts | None:
         raise TaskError(f"preload=True: {name} {what}, and samples can be read only by their number: take preload=False.")
     if isinstance(parts.dataset, Columns) or type(parts.dataset) is TensorDataset:
         return None
+    if callable(getattr(parts.dataset, "set_epoch", None)):
+        raise TaskError(
+            f"preload=True: {name} asks which epoch it is (set_epoch), and its samples would stay those of one epoch: take "
+            "preload=False."
+        )
     if spec.samples is None:
         raise TaskError(f"preload=True: {name} has no length, so nobody knows what to read: take preload=False.")
     if spec.made_by_object:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
+from workbench.task.batch import sample_count
 from workbench.task.moments import Moments
 from workbench.task.processes import Processes
 from workbench.tracebacks import UserError
@@ -161,6 +162,8 @@ class Task(abc.ABC):
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
+    drawn: int | None = None
+    """How many samples the batch at hand was made of, where its loader knows; None: count them in the batch."""
     epoch_metrics: Mapping[str, Any] = MappingProxyType({})
     """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a check."""
 
@@ -171,6 +174,10 @@ class Task(abc.ABC):
     def modules(self) -> tuple[nn.Module, ...]:
         """All modules that a step uses (the model, a loss with weights, …): moved and kept safe together."""
         return (self.model,)
+
+    def samples_in(self, batch: Any) -> int:
+        """How many samples the batch at hand holds: those that its loader drew, else as `sample_count` says."""
+        return sample_count(batch) if self.drawn is None else self.drawn
 
     def weight(self, batch: Any) -> float:
         """How much a batch counts within an accumulation window: its samples where the loss is their mean, else 1."""

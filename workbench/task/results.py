@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from workbench.task.batch import sample_count
 from workbench.task.protocol import TaskError
 
 
@@ -27,7 +26,7 @@ def reported_weight(result: Any, where: str) -> Tensor | float | None:
     return weight.detach() if isinstance(weight, Tensor) else float(weight)
 
 
-def score_weight(result: Any, batch: Any, where: str) -> float:
+def score_weight(result: Any, samples: int, where: str) -> float:
     """How much a validation batch counts: the weight that it reports, else its samples."""
     weight = reported_weight(result, where)
-    return float(sample_count(batch) if weight is None else weight)
+    return float(samples if weight is None else weight)

@@ -26,6 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from workbench.task.counted import CountedLoader, CountedPass
 from workbench.task.datasets import KeyedBatches
 from workbench.task.held import State, plain, process_state, put_process
 from workbench.task.protocol import TaskError
@@ -133,7 +134,7 @@ def refuse_dealt(name: str, *samplers: Any) -> None:
         refuse_dealt(name, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
 
 
-class SharedLoader(DataLoader[Any]):
+class SharedLoader(CountedLoader):
     """A loader of data without numbers: each rank reads all batches and keeps its own.
 
     Data that split themselves by rank would be split twice: give them whole.
@@ -148,9 +149,9 @@ class SharedLoader(DataLoader[Any]):
     def __len__(self) -> int:
         return self.share.rounds(super().__len__())
 
-    def __iter__(self) -> OwnBatches:  # type: ignore[override]
+    def __iter__(self) -> CountedPass:  # type: ignore[override]
         with self.dealing.here() if self.dealing is not None else contextlib.nullcontext():
-            return OwnBatches(super().__iter__(), self.share, self.dealing)
+            return CountedPass(self, OwnBatches(DataLoader.__iter__(self), self.share, self.dealing))
 
 
 class OwnBatches:
@@ -186,6 +187,8 @@ class OwnBatches:
 
 def has_ended(batches: Any) -> bool:
     """Whether the data that a pass reads have come to their end, which the loader will only find out."""
+    if isinstance(batches, CountedPass):
+        batches = batches.inner
     if isinstance(batches, OwnBatches):
         return batches.ended
     return bool(getattr(getattr(batches, "_dataset_fetcher", None), "ended", False))

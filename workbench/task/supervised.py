@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
-from workbench.task.batch import is_several, sample_count
+from workbench.task.batch import is_several
 from workbench.task.data import DataSpec
 from workbench.task.metrics import batch_values, checked, is_running, split
 from workbench.task.optimizer_factory import OptimizerFactory
@@ -79,7 +79,7 @@ class Supervised(Task):
             self._carries = False
 
     def weight(self, batch: Any) -> float:
-        return float(sample_count(batch)) if self.loss_is_mean else 1.0
+        return float(self.samples_in(batch)) if self.loss_is_mean else 1.0
 
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
         result, _, _, hiddens = self._forward(batch, extra.get("hiddens"), carries="hiddens" in extra)
@@ -101,7 +101,7 @@ class Supervised(Task):
             found = metric(output, target)
             self.names_its_metrics |= isinstance(found, Mapping)
             values |= batch_values(stage, name, found, _counts(batch, target))
-        return Scores(values, score_weight(result, batch, "the loss"), (output, target) if self.epoch_metrics else None)
+        return Scores(values, score_weight(result, self.samples_in(batch), "the loss"), (output, target) if self.epoch_metrics else None)
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:
         collections = any(callable(getattr(metric, "items", None)) for metric in self.epoch_metrics.values())

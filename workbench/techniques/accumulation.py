@@ -7,7 +7,7 @@ so K batches of N give the update of one batch of K·N (to float tolerance). K m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 Batch = TypeVar("Batch")
@@ -29,14 +29,34 @@ def from_now_on(setting: int | Mapping[int, int], epoch: int, size: int) -> int 
     return size if isinstance(setting, int) else {**setting, epoch: size}
 
 
-def windows(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
-    """The batches in windows of `size`, the last one as long as what is left."""
+class Window(list[Batch]):
+    """The batches of one update; `samples`: how many samples each was made of, where that is known."""
+
+    samples: Sequence[int | None] = ()
+
+
+def _unknown() -> None:
+    """Nobody knows how many samples there were."""
+
+
+def windows(batches: Iterable[Batch], size: int, samples: Callable[[], int | None] = _unknown) -> Iterator[Window[Batch]]:
+    """The batches in windows of `size`, the last one as long as what is left. samples: of the latest batch, if it is known."""
     iterator = iter(batches)
-    if size == 1:
-        yield from ([batch] for batch in iterator)
-        return
-    while window := list(itertools.islice(iterator, size)):
+    while True:
+        window: Window[Batch] = Window()
+        counts = window.samples = []
+        for batch in itertools.islice(iterator, size):
+            window.append(batch)
+            counts.append(samples())
+        if not window:
+            return
         yield window
+
+
+def samples_at(window: Sequence[object], number: int) -> int | None:
+    """How many samples one batch of a window was made of; None where nobody knows."""
+    counts = window.samples if isinstance(window, Window) else ()
+    return counts[number] if counts else None
 
 
 def shares(weights: Sequence[float]) -> list[float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from workbench.engine.feeds import first
 from workbench.settings import Settings
-from workbench.task.data import Loader, batches_in
+from workbench.task.data import Loader, batches_in, set_epoch
 from workbench.task.protocol import Task, TaskError
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, windows
@@ -39,11 +40,23 @@ def cycled_windows(
             "give a Dataset, a DataLoader, or wb.batches(list)."
         )
     loader = spec.loader(settings, train=True)
+    epochs = itertools.count(epoch)
+
+    def batches() -> Iterator[Any]:
+        set_epoch(loader, next(epochs))  # each pass is another epoch, as in a fit
+        return _epoch(loader, task, settings)
+
+    def samples() -> int | None:
+        return loader.samples
+
     size = size_at(settings.accumulate_grad_batches, epoch)
-    if across_epochs:
-        yield from in_step(windows(_cycled(lambda: _epoch(loader, task, settings)), size))
-    else:
-        yield from _cycled(lambda: in_step(windows(_epoch(loader, task, settings), size)))
+    try:
+        if across_epochs:
+            yield from in_step(windows(_cycled(batches), size, samples))
+        else:
+            yield from _cycled(lambda: in_step(windows(batches(), size, samples)))
+    finally:
+        set_epoch(loader, epoch)
 
 
 def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:

@@ -6,6 +6,7 @@ Here in one process; `concert` has the trial of several ranks.
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from workbench.events import Trial
 from workbench.instruments import memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings
+from workbench.task.data import set_epoch
 from workbench.task.protocol import Task, TaskError
 from workbench.techniques.accumulation import size_at
 from workbench.tuners.batch_sizes import NotEnoughData
@@ -191,8 +193,9 @@ def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> It
         )
     # Only a training loader leaves out the short batch at the end; the order of the samples says nothing.
     loader = spec.loader(settings.replace(drop_last=True, shuffle=True), batch_size=size, train=True)
-    while True:
+    for epoch in itertools.count():
         empty = True
+        set_epoch(loader, epoch)
         for batch in first(loader, None):
             empty = False
             yield batch

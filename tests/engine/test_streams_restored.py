@@ -1,0 +1,126 @@
+"""A stream that takes a position: going on in the middle of a pass holds for that pass alone, and leaves the user's own as it is."""
+
+import datasets
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset
+
+import workbench as wb
+from workbench.events import Validated
+
+ROWS = 12
+
+
+def hugging_face(shuffled=False):
+    ds = datasets.Dataset.from_dict({"x": [float(i) for i in range(ROWS)]}).to_iterable_dataset(num_shards=2)
+    return (ds.shuffle(seed=3, buffer_size=4) if shuffled else ds).with_format("torch")
+
+
+class Numbers(IterableDataset):
+    """As a stateful data set of torchdata: `load_state_dict` says where the next pass begins."""
+
+    def __init__(self):
+        self.at = self.begin = 0
+
+    def __iter__(self):
+        begin, self.begin = self.begin, 0
+        for self.at in range(begin + 1, ROWS + 1):
+            yield {"x": torch.tensor(float(self.at - 1))}
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.begin = state["at"]
+
+
+class Sticky(Numbers):
+    """Where it was told to be, every pass begins."""
+
+    def __iter__(self):
+        begin = self.begin
+        yield from super().__iter__()
+        self.begin = begin
+
+
+class InOrder(Sticky):
+    """Begins at the first row whatever it has given before."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        self.at = 0
+
+
+class Uncopied(Numbers):
+    def __deepcopy__(self, memo):
+        raise TypeError("cannot copy an open file")
+
+
+class Seen(nn.Module):
+    """Remembers what it has been trained on."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.rows = []
+
+    def forward(self, x):
+        if self.training and torch.is_grad_enabled():
+            self.rows.append(x.tolist())
+        return {"loss": (self.weight * x).square().mean()}
+
+
+def trained(data, root, steps, model, **given):
+    settings = {"batch_size": 2, "max_epochs": 4, "lr": 1e-3, "accelerator": "cpu", "root": root, **given}
+    bench = wb.Workbench(model, train=data, optimizer=torch.optim.SGD, max_steps=steps, **settings)
+    model.rows.clear()
+    return bench
+
+
+STREAMS = {
+    "hugging face": hugging_face, "hugging face, shuffled": lambda: hugging_face(shuffled=True),
+    "numbers": Numbers, "sticky": Sticky, "uncopied": Uncopied,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [3, 6, 8])
+@pytest.mark.parametrize("kind", STREAMS)
+def test_a_run_goes_on_in_the_middle_of_a_stream(kind, steps, tmp_path):
+    """On the very object that the run was begun with: what is left of the epoch, then whole epochs; the user's own has all rows."""
+    whole, model, data = Seen(), Seen(), STREAMS[kind]()
+    trained(STREAMS[kind](), tmp_path / "whole", 24, whole).fit().result()
+    bench = trained(data, tmp_path / "parts", steps, model)
+    bench.fit().result()
+    assert len(model.rows) == steps
+    again = bench.fit(start="continue", max_steps=24)
+    again.result()
+    assert model.rows == whole.rows
+    assert [len(epoch) for epoch in (whole.rows[:6], whole.rows[18:])] == [6, 6]
+    assert len(list(data)) == ROWS
+    assert len(list(data)) == ROWS
+
+
+@pytest.mark.parametrize("kind", ["hugging face", "numbers"])
+def test_in_worker_processes_too(kind, tmp_path):
+    whole, model, data = Seen(), Seen(), STREAMS[kind]()
+    trained(STREAMS[kind](), tmp_path / "whole", 14, whole, num_workers=1, persistent_workers=False).fit().result()
+    bench = trained(data, tmp_path / "parts", 8, model, num_workers=1, persistent_workers=False)
+    bench.fit().result()
+    bench.fit(start="continue", max_steps=14).result()
+    assert model.rows == whole.rows
+    assert len(list(data)) == ROWS
+
+
+def test_a_look_at_the_validation_data_moves_nothing(tmp_path):
+    """A check that a person asks for, over a part of a stream."""
+    model, val = Seen(), InOrder()
+    bench = wb.Workbench(model, train={"x": torch.zeros(8)}, val=val, batch_size=2, limit_val_batches=2, max_epochs=6, lr=0.0001,
+                         accelerator="cpu", root=tmp_path)  # fmt: skip
+    job = bench.fit()
+    job.validate()
+    job.result()
+    checks = [event.metrics["val_loss"] for event in job.events if isinstance(event, Validated)]
+    assert len(checks) == 7
+    assert all(value == pytest.approx(3.5, rel=0.01) for value in checks)  # the mean square of the first four rows, each time
+    assert len(list(val)) == ROWS

@@ -1,0 +1,61 @@
+"""Loaders that know how many samples each of their batches was made of."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from torch.utils.data import DataLoader
+
+
+class Collated(NamedTuple):
+    """A batch of a stream with its number of samples, on its way from the process that collated it."""
+
+    batch: Any
+    samples: int
+
+
+class CountingCollate:
+    """A collate function that counts the samples it is given, for data whose samples have no indices."""
+
+    def __init__(self, users: Callable[[list[Any]], Any]) -> None:
+        self.users = users
+
+    def __call__(self, samples: list[Any]) -> Collated:
+        return Collated(self.users(samples), len(samples))
+
+
+class CountedLoader(DataLoader[Any]):
+    """A DataLoader; `samples`: how many samples its latest batch was made of, None where nobody knows (ready batches)."""
+
+    samples: int | None = None
+
+    def __iter__(self) -> CountedPass:  # type: ignore[override]
+        return CountedPass(self, super().__iter__())
+
+
+class CountedPass:
+    """One pass over a `CountedLoader`."""
+
+    def __init__(self, loader: Any, batches: Iterator[Any]) -> None:
+        self.inner = batches
+        self._loader = loader
+        found = (getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler))
+        self._drawn: deque[int | None] = next((drawn for drawn in found if drawn is not None), deque())
+
+    def __iter__(self) -> CountedPass:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self.inner)
+        if type(batch) is Collated:
+            self._loader.samples = batch.samples
+            return batch.batch
+        self._loader.samples = self._drawn.popleft() if self._drawn else None
+        return batch
+
+    def _shutdown_workers(self) -> None:
+        """As that of a loader's own pass."""
+        if hasattr(self.inner, "_shutdown_workers"):
+            self.inner._shutdown_workers()
