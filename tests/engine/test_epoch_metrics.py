@@ -163,7 +163,7 @@ def test_a_metric_that_fails_over_the_check(tmp_path):
     def fails(output: Tensor, y: Tensor) -> float:
         raise ValueError("nothing to see here")
 
-    with bench(tmp_path, {"own": wb.over_epoch(fails)}, max_epochs=1) as made, pytest.raises(TaskError, match=r"metrics\['own'\] failed over val with ValueError: nothing"):  # noqa: E501
+    with bench(tmp_path, {"own": wb.over_epoch(fails)}, max_epochs=1) as made, pytest.raises(TaskError, match=r"metrics\['own'\] failed over val with ValueError: nothing"):
         made.fit().result()
 
 

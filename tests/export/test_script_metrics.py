@@ -74,7 +74,7 @@ def test_the_values_are_those_of_the_run(name: str, runner: Runner, tmp_path: Pa
 
 
 def test_an_update_that_takes_a_pair_is_refused(tmp_path: Path) -> None:
-    own = "class N:\n    n = 0\n\n    def reset(self):\n        self.n = 0\n\n    def update(self, pair):\n        self.n += 1\n\n    def compute(self):\n        return self.n\n"  # noqa: E501
+    own = "class N:\n    n = 0\n\n    def reset(self):\n        self.n = 0\n\n    def update(self, pair):\n        self.n += 1\n\n    def compute(self):\n        return self.n\n"
     bench = make_bench(tmp_path, f"model, metrics={{'n': N()}}, {COMMON}", own)
     bench.fit().result()
     with pytest.raises(ExportError, match=r"metrics\['n'\] whose update takes one pair"):

@@ -169,6 +169,19 @@ class Task(abc.ABC):
         """All modules that a step uses (the model, a loss with weights, …): moved and kept safe together."""
         return (self.model,)
 
+    @property
+    def trained(self) -> Mapping[str, nn.Module]:
+        """The modules whose parameters are trained, the model first, by the prefix of their parameters' names ("": none)."""
+        return {"": self.model}
+
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters of all trained modules by name, each once; those of the model come first."""
+        found: dict[nn.Parameter, str] = {}
+        for prefix, module in self.trained.items():
+            for name, parameter in module.named_parameters():
+                found.setdefault(parameter, prefix + name)
+        return {name: parameter for parameter, name in found.items()}
+
     def weight(self, batch: Any) -> float:
         """How much a batch counts within an accumulation window: its samples where the loss is their mean, else 1."""
         return 1.0

@@ -69,6 +69,18 @@ class Supervised(Task):
         others = (self._loss, *self.metrics.values())
         return (self.model, *(part for part in others if isinstance(part, nn.Module)))
 
+    @property
+    def trained(self) -> Mapping[str, nn.Module]:
+        """The model, and the loss where it has trainable parameters of its own (class centres, weights of its terms)."""
+        known, loss = set(map(id, self.model.parameters())), self._loss
+        if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
+            return {"": self.model}
+        own = (*self.model.named_children(), *self.model.named_parameters(), *self.model.named_buffers())
+        name, taken = "loss", {name.partition(".")[0] for name, _ in own}
+        while name in taken:
+            name += "_"
+        return {"": self.model, f"{name}.": loss}
+
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
         """While a job with `truncated_bptt_steps` runs, the model carries hidden state in every one of its calls."""
@@ -166,7 +178,7 @@ class Supervised(Task):
         return called[0], called[1]
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        parameters = [p for p in self.named_parameters().values() if p.requires_grad]
         arguments: dict[str, Any] = {"lr": settings.lr}
         if settings.weight_decay is not None:
             if not _takes(self._optimizer, "weight_decay"):
