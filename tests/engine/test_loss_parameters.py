@@ -198,5 +198,5 @@ def test_weights_of_before_they_were_trained_open(tmp_path):
 
 
 def test_shards_are_refused():
-    with pytest.raises(TaskError, match="the loss has parameters of its own.*make it a part of the model"):
+    with pytest.raises(TaskError, match=r"the loss has parameters of its own.*make it a part of the model"):
         sharded(net, {"train": (X, Y), "loss": Centres()}, {"max_epochs": 1, "accelerator": "cpu"})

@@ -210,6 +210,10 @@ class Task(abc.ABC):
         """The batch in pieces of `length` time steps, where the task has its own way; None: the workbench's."""
         return None
 
+    def trying(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, steps are only tried out: mistakes that raise no error of themselves are looked for."""
+        return contextlib.nullcontext()
+
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
         """Of a manual task: the handle of the session that begins. (A task that is not manual never hears of it.)"""
 

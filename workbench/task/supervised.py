@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
+from workbench.task import advice
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data import DataSpec
 from workbench.task.metrics import batch_values, checked, is_running, split
@@ -56,6 +57,8 @@ class Supervised(Task):
         """Whether a function of `metrics` has given several numbers by name."""
         self._carries = False
         """Whether the model is called with its hidden state, and returns (output, hiddens)."""
+        self._tries = False
+        """Whether steps are only tried out."""
         self._elements: int | None = None
         """How many parts a training or validation batch had that was seen last; None: it was no tuple."""
 
@@ -91,6 +94,14 @@ class Supervised(Task):
         finally:
             self._carries = False
 
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        self._tries = True
+        try:
+            yield
+        finally:
+            self._tries = False
+
     def weight(self, batch: Any) -> float:
         return float(sample_count(batch)) if self.loss_is_mean else 1.0
 
@@ -111,7 +122,7 @@ class Supervised(Task):
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
         values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
         for name, metric in self.metrics.items():
-            found = metric(output, target)
+            found = self._called_with(metric, f"metrics[{name!r}]", output, target)
             self.names_its_metrics |= isinstance(found, Mapping)
             values |= batch_values(stage, name, found, _counts(batch, target))
         return Scores(values, score_weight(result, batch, "the loss"), (output, target) if self.epoch_metrics else None)
@@ -135,13 +146,20 @@ class Supervised(Task):
             self._elements = len(batch)
         if self._loss is None:
             output, hiddens = self._call(batch, hiddens, carries=carries)
-            return _loss_of(output), output, _target(batch), hiddens
+            return self._loss_of(output, batch), output, _target(batch), hiddens
         inputs, target = _split(batch)
         output, hiddens = self._call(inputs, hiddens, carries=carries)
+        if self._tries:
+            advice.refuse_one_class(self._loss, output)
         try:
-            return self._loss(output, target), output, target, hiddens
-        except (TypeError, AttributeError) as error:
-            if carries or not is_several(output):
+            return self._called_with(self._loss, "the loss", output, target), output, target, hiddens
+        except TaskError:
+            raise
+        except Exception as error:
+            remedy = advice.of_loss(self._loss, output, target, error)
+            if remedy is not None:
+                raise TaskError(f"the loss failed with {type(error).__name__}: {remedy}") from error
+            if carries or not is_several(output) or not isinstance(error, TypeError | AttributeError):
                 raise
             raise TaskError(
                 f"the model returned {len(output)} parts, which the loss did not take ({type(error).__name__}: {error}): "
@@ -152,8 +170,7 @@ class Supervised(Task):
     def _call(self, inputs: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any]:
         """The model's output, and its hidden state where it carries one."""
         if not carries:
-            called = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(*_as_tuple(inputs))
-            return called, None
+            return self._called(inputs), None
         places: tuple[Any, ...] = ()
         names: dict[str, Any] = {}
         if isinstance(inputs, Mapping):
@@ -176,6 +193,35 @@ class Supervised(Task):
                 f"return (output, hiddens); {type(self.model).__name__} returned {got}."
             )
         return called[0], called[1]
+
+    def _called(self, inputs: Any) -> Any:
+        """The model's output for inputs by place or by name."""
+        by_name = isinstance(inputs, Mapping)
+        try:
+            return self.model(**inputs) if by_name else self.model(*_as_tuple(inputs))
+        except TypeError as error:
+            taken = fits(self.model.forward, **inputs) if by_name else fits(self.model.forward, *_as_tuple(inputs))
+            if taken:
+                raise
+            if self._loss is None:
+                raise TaskError(advice.of_missing_loss(self.model, inputs)) from error
+            left_out = "the target's key" if by_name else "the last element of a batch"
+            error.add_note(f"The model is called with all but {left_out}.")
+            raise
+
+    def _loss_of(self, output: Any, batch: Any) -> Tensor:
+        """The loss in an output."""
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if not isinstance(loss, torch.Tensor):
+            raise TaskError(advice.of_no_loss_in(self.model, output, batch))
+        return loss
+
+    def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
+        """The value of a loss or a metric; where a step is only tried out, what it compares is watched."""
+        if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
+            return function(output, target)
+        with advice.Comparing(what, function, output, target):
+            return function(output, target)
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
         parameters = [p for p in self.named_parameters().values() if p.requires_grad]
@@ -308,13 +354,3 @@ def _loss_in(result: Any) -> Any:
     if not isinstance(result.get("loss"), Tensor):
         raise TaskError(f"the loss returned a dict with {sorted(result)}: it needs the loss, a tensor, under 'loss'.")
     return result["loss"]
-
-
-def _loss_of(output: Any) -> Tensor:
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if not isinstance(loss, torch.Tensor):
-        raise TaskError(
-            f"no loss= was given, and the model's output ({type(output).__name__}) has no .loss: "
-            "give loss=, for example torch.nn.functional.cross_entropy."
-        )
-    return loss
