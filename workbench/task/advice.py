@@ -141,7 +141,7 @@ class Comparing(TorchFunctionMode):
         if output.shape != self._shapes["output"] or target.shape != self._shapes["target"]:
             return
         try:
-            whole = torch.broadcast_shapes(output.shape, target.shape)
+            whole = torch.broadcast_shapes(output.shape, target.shape)  # type: ignore[no-untyped-call]
         except RuntimeError:
             return
         elementwise = result is None or (isinstance(result, Tensor) and result.shape == whole)

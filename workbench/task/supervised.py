@@ -17,7 +17,7 @@ from workbench.settings import Settings
 from workbench.task import advice
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data import DataSpec
-from workbench.task.metrics import batch_values, checked, is_running, split
+from workbench.task.metrics import batch_values, checked, in_words, is_running, split
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import refuse_built_in, schedule_of
@@ -122,7 +122,12 @@ class Supervised(Task):
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
         values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
         for name, metric in self.metrics.items():
-            found = self._called_with(metric, f"metrics[{name!r}]", output, target)
+            try:
+                found = self._called_with(metric, f"metrics[{name!r}]", output, target)
+            except (TypeError, AttributeError, ValueError) as error:
+                if not isinstance(error, TaskError):
+                    error.add_note(f"It was metrics[{name!r}], called with {in_words(output, target)}.")
+                raise
             self.names_its_metrics |= isinstance(found, Mapping)
             values |= batch_values(stage, name, found, _counts(batch, target))
         return Scores(values, score_weight(result, batch, "the loss"), (output, target) if self.epoch_metrics else None)
