@@ -301,3 +301,17 @@ def test_a_checkpoint_holds_nothing_of_them(tmp_path):
         on = made.fit(start="continue", max_epochs=2).result()
     assert on.metrics == whole.metrics
     assert list(on.history["loss"]) == list(whole.history["loss"])
+
+
+class Counting(nn.Module):
+    """A metric that is a module, as those of torchmetrics were to a checkpoint before: it keeps nothing."""
+
+    def forward(self, output: Tensor, y: Tensor) -> float:
+        return float(len(y))
+
+
+def test_a_checkpoint_of_before_they_were_computed_over_checks(tmp_path):
+    with bench(tmp_path, {"n": Counting()}, max_epochs=1) as made:
+        run = made.fit().result()
+    with bench(tmp_path, {"n": torchmetrics.Accuracy(**KIND)}) as made:
+        assert made.fit(start=run.id, max_epochs=2).result().metrics["val_n"] <= 1.0

@@ -40,7 +40,7 @@ def test_losses_and_weights_are_those_of_the_run(name: str, runner: Runner, tmp_
     assert np.array_equal(outcome.losses, run.history["loss"])
     task = bench._task
     assert isinstance(task, Supervised)
-    for known, value in task.named_parameters().items():
+    for known, value in task.trained_parameters().items():
         assert torch.equal(outcome.weights[known], value), known
     assert "loss.centres" in outcome.weights
     bench.close()

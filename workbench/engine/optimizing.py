@@ -64,7 +64,7 @@ class Optimizing:
         # In the model's order, whenever each came: the norm over them depends on it in its last bits, and a run that goes
         # on may find at once what came one by one.
         there, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
-        self.trained = [p for p in self._task.named_parameters().values() if id(p) in there]
+        self.trained = [p for p in self._task.trained_parameters().values() if id(p) in there]
         self.late = [p for p in self.trained if id(p) not in first]
 
     def gradients(self) -> list[Tensor]:

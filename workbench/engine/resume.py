@@ -146,7 +146,7 @@ def _other(session: Session, module: nn.Module) -> dict[str, Any]:
 
 
 def _is_trained(session: Session, module: nn.Module) -> bool:
-    return any(module is one for one in session.task.trained.values())
+    return any(module is one for one in session.task.trained_modules.values())
 
 
 def _tensors(session: Session, module: nn.Module) -> dict[str, Tensor]:
@@ -173,7 +173,7 @@ def _average(session: Session, average: Average) -> dict[str, Any]:
 def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     pairs = _pairs(session, state)
     with contextlib.nullcontext() if session.shards is None else session.shards.whole():
-        wrong = misfit(session.task.trained, weights, grown=True)
+        wrong = misfit(session.task.trained_modules, weights, grown=True)
         if pairs is None:
             count = len(session.task.modules) - 1
             wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {count}"
@@ -192,7 +192,7 @@ def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[st
     model = session.task.model
     put = fill if session.shards is None else session.shards.fill
     if session.shards is None:
-        fill(session.task.trained, weights, state["extra_state"])
+        fill(session.task.trained_modules, weights, state["extra_state"])
     else:
         session.shards.fill(model, weights, state["extra_state"])
     if per_rank.BUFFERS in state:

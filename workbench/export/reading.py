@@ -48,7 +48,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     """Everything that the script at `path` depends on, checked."""
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
-    _check_start(run, tensors_of(task.trained))
+    _check_start(run, tensors_of(task.trained_modules))
     _check_settings(run.settings)
     sliced = slice_call(site)
     if isinstance(task, Supervised) and task.one_collection:
@@ -116,7 +116,7 @@ def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
     if run.kind != "fit" or run.status not in ("finished", "stopped"):
         raise ExportError(f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be repeated.")
     there = header.get("task", {}).get("parameters")
-    here = sum(p.numel() for p in task.named_parameters().values())
+    here = sum(p.numel() for p in task.trained_parameters().values())
     if there not in (None, here):
         raise ExportError(
             f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}: "
@@ -203,7 +203,7 @@ def _check_task(task: Task) -> None:
         raise ExportError(f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet.")
     if task.train is None:
         raise ExportError("the bench has no training data to export.")
-    model, *others = task.trained.values()
+    model, *others = task.trained_modules.values()
     if any(id(p) in set(map(id, model.parameters())) for other in others for p in other.parameters()):
         raise ExportError("the loss has parameters of its own and shares others with the model, which cannot be exported yet.")
     if isinstance(task, LightningLike) and task.model is not task.module:
@@ -247,7 +247,7 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "batch": layout_of(batch, sliced.arguments.get("loss", "None") != "None"),
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
-        "loss_prefix": list(task.trained)[-1],
+        "loss_prefix": list(task.trained_modules)[-1],
         "metrics": metrics_of(task, session.batches[1], ranks),
         "hooks": None,
     }

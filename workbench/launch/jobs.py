@@ -121,7 +121,7 @@ class _KeptStart:
         try:
             self.folder.mkdir(exist_ok=True)
             if self.past is None:
-                save_weights(self.task.trained, self.folder / "start.safetensors")
+                save_weights(self.task.trained_modules, self.folder / "start.safetensors")
             else:
                 run, point = self.past
                 take_over(run, self.folder, point)
@@ -209,7 +209,7 @@ class FindBatchSize(BenchWork):
                 self._tell_start(emit, session.where, session.names, memory=total_memory(session.device))
             with trials(self._task, self.settings, self._request, inbox) as trial:
                 return self._search(emit, inbox, trial)
-        names = tuple(name for name, p in self._task.named_parameters().items() if p.requires_grad)
+        names = tuple(name for name, p in self._task.trained_parameters().items() if p.requires_grad)
         self._tell_start(emit, f"{ranks} x {found.accelerator}", names, ranks)
         trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, emit, inbox, ranks)
         return self._search(emit, inbox, trial, ranks)

@@ -170,14 +170,14 @@ class Task(abc.ABC):
         return (self.model,)
 
     @property
-    def trained(self) -> Mapping[str, nn.Module]:
+    def trained_modules(self) -> Mapping[str, nn.Module]:
         """The modules whose parameters are trained, the model first, by the prefix of their parameters' names ("": none)."""
         return {"": self.model}
 
-    def named_parameters(self) -> dict[str, nn.Parameter]:
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters of all trained modules by name, each once; those of the model come first."""
         found: dict[nn.Parameter, str] = {}
-        for prefix, module in self.trained.items():
+        for prefix, module in self.trained_modules.items():
             for name, parameter in module.named_parameters():
                 found.setdefault(parameter, prefix + name)
         return {name: parameter for parameter, name in found.items()}

@@ -24,8 +24,8 @@ class ModelSummary:
     def of(cls, task: Task, optimizers: int = 1) -> ModelSummary:
         """The summary of a task's model, trained by so many optimizers; an object that holds its networks gives its own name."""
         owner = getattr(task, "module", task.model)
-        parameters = list(task.named_parameters().values())
-        tensors = [*parameters, *(buffer for module in task.trained.values() for buffer in module.buffers())]
+        parameters = list(task.trained_parameters().values())
+        tensors = [*parameters, *(buffer for module in task.trained_modules.values() for buffer in module.buffers())]
         own = sum(p.numel() for p in task.model.parameters())
         return cls(
             type(owner).__name__,

@@ -73,7 +73,7 @@ class Supervised(Task):
         return (self.model, *(part for part in others if isinstance(part, nn.Module)))
 
     @property
-    def trained(self) -> Mapping[str, nn.Module]:
+    def trained_modules(self) -> Mapping[str, nn.Module]:
         """The model, and the loss where it has trainable parameters of its own (class centres, weights of its terms)."""
         known, loss = set(map(id, self.model.parameters())), self._loss
         if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
@@ -229,7 +229,7 @@ class Supervised(Task):
             return function(output, target)
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization:
-        parameters = [p for p in self.named_parameters().values() if p.requires_grad]
+        parameters = [p for p in self.trained_parameters().values() if p.requires_grad]
         arguments: dict[str, Any] = {"lr": settings.lr}
         if settings.weight_decay is not None:
             if not _takes(self._optimizer, "weight_decay"):
