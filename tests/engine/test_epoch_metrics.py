@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import workbench as wb
 from tests.engine.ranked import fit
+from tests.engine.sharded import alone, sharded
 from tests.ranks import on_ranks
 from workbench.events import Validated
 from workbench.task.protocol import TaskError
@@ -201,6 +202,15 @@ def test_ranks_have_the_order_of_the_data():
             assert found["checks"][-1][1] | {"val_loss": 0.0} == {"val_loss": 0.0, "val_in_order": 1.0, "val_n": 27.0}
 
 
+def test_weights_in_shards():
+    given = {"train": (X, Y), "val": (X[:84], Y[:84]), "loss": F.cross_entropy, "metrics": every_metric()}
+    settings = {"max_epochs": 1, "max_steps": 2, "accelerator": "cpu"}
+    one = alone(net, given, settings)
+    two = sharded(net, {**given, "metrics": every_metric()}, settings)
+    (_, wanted), (_, found) = one["checks"][-1], two["checks"][-1]
+    assert found == {name: pytest.approx(value, abs=1e-4) for name, value in wanted.items()}
+
+
 class Pair:
     """As pytorch-ignite's metrics: `update` takes one pair."""
 
@@ -237,9 +247,14 @@ REFUSED = {
     "metrics['v']=Accuracy is a class: give an instance, Accuracy(…)": {"v": torchmetrics.Accuracy},
     "metrics= takes a dict of names: metrics={'accuracy': accuracy}": [torchmetrics.functional.accuracy],
     "metrics= takes a dict of names: metrics={'auc': auc}": auc,
-    "metrics= takes a dict of names: metrics={'multiclassauroc': MulticlassAUROC": torchmetrics.AUROC(**KIND),
+    "metrics= takes a dict of names: metrics={'multiclassauroc': MulticlassAUROC(…)}": torchmetrics.AUROC(**KIND),
     "metrics= has the key 3": {3: auc},
-    "did not take the model's output and the target with": {"v": torchmetrics.PearsonCorrCoef()},
+    "PearsonCorrCoef did not take the model's output (float32 of shape (2, 4)) and the target": {"v": torchmetrics.PearsonCorrCoef()},
+    "is computed over a check already: give it without wb.over_epoch": {"v": wb.over_epoch(torchmetrics.AUROC(**KIND))},
+    "MetricTracker keeps values of epochs": {"v": torchmetrics.MetricTracker(torchmetrics.AUROC(**KIND))},
+    "metrics['v'], called with the model's output (float32 of shape (2, 4)) and the target (int64 of shape (2,))": {
+        "v": torchmetrics.functional.accuracy
+    },
     "another metric that is reported as 'val_a'": {
         "a": wb.over_epoch(lambda output, y: 1.0), "b": wb.over_epoch(lambda output, y: {"a": 1.0})
     },
@@ -252,6 +267,23 @@ def test_what_is_no_metric(words, tmp_path):
         bench(tmp_path, REFUSED[words])
     assert words in str(caught.value)
     assert len(str(caught.value)) < 420
+
+
+def test_a_function_that_calls_an_object(tmp_path):
+    auroc = torchmetrics.AUROC(**KIND)
+    with pytest.warns(UserWarning, match=r"metrics\['a'\] calls auroc, a MulticlassAUROC, .* give the object itself"):
+        bench(tmp_path, {"a": lambda output, y: auroc(output.softmax(1), y)}).close()
+
+
+def test_what_an_object_keeps_is_of_the_checks_alone(tmp_path):
+    """A reset of MinMaxMetric leaves its extremes: trials, checks aside and those of averaged weights are not among them."""
+    metric = torchmetrics.MinMaxMetric(torchmetrics.Accuracy(**KIND))
+    with bench(tmp_path, {"own": metric}, weight_averaging="ema", max_epochs=3) as made:
+        job = made.fit()
+        job.validate()
+        run = job.result()
+        seen = [e.metrics["val_raw"] for e in job.events if isinstance(e, Validated) and not e.asked]
+        assert (run.metrics["val_min"], run.metrics["val_max"]) == (min(seen), max(seen))
 
 
 def test_a_collection_without_a_name(tmp_path):
@@ -269,3 +301,17 @@ def test_a_checkpoint_holds_nothing_of_them(tmp_path):
         on = made.fit(start="continue", max_epochs=2).result()
     assert on.metrics == whole.metrics
     assert list(on.history["loss"]) == list(whole.history["loss"])
+
+
+class Counting(nn.Module):
+    """A metric that is a module, as those of torchmetrics were to a checkpoint before: it keeps nothing."""
+
+    def forward(self, output: Tensor, y: Tensor) -> float:
+        return float(len(y))
+
+
+def test_a_checkpoint_of_before_they_were_computed_over_checks(tmp_path):
+    with bench(tmp_path, {"n": Counting()}, max_epochs=1) as made:
+        run = made.fit().result()
+    with bench(tmp_path, {"n": torchmetrics.Accuracy(**KIND)}) as made:
+        assert made.fit(start=run.id, max_epochs=2).result().metrics["val_n"] <= 1.0

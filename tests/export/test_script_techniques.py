@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -291,9 +292,9 @@ def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
         stop(session, not within)
         return loss
 
-    def validated(session: Session, batches: object) -> object:
+    def validated(session: Session, batches: object, **more: Any) -> object:
         stop(session, within)
-        return validate(session, batches)  # type: ignore[arg-type]
+        return validate(session, batches, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop, "update", updated)
     monkeypatch.setattr(checks, "validate", validated)

@@ -30,9 +30,22 @@ from workbench.runs.files import check_no_link, give_usual_mode, replace_by, to_
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's parameters and persistent buffers by name, as they are: no copies."""
-    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+Modules = nn.Module | Mapping[str, nn.Module]
+"""A module, or several: a model, and behind it others by the prefix of their names (`Task.trained_modules`)."""
+
+
+def tensors_of(modules: Modules) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, as they are: no copies."""
+    return {
+        prefix + name: value
+        for prefix, module in _by_prefix(modules).items()
+        for name, value in module.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _by_prefix(modules: Modules) -> Mapping[str, nn.Module]:
+    return {"": modules} if isinstance(modules, nn.Module) else modules
 
 
 def extra_state_of(model: nn.Module) -> dict[str, Any]:
@@ -40,15 +53,15 @@ def extra_state_of(model: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
 
 
-def save_weights(model: nn.Module, path: Path) -> None:
-    """The model's parameters and persistent buffers; tied ones are stored once."""
+def save_weights(model: Modules, path: Path) -> None:
+    """The parameters and persistent buffers; tied ones are stored once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _in_words(path.name):
         replace_by(path, lambda aside: _write_tensors(aside, tensors_of(model)))
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Put the weights of `save_weights` into the model, in place, whatever device it is on."""
+def load_weights(model: Modules, path: Path) -> None:
+    """Put the weights of `save_weights` into the modules, in place, whatever device they are on."""
     tensors = _read_tensors(path)
     wrong = misfit(model, tensors)
     if wrong is not None:
@@ -56,29 +69,40 @@ def load_weights(model: nn.Module, path: Path) -> None:
     fill(model, tensors)
 
 
-def misfit(model: nn.Module, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
-    """The first difference between a model and weights that were saved, in words; None: they fit.
+def misfit(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
+    """The first difference between modules and weights that were saved, in words; None: they fit.
 
-    grown: a buffer may be of another shape than here, as where forward() puts another tensor in its place.
+    grown: a buffer may be of another shape than here, as where forward() puts another tensor in its place. Weights of
+    before a loss was trained have the model alone.
     """
-    there = tensors_of(model)
+    modules = _by_prefix(model)
+    whose = type(next(iter(modules.values()))).__name__
+    known = {prefix: part for prefix, part in modules.items() if any(name.startswith(prefix) for name in tensors)}
+    model, there = known or modules, tensors_of(known or modules)
     ties = _ties(there)
     free = {name for name, *_ in _buffers(model)} if grown else set()
     for name, value in tensors.items():
         if name in free:
             continue
         if name not in there:
-            return f"they have {name!r}, which {type(model).__name__} has not"
+            return f"they have {name!r}, which {whose} has not"
         if value.shape != there[name].shape:
             return f"{name!r} has shape {tuple(value.shape)} there and {tuple(there[name].shape)} here"
     for name in there:
         if name not in free and not any(other in tensors for other in ties[name]):
-            return f"{type(model).__name__} has {name!r}, which they have not"
+            return f"{whose} has {name!r}, which they have not"
     return None
 
 
-def fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
-    """Make these the model's weights, in place; tied ones may stand under one of their names."""
+def fill(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
+    """Make these the modules' weights, in place; tied ones may stand under one of their names. extra: the model's."""
+    model, *others = _by_prefix(modules).items()
+    _fill(model[1], tensors, extra)
+    for prefix, part in others:
+        _fill(part, {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}, None)
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None) -> None:
     for name, part, attribute in _buffers(model):
         value, own = tensors.get(name), part._buffers[attribute]
         if value is not None and (own is None or own.shape != value.shape):
@@ -94,11 +118,12 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, An
     model.load_state_dict({**whole, **(extra or {})}, strict=False)
 
 
-def _buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+def _buffers(modules: Modules) -> Iterator[tuple[str, nn.Module, str]]:
     """The buffers by name, those without a value too, each with where it is."""
-    for path, part in model.named_modules(remove_duplicate=False):
-        for name in part._buffers:
-            yield f"{path}.{name}" if path else name, part, name
+    for prefix, module in _by_prefix(modules).items():
+        for path, part in module.named_modules(remove_duplicate=False):
+            for name in part._buffers:
+                yield f"{prefix}{path}.{name}" if path else prefix + name, part, name
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -214,7 +214,7 @@ class Checks:
         session = self._session
         wanted = session.moments.wants_end
         with kept_buffers(session.task.modules), session.moments.unheard():
-            metrics = self._scores(session.data.look, emit, inbox, None)
+            metrics = self._scores(session.data.look, emit, inbox, None, aside=True)
             shown = tuple(name for name in metrics or () if name in session.moments.on_bar)
         if session.moments.wants_end and not wanted:
             session.moments.goes_on()
@@ -233,16 +233,16 @@ class Checks:
         return self._scores(session.data.val, emit, inbox, self.keeper)
 
     def _scores(
-        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: HearsChecks | None
+        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: HearsChecks | None, *, aside: bool = False
     ) -> dict[str, float] | None:
-        """Raw metrics, and those of the averaged weights, which `keeper` hears of; None: it was stopped."""
+        """Raw metrics, and those of the averaged weights, which `keeper` hears of; None: it was stopped. aside: as for `validate`."""
         session = self._session
         seen = _Watch(session, batches(), emit, inbox)
-        metrics = validate(session, seen, cut=lambda: seen.stopped)
+        metrics = validate(session, seen, aside=aside, cut=lambda: seen.stopped)
         if not seen.stopped and session.average is not None and session.average.count:
             with averaged.in_place(session):
                 again = seen = _Watch(session, batches(), emit, inbox)
-                smooth = validate(session, again, cut=lambda: again.stopped)
+                smooth = validate(session, again, aside=True, cut=lambda: again.stopped)
                 if keeper is not None and not seen.stopped:
                     keeper.take_averaged()
             metrics |= {f"{name}_averaged": value for name, value in smooth.items()}

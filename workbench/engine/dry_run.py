@@ -21,6 +21,7 @@ from workbench.engine.validate import validate
 from workbench.engine.whereabouts import brought_back
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
+from workbench.task.advice import strangers
 from workbench.task.batch import describe, leaves, sample_count
 from workbench.task.data import DataSpec
 from workbench.task.protocol import Task, TaskError
@@ -48,8 +49,7 @@ def dry_run(task: Task, settings: Settings) -> int:
         )
     task.train.refuse_larger(settings.batch_size)
     calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
-    with brought_back(task), opened(task, calm) as session, session.scratch():
-        refuse_unreported(task, settings, [schedule for opt in session.optimizers for schedule in opt.schedules])
+    with brought_back(task), opened(task, calm) as session, session.scratch(), task.trying():
         session.train_mode()
         count = min(SAMPLES, settings.batch_size)  # samples of different lengths may only do one by one
         batch = _peek(task.train, count)
@@ -58,6 +58,8 @@ def dry_run(task: Task, settings: Settings) -> int:
             held_out = _peek(task.val, count)
             _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
                        lambda: validate(session, [held_out], trial=True))  # fmt: skip
+        # Only now: the trial shows which names metrics give to their values.
+        refuse_unreported(task, settings, [schedule for opt in session.optimizers for schedule in opt.schedules])
         return len(session.optimizers)
 
 
@@ -106,6 +108,7 @@ def _evaluate(session: Session, opt: Optimizing, batch: Any) -> None:
         raise TaskError(
             f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
         )
+    _warn_of_strangers(session, loss)
     _explained("backward", batch, "train", lambda: loss.backward())
     trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
     session.task.partial = any(p.grad is None for p in trained)
@@ -114,6 +117,21 @@ def _evaluate(session: Session, opt: Optimizing, batch: Any) -> None:
             raise TaskError(
                 f"the gradient of {name!r} is sparse, which is not served yet: make the layer with sparse=False."
             )
+
+
+def _warn_of_strangers(session: Session, loss: Tensor) -> None:
+    """Parameters in the closure of a function are seen by nobody: no optimizer has them."""
+    known = [p for module in session.task.modules for p in module.parameters()]
+    known += [p for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]]
+    found = strangers(loss, known)
+    if found:
+        shapes = ", ".join(str(tuple(p.shape)) for p in found[:3]) + (", …" if len(found) > 3 else "")
+        warnings.warn(
+            f"the loss depends on {len(found)} parameter{'s' if len(found) > 1 else ''} (of shape {shapes}) that no optimizer of the "
+            "run trains: to train them, give the nn.Module that has them as loss=, or make it a part of the model; else "
+            "requires_grad_(False) saves their gradients.",
+            stacklevel=2,
+        )
 
 
 def _window(session: Session, batch: Any) -> list[Any]:
@@ -177,6 +195,8 @@ def _remedy(text: str, batch: Any) -> str:
         )
     if "does not require grad" in low:
         return f" {_NO_GRADIENT}"
+    if "found dtype long but expected float" in low:
+        return " The target is made of integers, and the loss compares numbers: y.float()."
     if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):
         return " Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
     if "using a target size" in low:
@@ -185,8 +205,6 @@ def _remedy(text: str, batch: Any) -> str:
         return " The shape that the model expects is not the shape of the data."
     if "target" in low and "out of bounds" in low:
         return " A class label is not below the number of the model's outputs."
-    if "missing 1 required positional" in low or "positional argument" in low:
-        return " The model is called with all but the last element of a batch."
     if "expected more than 1 value per channel" in low:
         return " Batch normalisation needs more than one sample in a batch."
     return ""

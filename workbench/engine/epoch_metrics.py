@@ -9,6 +9,7 @@ Source: torchmetrics.Metric (https://lightning.ai/docs/torchmetrics/stable/pages
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from torch import nn
 
 from workbench.engine.session import Session
 from workbench.task.batch import to_device
-from workbench.task.metrics import numbers, synchronises, takes_pair
+from workbench.task.metrics import in_words, numbers, synchronises, takes_pair
 from workbench.task.over_epoch import OverEpoch, in_host_memory
 from workbench.task.protocol import Scores, TaskError
 
@@ -31,10 +32,16 @@ _OF_FEW = (ValueError, ArithmeticError, RuntimeError)
 class EpochMetrics:
     """The metrics of one check of `session`; between `begin` and `end` its batches come to `update`."""
 
-    def __init__(self, session: Session, stage: Literal["val", "test"], *, trial: bool) -> None:
-        """trial: of a few batches, of which a metric may have no value (one class alone has no AUROC)."""
+    def __init__(self, session: Session, stage: Literal["val", "test"], *, trial: bool, aside: bool) -> None:
+        """trial: of a few batches, of which a metric may have no value (one class alone has no AUROC).
+
+        aside: a check that counts for nothing. It is made with copies, since some metrics keep more than their reset drops.
+        """
         self._session, self._stage, self._trial = session, stage, trial
         self._metrics = dict(session.task.epoch_metrics)
+        if aside:
+            with contextlib.suppress(Exception):  # what cannot be copied is used itself
+                self._metrics = copy.deepcopy(self._metrics)
         self._several = session.ranks.several
         self._count = 0
         self._batches: list[tuple[Any, Any] | None] = []
@@ -119,8 +126,8 @@ class EpochMetrics:
         except Exception as error:
             name = next(name for name, own in self._metrics.items() if own is metric)
             raise TaskError(
-                f"metrics[{name!r}] of {type(metric).__name__} did not take the model's output and the target with "
-                f"{type(error).__name__}: {_first_line(error)}"
+                f"metrics[{name!r}] of {type(metric).__name__} did not take {in_words(*seen)} with {type(error).__name__}: "
+                f"{_first_line(error)}"
             ) from error
 
     def _distinct(self) -> list[Any]:

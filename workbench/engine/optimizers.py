@@ -30,7 +30,7 @@ def optimizers_of(
         schedule = built_in(optimization.optimizer, settings, own)
         if schedule is not None:
             optimization.schedules = (*optimization.schedules, Schedule(schedule))
-        found.append(Optimizing(index, optimization, parameters, task.model, shards))
+        found.append(Optimizing(index, optimization, parameters, task, shards))
     if found[0].made_lr is None:
         found[0].base_lr = settings.lr
     if len(found) > 1 and not task.manual:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from workbench.task.moments import Moments
 from workbench.task.optimizer_factory import base_rate, group_rates, leading
-from workbench.task.protocol import Optimization, Schedule, TaskError
+from workbench.task.protocol import Optimization, Schedule, Task, TaskError
 
 if TYPE_CHECKING:
     from workbench.engine.shards import Shards
@@ -23,11 +23,11 @@ class Optimizing:
     """Wraps an `Optimization`: `parameters` are those of its groups that required a gradient when the session began.
 
     `places` are their numbers among the session's parameters; `whole`: they are all of them, in order. `late` are those
-    that came later (unfrozen by a hook, or in a group that it added), and `trained` are both, in the order of `model`.
+    that came later (unfrozen by a hook, or in a group that it added), and `trained` are both, in the order of the task's modules.
     """
 
     def __init__(
-        self, index: int, made: Optimization, parameters: list[Tensor], model: nn.Module, shards: Shards | None = None
+        self, index: int, made: Optimization, parameters: list[Tensor], task: Task, shards: Shards | None = None
     ) -> None:
         """shards: where the parameters lie in them."""
         self._shards = shards
@@ -50,7 +50,7 @@ class Optimizing:
         self.whole = len(self.places) == len(parameters)
         self.parameters = [parameters[n] for n in self.places]
         self.trained, self.late = self.parameters, list[Tensor]()
-        self._model = model
+        self._task = task
         groups = self.optimizer.param_groups
         self._seen = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         self.taken = 0
@@ -68,7 +68,7 @@ class Optimizing:
         # In the model's order, whenever each came: the norm over them depends on it in its last bits, and a run that goes
         # on may find at once what came one by one.
         there, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
-        self.trained = [p for p in self._model.parameters() if id(p) in there]
+        self.trained = [p for p in self._task.trained_parameters().values() if id(p) in there]
         self.late = [p for p in self.trained if id(p) not in first]
 
     def gradients(self) -> list[Tensor]:

@@ -63,7 +63,7 @@ def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, 
         ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
         ("the average", {"average": None if average is None else _average(session, average)}),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
-        ("the loss", {"others": [{"tensors": _tensors(session, o), "extra_state": extra_state_of(o)} for o in others]}),
+        ("the loss", {"others": [_other(session, module) for module in others]}),
         ("the hidden state", {"hiddens": session.hiddens}),
         ("what was logged", {"noted": session.noted, "epoch_loss": session.epoch_loss.state_dict()}),
         ("the checks", {"checks": checks.state()}),
@@ -140,8 +140,30 @@ def _put_gradients(session: Session, gradients: Mapping[str, Tensor]) -> None:
         parameter.grad = gradient.to(parameter.device)
 
 
+def _other(session: Session, module: nn.Module) -> dict[str, Any]:
+    """A module beside the model; where it is trained too, its tensors are among the weights."""
+    tensors = {} if _is_trained(session, module) else _tensors(session, module)
+    return {"tensors": tensors, "extra_state": extra_state_of(module)}
+
+
+def _is_trained(session: Session, module: nn.Module) -> bool:
+    return any(module is one for one in session.task.trained_modules.values())
+
+
 def _tensors(session: Session, module: nn.Module) -> dict[str, Tensor]:
     return tensors_of(module) if session.shards is None else session.shards.weights(module)
+
+
+def _pairs(session: Session, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
+    """Each module beside the model with what a checkpoint has of it; None: there are more or fewer than then.
+
+    What keeps nothing is left out: a metric of torchmetrics was once a module among them.
+    """
+    others = [module for module in session.task.modules[1:] if module.state_dict()]
+    kept = [one for one in state["others"] if one["tensors"] or one["extra_state"]]
+    if len(others) > len(kept):  # the tensors of a trained one are among the weights
+        others = [module for module in others if not _is_trained(session, module) or extra_state_of(module)]
+    return list(zip(others, kept, strict=True)) if len(others) == len(kept) else None
 
 
 def _average(session: Session, average: Average) -> dict[str, Any]:
@@ -150,13 +172,15 @@ def _average(session: Session, average: Average) -> dict[str, Any]:
 
 
 def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    model, *others = session.task.modules
+    pairs = _pairs(session, state)
     with contextlib.nullcontext() if session.shards is None else session.shards.whole():
-        wrong = misfit(model, weights, grown=True)
-        if len(others) != len(state["others"]):
-            wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {len(others)}"
-        for part, kept in zip(others, state["others"], strict=False):
-            wrong = wrong or misfit(part, kept["tensors"], grown=True)
+        wrong = misfit(session.task.trained_modules, weights, grown=True)
+        if pairs is None:
+            count = len(session.task.modules) - 1
+            wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {count}"
+        for part, kept in pairs or ():
+            if kept["tensors"]:
+                wrong = wrong or misfit(part, kept["tensors"], grown=True)
     wrong = wrong or rates.misfit(session, state["optimizers"])
     if wrong is not None:
         raise TaskError(
@@ -166,12 +190,15 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
 
 
 def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    model, *others = session.task.modules
+    model = session.task.model
     put = fill if session.shards is None else session.shards.fill
-    put(model, weights, state["extra_state"])
+    if session.shards is None:
+        fill(session.task.trained_modules, weights, state["extra_state"])
+    else:
+        session.shards.fill(model, weights, state["extra_state"])
     if per_rank.BUFFERS in state:
         put(model, state[per_rank.BUFFERS])
-    for part, kept in zip(others, state["others"], strict=True):
+    for part, kept in _pairs(session, state) or ():
         put(part, kept["tensors"], kept["extra_state"])
     session.moved, missing = extras.put(session.task, state["held"], session.device)
     for name in missing:

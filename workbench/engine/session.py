@@ -65,7 +65,7 @@ class Session:
         """The weights in shards over the ranks; None: each rank has all of them."""
         self.steps: Task | Shards = task if self.shards is None else self.shards
         """What takes the steps of the task."""
-        named = [(name, p) for name, p in task.model.named_parameters() if p.requires_grad]
+        named = [(name, p) for name, p in task.trained_parameters().items() if p.requires_grad]
         if not named:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
         self.names = tuple(name for name, _ in named)
@@ -88,7 +88,7 @@ class Session:
         if trains and self.base_lr != settings.lr:
             self.set_lr(settings.lr)
         self.average = average_of(task, settings) if trains else None
-        self.averaged_parameters: list[Tensor] = list(task.model.parameters()) if self.shards is None else self.shards.parameters()
+        self.averaged_parameters: list[Tensor] = list(task.trained_parameters().values()) if self.shards is None else self.shards.parameters()
         self.handle: object | None = None
         """What a task with manual optimisation steps through (engine/manual.py)."""
         self._begin_measuring(settings)
@@ -251,8 +251,8 @@ class Session:
         return contextlib.nullcontext() if self.shards is None else self.shards.shown()
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's weights by name: as they are, or of those in shards copies of the whole, on rank 0 alone."""
-        return tensors_of(self.task.model) if self.shards is None else self.shards.weights(self.task.model)
+        """The weights of the trained modules by name: as they are, or of those in shards copies of the whole, on rank 0 alone."""
+        return tensors_of(self.task.trained_modules) if self.shards is None else self.shards.weights(self.task.model)
 
     def step_epoch_schedules(self) -> None:
         """The schedules that follow epochs take their step for the end of this one, once."""

@@ -247,6 +247,8 @@ def refuse(session: Session, name: str) -> None:
         why = "several optimizers take turns with parts of the model, which lie in shards as one"
     elif any(opt.needs_closure for opt in session.optimizers):
         why = "LBFGS lays all weights end to end, and they are on no rank whole"
+    elif len(task.trained_modules) > 1:
+        why = "the loss has parameters of its own, which would lie outside of the shards: make it a part of the model"
     elif settings.precision == "16-mixed":
         why = "precision='16-mixed' scales losses and steps in a way of its own; take precision='bf16-mixed'"
     elif session.moments.zeroes and session.shards is not None and session.shards.own_steps:

@@ -69,7 +69,7 @@ class Together:
     def look_again(self) -> None:
         """Other parameters may train now; called between two updates."""
         session = self._session
-        trains = tuple(p.requires_grad for p in session.task.model.parameters())
+        trains = tuple(p.requires_grad for p in session.task.trained_parameters().values())
         if trains == self._trains:
             return
         self._trains = trains

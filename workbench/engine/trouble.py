@@ -96,7 +96,7 @@ def check(
 
 def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: float) -> str:
     trained = {id(p) for p in opt.trained}
-    named = dict(session.task.model.named_parameters())
+    named = session.task.trained_parameters()
     # Ranks that share one copy of the weights would have to go into it together, and out of it where one of them stops.
     replays = session.recording and not session.task.manual and session.shards is None
     return finite.explain(

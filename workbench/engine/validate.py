@@ -21,14 +21,15 @@ from workbench.task.moments import Values
 
 def validate(
     session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val", *, trial: bool = False,
-    cut: Callable[[], bool] = lambda: False,
+    aside: bool = False, cut: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:  # fmt: skip
     """The metrics of `batches`, in evaluation mode: means over the samples, and those that are computed over all of them.
 
     What the task itself logged and reduced stands beside it, and wins. trial: of a few batches, for which a metric need
-    have no value. cut: asked behind the last batch, whether some were left out; then no metric is computed over the check.
+    have no value. aside: what metrics keep for themselves is as before behind it. cut: asked behind the last batch, whether some were left out; then no metric is computed over the check.
     """
-    over, computed = EpochMetrics(session, stage, trial=trial or session.stage == "sanity"), dict[str, float]()
+    trial = trial or session.stage == "sanity"
+    over, computed = EpochMetrics(session, stage, trial=trial, aside=trial or aside), dict[str, float]()
     sums: dict[str, list[Tensor | float]] = {}
     weights: dict[str, list[float]] = {}
     with evaluating(session, stage), over.open():

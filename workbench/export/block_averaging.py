@@ -20,7 +20,7 @@ def _average(r: Recipe) -> str:
     doc = "The exponential average of the weights." if r.settings.weight_averaging == "ema" else "The mean of the weights."
     decay = ", decay" if r.settings.weight_averaging == "ema" and r.given("avg_fn") is None else ""
     made = "torch.optim.swa_utils.get_ema_multi_avg_fn(decay)" if decay else "torch.optim.swa_utils.get_swa_multi_avg_fn()"
-    lines = ["self.parameters, self.weights, self.count = list(network.parameters()), [], 0"]
+    lines = ["self.parameters, self.weights, self.count = @, [], 0".replace("@", r.parameters if r.joins else "list(network.parameters())")]
     step = ["self.combine(self.weights, self.parameters, torch.tensor(self.count))"]
     if r.given("avg_fn") is None:
         lines.append(f"self.combine = {made}")

@@ -20,7 +20,20 @@ def forward(r: Recipe) -> str:
     said = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])}{',' if len(listed) > 2 else ''} and {listed[-1]}"
     doc = f"The {said}{'; None where there is none' if r.skips else ''}."
     head = "def forward(model, batch, hiddens=None):" if r.carries else "def forward(model, batch):"
-    return "\n".join([head, f'    """{doc}"""', *indented(lines)])
+    text = "\n".join([head, f'    """{doc}"""', *indented(lines)])
+    return f"{text}\n\n\n{_TOGETHER}" if r.joins else text
+
+
+_TOGETHER = dedent('''\
+    class Together(torch.nn.Module):
+        """The model and the loss as one module, so that DistributedDataParallel follows the parameters of both."""
+
+        def __init__(self, *parts):
+            super().__init__()
+            self.parts = torch.nn.ModuleList(parts)
+
+        def forward(self, batch, *state):
+            return forward(self.parts[0], batch, *state)''')
 
 
 def returned(r: Recipe) -> list[str]:

@@ -178,13 +178,13 @@ def head(r: Recipe, batches: str, size: str) -> str:
 
 def model(r: Recipe) -> str:
     """What a batch goes forward through."""
-    alone = "network" if r.hooks is None else "training"
+    alone = "network" if r.hooks is None and not r.joins else "training"
     return alone if r.partial else "through"
 
 
 def gradient(r: Recipe, weighted: list[str]) -> list[str]:
     """The lines of an update's gradient and loss. weighted: forward and backward of a batch at its share."""
-    alone = "network" if r.hooks is None else "training"
+    alone = "network" if r.hooks is None and not r.joins else "training"
     item = _item(r)
     choice = [
         "last = complete and place == len(window) - 1",

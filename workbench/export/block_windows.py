@@ -79,6 +79,8 @@ def _call(r: Recipe) -> str:
     """The forward pass of a training batch."""
     state = "hiddens" if r.skips else "None if first else hiddens"
     model = block_ranks.model(r) if r.together else "wrapped"
+    if r.joins:
+        return f"{model}(batch{', ' + state if r.carries else ''})"
     if r.hooks is None:
         return f"forward({model}, batch{', ' + state if r.carries else ''})"
     told = {"optimizer_idx": "turn", "hiddens": state}

@@ -67,9 +67,21 @@ def _model(r: Recipe) -> list[str]:
         lines += [
             f"start = Path(__file__).with_name({quoted(r.weights)})",
             "if start.exists():",
-            "    load_model(network, str(start))",
+            *indented(_loaded(r)),
         ]
     return [*lines, "if not network.training:", "    network.train()"]
+
+
+def _loaded(r: Recipe) -> list[str]:
+    """The weights that the run began with."""
+    if not r.joins:
+        return ["load_model(network, str(start))"]
+    prefix = quoted(r.loss_prefix)
+    return [
+        "load_model(network, str(start), strict=False)  # what begins with " + r.loss_prefix + " is the loss's",
+        "own = {name: value for name, value in load_file(str(start)).items() if name.startswith(" + prefix + ")}",
+        f"loss_function.load_state_dict({{name.removeprefix({prefix}): value for name, value in own.items()}})",
+    ]
 
 
 def threads(r: Recipe) -> str:
@@ -97,7 +109,11 @@ def _data(r: Recipe) -> list[str]:
             "        metric.to(accelerator.device)",
         ]
     if r.hooks is None:
-        lines += block_ranks.wrapped(r, "network") if r.together else ["wrapped = accelerator.prepare_model(network)"]
+        whole = "network"
+        if r.joins:
+            lines += ["network.to(accelerator.device)", "training = Together(network, loss_function)"]
+            whole = "training"
+        lines += block_ranks.wrapped(r, whole) if r.together else [f"wrapped = accelerator.prepare_model({whole})"]
     elif r.manual:
         lines.append("network.to(accelerator.device)")
     else:
@@ -145,7 +161,7 @@ def _given_optimizer(r: Recipe) -> list[str]:
     rate = ", lr=config.lr" if r.optimizers[0].takes_lr else ""
     decay = "" if r.settings.weight_decay is None else ", weight_decay=config.weight_decay"
     lines = [
-        "parameters = [p for p in network.parameters() if p.requires_grad]",
+        f"parameters = [p for p in {r.parameters} if p.requires_grad]",
         f"optimizer = make_optimizer(parameters{rate}{decay})",
         *_own_rate(r),
         *_parameters(r, made=True),
@@ -255,12 +271,19 @@ def _updates(r: Recipe) -> str:
 # ---- the end ----------------------------------------------------------------------------------------------------
 
 
+def _saved(r: Recipe) -> list[str]:
+    if not r.joins:
+        return ["torch.save(network.state_dict(), output)"]
+    own = f'{{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}'
+    return [f"torch.save(network.state_dict() | {own}, output)"]
+
+
 def _end(r: Recipe) -> list[str]:
     return [
         *block_averaging.handed_over(r),
         *block_hooks.called(r, "on_fit_end"),
         "if output and accelerator.is_main_process:",
-        "    torch.save(network.state_dict(), output)",
+        *indented(_saved(r)),
         *r.undone,
         "accelerator.end_training()" if r.alone else "accelerator.wait_for_everyone()",
     ]

@@ -130,4 +130,4 @@ def _has_momentum(optimizer: torch.optim.Optimizer) -> bool:
 def _is_whole(task: protocol.Task, optimizer: torch.optim.Optimizer) -> bool:
     """Whether it has all parameters of the model that are trained."""
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return all(id(p) in own for p in task.model.parameters() if p.requires_grad)
+    return all(id(p) in own for p in task.trained_parameters().values() if p.requires_grad)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from workbench._version import __version__
-from workbench.engine.checkpoint import read_state
+from workbench.engine.checkpoint import read_state, tensors_of
 from workbench.engine.opening import opened
 from workbench.engine.session import Session
 from workbench.engine.whereabouts import brought_back
@@ -48,7 +48,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     """Everything that the script at `path` depends on, checked."""
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
-    _check_start(run, task.model)
+    _check_start(run, tensors_of(task.trained_modules))
     _check_settings(run.settings)
     sliced = slice_call(site)
     if isinstance(task, Supervised) and task.one_collection:
@@ -118,7 +118,7 @@ def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
     if run.kind != "fit" or run.status not in ("finished", "stopped"):
         raise ExportError(f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be repeated.")
     there = _recorded_task(header).get("parameters")
-    here = sum(p.numel() for p in task.model.parameters())
+    here = sum(p.numel() for p in task.trained_parameters().values())
     if there not in (None, here):
         raise ExportError(
             f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}: "
@@ -140,7 +140,7 @@ def start_of(run: Run) -> Path | None:
     return None if run.folder is None else run.folder / "checkpoints" / "start.safetensors"
 
 
-def _check_start(run: Run, model: nn.Module) -> None:
+def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
     """The starting weights must be there, and be those of this model."""
     start = start_of(run)
     if start is None:
@@ -153,7 +153,7 @@ def _check_start(run: Run, model: nn.Module) -> None:
     with safe_open(str(start), framework="pt") as file:
         tied = file.metadata() or {}  # names of weights that are stored under another name
         there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    here = {name: tuple(value.shape) for name, value in model.state_dict().items() if name not in tied}
+    here = {name: tuple(value.shape) for name, value in weights.items() if name not in tied}
     for name in [*here, *there]:
         if there.get(name) != here.get(name):
             raise ExportError(
@@ -211,6 +211,9 @@ def _check_task(task: Task) -> None:
         raise ExportError(f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet.")
     if task.train is None:
         raise ExportError("the bench has no training data to export.")
+    model, *others = task.trained_modules.values()
+    if any(id(p) in set(map(id, model.parameters())) for other in others for p in other.parameters()):
+        raise ExportError("the loss has parameters of its own and shares others with the model, which cannot be exported yet.")
     if isinstance(task, LightningLike) and task.model is not task.module:
         name = type(task.module).__name__
         raise ExportError(f"model={name} is no nn.Module: make it one (class {name}(nn.Module)) to export it.")
@@ -246,13 +249,14 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "buffers": tuple(_with_buffers(task)),
     }
     if isinstance(task, LightningLike):
-        none = {"batch": "own", "mean": False, "loss_is_module": False, "metrics": Metrics()}
+        none = {"batch": "own", "mean": False, "loss_is_module": False, "loss_prefix": "", "metrics": Metrics()}
         return {**found, **none, "hooks": _hooks(task, sliced, settings)}
     return {
         **found,
         "batch": layout_of(batch, sliced.arguments.get("loss", "None") != "None"),
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
+        "loss_prefix": list(task.trained_modules)[-1],
         "metrics": metrics_of(task, session.batches[1], ranks),
         "hooks": None,
     }

@@ -70,6 +70,8 @@ class Recipe:
     mean: bool
     """Whether the loss is a mean over samples, so that a batch weighs as many as it holds."""
     loss_is_module: bool
+    loss_prefix: str
+    """What the names of the loss's parameters begin with, where it has some that are trained; "" where it has none."""
     metrics: Metrics
     hooks: Hooks | None
     own: Own
@@ -146,6 +148,16 @@ class Recipe:
     def carries(self) -> bool:
         """Whether batches are split in time, with a hidden state that is carried on."""
         return self.settings.truncated_bptt_steps is not None
+
+    @property
+    def joins(self) -> bool:
+        """Whether model and loss are trained together: then one module holds both."""
+        return bool(self.loss_prefix)
+
+    @property
+    def parameters(self) -> str:
+        """All parameters that may be trained, as an expression."""
+        return "[*network.parameters(), *loss_function.parameters()]" if self.joins else "network.parameters()"
 
     @property
     def manual(self) -> bool:

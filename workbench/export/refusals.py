@@ -25,6 +25,7 @@ def _metrics(r: Recipe) -> dict[str, bool]:
     own = [name for name in r.metrics.pairs if r.measures]
     return {
         f"metrics[{own[0]!r}] whose update takes one pair (output, target)" if own else "": bool(own),
+        "an optimizer that trains only some of the parameters of model and loss": r.joins and not r.optimizers[0].whole,
         "a metric of torchmetrics over a check with fewer batches than there were processes": r.together and r.measures
         and r.metrics.lacking and r.metrics.synchronised,
     }

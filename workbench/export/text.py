@@ -43,7 +43,7 @@ _IMPORTS = [
     Import("math"), Import("random"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
     Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
     Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
-    Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_model"),
+    Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
     *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
     *(Import(_DATA, name) for name in ("RandomSampler", "SequentialSampler", "TensorDataset", "get_worker_info")),
 ]  # fmt: skip

@@ -221,7 +221,7 @@ def _take_home(task: Task, run: Path, end: RunEnded, emit: Outlet) -> None:
     if not there:
         emit(Message("the trained weights were not brought here: the run's end was not saved.", "warning", end.step))
         return
-    load_weights(task.model, there[-1].path / "model.safetensors")
+    load_weights(task.trained_modules, there[-1].path / "model.safetensors")
     if not there[-1].resumable:
         return
     state = peek(there[-1].path, "extra_state", "others", "held")

@@ -127,7 +127,7 @@ class _Begun:
         try:
             make_folder(folder)
             if self.past is None:
-                save_weights(self.task.model, folder / "start.safetensors")
+                save_weights(self.task.trained_modules, folder / "start.safetensors")
             else:
                 run, point = self.past
                 take_over(run, folder, point)
@@ -215,7 +215,7 @@ class FindBatchSize(BenchWork):
                 self._tell_start(emit, session.where, session.names, memory=total_memory(session.device))
             with trials(self._task, self.settings, self._request, inbox) as trial:
                 return self._search(emit, inbox, trial)
-        names = tuple(name for name, p in self._task.model.named_parameters() if p.requires_grad)
+        names = tuple(name for name, p in self._task.trained_parameters().items() if p.requires_grad)
         self._tell_start(emit, f"{ranks} x {found.accelerator}", names, ranks)
         trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, emit, inbox, ranks)
         return self._search(emit, inbox, trial, ranks)

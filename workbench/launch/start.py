@@ -54,7 +54,7 @@ class Start:
         if fresh:
             self._fresh.put(self._task)
         elif where is not None:
-            load_weights(self._task.model, where)
+            load_weights(self._task.trained_modules, where)
 
     def untouched_since(self, fit: str) -> bool:
         """Whether the model's parameters are those that this fit left."""
@@ -62,6 +62,6 @@ class Start:
 
     def load(self, path: Path) -> None:
         """Give the model the weights in this file; they are the new start."""
-        load_weights(self._task.model, path)
+        load_weights(self._task.trained_modules, path)
         self._fresh = Weights.of(self._task)
         self._left = Mark.of(self._task)

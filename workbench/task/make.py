@@ -10,6 +10,7 @@ from torch import nn
 
 from workbench.settings import Settings
 from workbench.task import lightning_hooks as hooks
+from workbench.task.advice import check_loss, refuse_unusable
 from workbench.task.data import Collate, DataSpec
 from workbench.task.lightning import LightningLike
 from workbench.task.lightning_data import DataMoments
@@ -61,8 +62,8 @@ def task_of(
             raise TaskError(
                 f"model={shown(model)} is no nn.Module, and has no training_step and configure_optimizers either."
             )
-        if loss is not None and not callable(loss):
-            raise TaskError(f"loss={shown(loss)} cannot be called: give a function of (output, target).")
+        refuse_unusable("model", model)
+        check_loss(loss)
         task = Supervised(
             model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics, **specs
         )

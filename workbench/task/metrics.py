@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from workbench.task.over_epoch import OverEpoch
 from workbench.task.protocol import TaskError
+from workbench.values import shown
 
 _METHODS = ("update", "compute", "reset")
 _TARGET_FIRST = "y_true"
@@ -45,6 +47,11 @@ def split(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def takes_pair(metric: Any) -> bool:
     """Whether `update` takes one pair of output and target (pytorch-ignite), and not the two."""
     return not _binds(metric.update, None, None) and _binds(metric.update, None)
+
+
+def in_words(output: Any, target: Any) -> str:
+    """What a metric was called with."""
+    return f"the model's output ({_what(output)}) and the target ({_what(target)})"
 
 
 def synchronises(metric: Any) -> bool:
@@ -100,6 +107,12 @@ def _number(where: str, value: Any) -> float:
     )
 
 
+def _what(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+
+
 def _check(name: Any, metric: Any) -> None:
     if not isinstance(name, str):
         raise TaskError(f"metrics= has the key {name!r}: the name of a metric is a text, as in metrics={{'accuracy': …}}.")
@@ -107,6 +120,10 @@ def _check(name: Any, metric: Any) -> None:
     if isinstance(metric, type):
         raise TaskError(f"{where}={metric.__name__} is a class: give an instance, {metric.__name__}(…).")
     function = metric.function if isinstance(metric, OverEpoch) else metric
+    if isinstance(metric, OverEpoch) and is_running(function):
+        raise TaskError(f"{where}: {type(function).__name__} is computed over a check already: give it without wb.over_epoch.")
+    if callable(getattr(metric, "increment", None)):
+        raise TaskError(f"{where}: a {type(metric).__name__} keeps values of epochs, as the run's record does: give the metric in it.")
     if is_running(metric):
         first = next(iter(_parameters(metric.update)), "")
         if first == "value":  # torchmetrics' aggregators
@@ -122,9 +139,11 @@ def _check(name: Any, metric: Any) -> None:
             )
     if not (is_running(function) or callable(function)):
         raise TaskError(
-            f"{where}={_shown(function)} cannot be called, and has no update, compute and reset: give a function of (output, "
+            f"{where}={shown(function)} cannot be called, and has no update, compute and reset: give a function of (output, "
             "target), a metric object (torchmetrics), or wb.over_epoch(function)."
         )
+    if not is_running(function):
+        _warn_of_inner(where, function, over=isinstance(metric, OverEpoch))
     if not is_running(function) and next(iter(_parameters(function)), "") == _TARGET_FIRST:
         called = getattr(function, "__name__", "f")
         given = f"lambda output, y: {called}(y, output)"
@@ -134,11 +153,27 @@ def _check(name: Any, metric: Any) -> None:
         )
 
 
+def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
+    """A metric object that a function calls gives the value of a batch, and remembers it."""
+    try:
+        found = inspect.getclosurevars(function)
+    except (TypeError, ValueError):
+        return
+    inner = {name: value for name, value in {**found.globals, **found.nonlocals}.items() if is_running(value)}
+    for name, value in inner.items():
+        told = "and keeps all it has seen" if over else "and the mean over batches need not be its value over a check"
+        warnings.warn(
+            f"{where} calls {name}, a {type(value).__name__}, {told}: give the object itself, or a function that keeps nothing "
+            "(torchmetrics.functional) in wb.over_epoch.",
+            stacklevel=2,
+        )
+
+
 def _example(metrics: Any) -> str:
     """How to give a metric, or several, that came without a name."""
     several = isinstance(metrics, list | tuple | set | nn.ModuleList)
     listed = list(metrics) if several else [metrics]
-    words = [f"{_called(metric).lower()!r}: {_called(metric)}" for metric in listed if callable(metric)][:3]
+    words = [f"{_called(metric).removesuffix('(…)').lower()!r}: {_called(metric)}" for metric in listed if callable(metric)][:3]
     return f"metrics={{{', '.join(words) or repr('accuracy') + ': f'}}}"
 
 
@@ -146,12 +181,7 @@ def _called(metric: Any) -> str:
     name = getattr(metric, "__name__", None)
     if name == "<lambda>":
         return "f"
-    return str(name) if name is not None else f"{type(metric).__name__}(…)".removesuffix("(…)")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else type(value).__name__
+    return str(name) if name is not None else f"{type(metric).__name__}(…)"
 
 
 def _parameters(function: Any) -> list[str]:

@@ -179,6 +179,19 @@ class Task(abc.ABC):
         """How many samples the batch at hand holds: those that its loader drew, else as `sample_count` says."""
         return sample_count(batch) if self.drawn is None else self.drawn
 
+    @property
+    def trained_modules(self) -> Mapping[str, nn.Module]:
+        """The modules whose parameters are trained, the model first, by the prefix of their parameters' names ("": none)."""
+        return {"": self.model}
+
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters of all trained modules by name, each once; those of the model come first."""
+        found: dict[nn.Parameter, str] = {}
+        for prefix, module in self.trained_modules.items():
+            for name, parameter in module.named_parameters():
+                found.setdefault(parameter, prefix + name)
+        return {name: parameter for parameter, name in found.items()}
+
     def weight(self, batch: Any) -> float:
         """How much a batch counts within an accumulation window: its samples where the loss is their mean, else 1."""
         return 1.0
@@ -206,6 +219,10 @@ class Task(abc.ABC):
     def split(self, batch: Any, length: int, time_dim: int) -> Sequence[Any] | None:
         """The batch in pieces of `length` time steps, where the task has its own way; None: the workbench's."""
         return None
+
+    def trying(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, steps are only tried out: mistakes that raise no error of themselves are looked for."""
+        return contextlib.nullcontext()
 
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
         """Of a manual task: the handle of the session that begins. (A task that is not manual never hears of it.)"""

@@ -17,13 +17,16 @@ class ModelSummary:
     bytes: int
     device: str
     optimizers: int = 1
+    in_loss: int = 0
+    """How many of the parameters are the loss's."""
 
     @classmethod
     def of(cls, task: Task, optimizers: int = 1) -> ModelSummary:
         """The summary of a task's model, trained by so many optimizers; an object that holds its networks gives its own name."""
         owner = getattr(task, "module", task.model)
-        parameters = list(task.model.parameters())
-        tensors = [*parameters, *task.model.buffers()]
+        parameters = list(task.trained_parameters().values())
+        tensors = [*parameters, *(buffer for module in task.trained_modules.values() for buffer in module.buffers())]
+        own = sum(p.numel() for p in task.model.parameters())
         return cls(
             type(owner).__name__,
             sum(p.numel() for p in parameters),
@@ -31,11 +34,13 @@ class ModelSummary:
             sum(t.numel() * t.element_size() for t in tensors),
             str(parameters[0].device) if parameters else "cpu",
             optimizers,
+            sum(p.numel() for p in parameters) - own,
         )
 
     def __str__(self) -> str:
         frozen = "" if self.trainable == self.parameters else f" ({_count(self.trainable)} trainable)"
-        return f"{self.name} · {_count(self.parameters)} params{frozen} · {self.device}"
+        loss = f", {_count(self.in_loss)} of them in the loss" if self.in_loss else ""
+        return f"{self.name} · {_count(self.parameters)} params{frozen}{loss} · {self.device}"
 
 
 def _count(number: int) -> str:

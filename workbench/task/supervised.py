@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
+from workbench.task import advice
 from workbench.task.batch import is_several
 from workbench.task.data import DataSpec
-from workbench.task.metrics import batch_values, checked, is_running, split
+from workbench.task.metrics import batch_values, checked, in_words, is_running, split
 from workbench.task.optimizer_factory import OptimizerFactory
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
@@ -55,6 +56,8 @@ class Supervised(Task):
         """Whether a function of `metrics` has given several numbers by name."""
         self._carries = False
         """Whether the model is called with its hidden state, and returns (output, hiddens)."""
+        self._tries = False
+        """Whether steps are only tried out."""
         self._elements: int | None = None
         """How many parts a training or validation batch had that was seen last; None: it was no tuple."""
 
@@ -68,6 +71,18 @@ class Supervised(Task):
         others = (self._loss, *self.metrics.values())
         return (self.model, *(part for part in others if isinstance(part, nn.Module)))
 
+    @property
+    def trained_modules(self) -> Mapping[str, nn.Module]:
+        """The model, and the loss where it has trainable parameters of its own (class centres, weights of its terms)."""
+        known, loss = set(map(id, self.model.parameters())), self._loss
+        if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
+            return {"": self.model}
+        own = (*self.model.named_children(), *self.model.named_parameters(), *self.model.named_buffers())
+        name, taken = "loss", {name.partition(".")[0] for name, _ in own}
+        while name in taken:
+            name += "_"
+        return {"": self.model, f"{name}.": loss}
+
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
         """While a job with `truncated_bptt_steps` runs, the model carries hidden state in every one of its calls."""
@@ -77,6 +92,14 @@ class Supervised(Task):
                 yield
         finally:
             self._carries = False
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        self._tries = True
+        try:
+            yield
+        finally:
+            self._tries = False
 
     def weight(self, batch: Any) -> float:
         return float(self.samples_in(batch)) if self.loss_is_mean else 1.0
@@ -98,7 +121,12 @@ class Supervised(Task):
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
         values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
         for name, metric in self.metrics.items():
-            found = metric(output, target)
+            try:
+                found = self._called_with(metric, f"metrics[{name!r}]", output, target)
+            except (TypeError, AttributeError, ValueError) as error:
+                if not isinstance(error, TaskError):
+                    error.add_note(f"It was metrics[{name!r}], called with {in_words(output, target)}.")
+                raise
             self.names_its_metrics |= isinstance(found, Mapping)
             values |= batch_values(stage, name, found, _counts(batch, target))
         return Scores(values, score_weight(result, self.samples_in(batch), "the loss"), (output, target) if self.epoch_metrics else None)
@@ -130,13 +158,20 @@ class Supervised(Task):
             self._elements = len(batch)
         if self._loss is None:
             output, hiddens = self._call(batch, hiddens, carries=carries)
-            return _loss_of(output), output, _target(batch), hiddens
+            return self._loss_of(output, batch), output, _target(batch), hiddens
         inputs, target = _split(batch)
         output, hiddens = self._call(inputs, hiddens, carries=carries)
+        if self._tries:
+            advice.refuse_one_class(self._loss, output)
         try:
-            return self._loss(output, target), output, target, hiddens
-        except (TypeError, AttributeError) as error:
-            if carries or not is_several(output):
+            return self._called_with(self._loss, "the loss", output, target), output, target, hiddens
+        except TaskError:
+            raise
+        except Exception as error:
+            remedy = advice.of_loss(self._loss, output, target, error)
+            if remedy is not None:
+                raise TaskError(f"the loss failed with {type(error).__name__}: {remedy}") from error
+            if carries or not is_several(output) or not isinstance(error, TypeError | AttributeError):
                 raise
             raise TaskError(
                 f"the model returned {len(output)} parts, which the loss did not take ({type(error).__name__}: {error}): "
@@ -147,8 +182,7 @@ class Supervised(Task):
     def _call(self, inputs: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any]:
         """The model's output, and its hidden state where it carries one."""
         if not carries:
-            called = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(*_as_tuple(inputs))
-            return called, None
+            return self._called(inputs), None
         places: tuple[Any, ...] = ()
         names: dict[str, Any] = {}
         if isinstance(inputs, Mapping):
@@ -172,6 +206,35 @@ class Supervised(Task):
             )
         return called[0], called[1]
 
+    def _called(self, inputs: Any) -> Any:
+        """The model's output for inputs by place or by name."""
+        by_name = isinstance(inputs, Mapping)
+        try:
+            return self.model(**inputs) if by_name else self.model(*_as_tuple(inputs))
+        except TypeError as error:
+            taken = fits(self.model.forward, **inputs) if by_name else fits(self.model.forward, *_as_tuple(inputs))
+            if taken:
+                raise
+            if self._loss is None:
+                raise TaskError(advice.of_missing_loss(self.model, inputs)) from error
+            left_out = "the target's key" if by_name else "the last element of a batch"
+            error.add_note(f"The model is called with all but {left_out}.")
+            raise
+
+    def _loss_of(self, output: Any, batch: Any) -> Tensor:
+        """The loss in an output."""
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if not isinstance(loss, torch.Tensor):
+            raise TaskError(advice.of_no_loss_in(self.model, output, batch))
+        return loss
+
+    def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
+        """The value of a loss or a metric; where a step is only tried out, what it compares is watched."""
+        if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
+            return function(output, target)
+        with advice.Comparing(what, function, output, target):
+            return function(output, target)
+
     @property
     def implied(self) -> dict[str, Any]:
         """What the data and the optimizer imply: a rate that the user put into `optimizer=` is the rate until `lr` is set."""
@@ -184,7 +247,7 @@ class Supervised(Task):
         return Optimization(optimizer, self._schedules(optimizer, settings, updates))
 
     def _trained(self) -> list[nn.Parameter]:
-        return [p for p in self.model.parameters() if p.requires_grad]
+        return [p for p in self.trained_parameters().values() if p.requires_grad]
 
     def _schedules(self, optimizer: Optimizer, settings: Settings, updates: int | None) -> tuple[Schedule, ...]:
         if self._scheduler is None:
@@ -274,13 +337,3 @@ def _loss_in(result: Any) -> Any:
     if not isinstance(result.get("loss"), Tensor):
         raise TaskError(f"the loss returned a dict with {sorted(result)}: it needs the loss, a tensor, under 'loss'.")
     return result["loss"]
-
-
-def _loss_of(output: Any) -> Tensor:
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if not isinstance(loss, torch.Tensor):
-        raise TaskError(
-            f"no loss= was given, and the model's output ({type(output).__name__}) has no .loss: "
-            "give loss=, for example torch.nn.functional.cross_entropy."
-        )
-    return loss

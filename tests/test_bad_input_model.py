@@ -1,0 +1,244 @@
+"""What people get wrong about a model, a loss and labels: each error is short, names what was given, and says what to do."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import workbench as wb
+from tests.engine.problems import labelled, plain_net
+from workbench.task.protocol import TaskError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+X, Y = labelled().tensors
+ONE = nn.Linear(6, 1)
+
+
+def make(tmp_path: Any, model: Any = None, data: Any = (X, Y), **more: Any) -> wb.Workbench:
+    usual = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", "batch_size": 8}
+    return wb.Workbench(plain_net() if model is None else model, train=data, **{**usual, **more})
+
+
+def refused(*words: str) -> Any:
+    """A short error that says all these words."""
+    said = "".join(f"(?=.*{re.escape(word)})" for word in words)
+    return pytest.raises(TaskError, match=f"(?s){said}(?=.{{1,420}}$)")
+
+
+# -- no loss
+
+
+def test_a_forgotten_loss(tmp_path):
+    with refused("no loss= was given", "Net.forward", "all 2 parts of a batch", "add loss=F.cross_entropy", "return an output with .loss"):
+        make(tmp_path, Net(), loss=None)
+    with refused("no loss= was given", "add loss="):
+        make(tmp_path, Net(), {"x": X, "y": Y}, loss=None)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x)
+
+
+class Output(OrderedDict):  # type: ignore[type-arg]
+    """As transformers' ModelOutput: a dict whose items are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Transformer(Net):
+    """It makes its loss of `labels`, where it gets them."""
+
+    def forward(self, input_values: Tensor, labels: Tensor | None = None) -> Any:
+        logits = self.layer(input_values)
+        return Output(loss=None if labels is None else F.cross_entropy(logits, labels), logits=logits)
+
+
+class Lenient(Transformer):
+    def forward(self, input_values: Tensor, labels: Tensor | None = None, **others: Any) -> Any:
+        return super().forward(input_values, labels)
+
+
+def test_label_in_the_place_of_labels(tmp_path):
+    make(tmp_path, Transformer(), {"input_values": X, "labels": Y}, loss=None)
+    with refused("Transformer.forward takes 'labels', and the batch has 'label'", "dataset.rename_column('label', 'labels')"):
+        make(tmp_path, Transformer(), {"input_values": X, "label": Y}, loss=None)
+    with refused("Lenient.forward makes one of 'labels', which the batch calls 'label'", "rename"):
+        make(tmp_path, Lenient(), {"input_values": X, "label": Y}, loss=None)
+
+
+# -- what is no loss
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss, nn.MSELoss])
+def test_the_class_of_a_loss(loss, tmp_path):
+    with refused(f"loss=nn.{loss.__name__} is a class: give an instance, loss=nn.{loss.__name__}()"):
+        make(tmp_path, loss=loss)
+
+
+@dataclass
+class Plain:
+    logits: Tensor
+
+
+class WithPlain(Net):
+    def forward(self, x: Tensor) -> Any:
+        return Plain(self.layer(x))
+
+
+class Segmentation(Net):
+    def forward(self, x: Tensor) -> Any:
+        return {"out": self.layer(x), "aux": x}
+
+
+def test_an_output_that_is_no_tensor(tmp_path):
+    with refused("the model returned a Output, and the loss takes a tensor", "loss=lambda output, y: F.cross_entropy(output.logits, y)"):
+        make(tmp_path, Transformer())
+    with refused("the model returned a Plain", "your_loss(output.logits, y)"):
+        make(tmp_path, WithPlain(), loss=nn.CrossEntropyLoss())
+    with refused("the model returned a dict with out, aux", "F.cross_entropy(output['out'], y)"):
+        make(tmp_path, Segmentation())
+    make(tmp_path, Transformer(), loss=lambda output, y: F.cross_entropy(output.logits, y))
+
+
+# -- labels
+
+
+LABELS = {
+    "y.long())": Y.float(),
+    "float64 of shape (2,)": Y.double(),
+    "int32 of shape (2,)": Y.int(),
+    "y.squeeze(1))": Y[:, None],
+    "y.squeeze(1).long())": Y[:, None].float(),
+}
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1), lambda o, y: F.nll_loss(o.log_softmax(1), y)])
+@pytest.mark.parametrize("words", LABELS)
+def test_labels_of_another_kind(words, loss, tmp_path):
+    with refused("the labels are", "this loss takes class numbers, int64 of shape (2,): loss=lambda output, y: ", words):
+        make(tmp_path, data=(X, LABELS[words]), loss=loss)
+
+
+def test_probabilities_are_labels_too(tmp_path):
+    make(tmp_path, data=(X, F.one_hot(Y, 3).float()))
+
+
+def test_integers_for_a_loss_of_numbers(tmp_path):
+    with refused("the target is int64", "F.binary_cross_entropy_with_logits(output, y.float())"):
+        make(tmp_path, ONE, (X, (Y > 0).long()[:, None]), loss=F.binary_cross_entropy_with_logits)
+    with refused("the output of shape (2, 1) with the target of shape (2,)", "output.squeeze(-1), y)"):
+        make(tmp_path, ONE, (X, (Y > 0).float()), loss=F.binary_cross_entropy_with_logits)
+
+
+def test_a_single_class(tmp_path):
+    with refused("one class, whose cross entropy is always 0", "F.binary_cross_entropy_with_logits"):
+        make(tmp_path, ONE, (X, Y * 0))
+    with refused("one class"):
+        make(tmp_path, ONE, (X, Y[:, None].float()))
+
+
+# -- shapes that are broadcast
+
+
+NUMBERS = X[:, 0].contiguous()
+SILENT = {
+    "a difference": lambda output, y: ((output - y) ** 2).mean(),
+    "the other way round": lambda output, y: (y - output).abs().mean(),
+    "behind a function": lambda output, y: (torch.sigmoid(output) - y.float() * 2).pow(2).mean(),
+    "a method": lambda output, y: output.sub(y).square().mean(),
+    "a logarithm": lambda output, y: -(y * F.logsigmoid(output)).mean(),
+    "torch's own, which warns of nothing": F.poisson_nll_loss,
+    "torch's own, which warns": nn.SmoothL1Loss(),
+    "where": lambda output, y: torch.where(y > 0, output, -output).mean() + (output - y).mean(),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_loss_that_compares_each_sample_with_every_other(name, tmp_path):
+    words = ("the loss compares the output of shape (2, 1) with the target of shape (2,)", "broadcast to (2, 2)", "output.squeeze(-1), y)")
+    with refused(*words):
+        make(tmp_path, ONE, (X, NUMBERS), loss=SILENT[name])
+    make(tmp_path, ONE, (X, NUMBERS[:, None]), loss=SILENT[name])
+    with refused("the output of shape (2,) with the target of shape (2, 1)", "output, y.squeeze(-1))"):
+        make(tmp_path, nn.Sequential(ONE, nn.Flatten(0)), (X, NUMBERS[:, None]), loss=SILENT[name])
+
+
+def cox(output: Tensor, y: Tensor) -> Tensor:
+    later = (y[None, :] >= y[:, None]).float()
+    return (torch.logsumexp(output.T + later.log(), 1) - output.squeeze(1)).mean()
+
+
+PAIRS = {
+    "each with every other, on purpose": lambda output, y: ((output - output.T) - (y[:, None] - y)).pow(2).mean(),
+    "a partial likelihood": cox,
+    "weights by sample": lambda output, y: (output.squeeze(1) * y).mean(),
+    "one number for all": lambda output, y: (output - y.mean()).pow(2).mean(),
+    "matrices": lambda output, y: (y @ output).pow(2).mean(),
+    "a dimension put in": lambda output, y: (output.squeeze(1)[:, None] - y).pow(2).mean(),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_that_are_meant(name, tmp_path):
+    make(tmp_path, ONE, (X, NUMBERS), loss=PAIRS[name])
+
+
+def test_a_metric_that_compares_each_sample_with_every_other(tmp_path):
+    good = {"loss": lambda output, y: F.mse_loss(output.squeeze(1), y), "val": (X, NUMBERS)}
+    with refused("metrics['mae'] compares the output of shape (2, 1) with the target of shape (2,)", "broadcast to (2, 2)", "output.squeeze(-1)"):
+        make(tmp_path, ONE, (X, NUMBERS), metrics={"mae": lambda output, y: (output - y).abs().mean()}, **good)
+    make(tmp_path, ONE, (X, NUMBERS), metrics={"mae": lambda output, y: (output.squeeze(1) - y).abs().mean()}, **good)
+
+
+# -- models
+
+
+def test_weights_on_the_meta_device(tmp_path):
+    with torch.device("meta"):
+        model = plain_net()
+    with refused("model: '", "lies on the meta device", "model.to_empty(device='cpu')"):
+        make(tmp_path, model)
+    with refused("'1.weight' (and 1 more)"):
+        make(tmp_path, nn.Sequential(plain_net(), nn.Linear(3, 3, device="meta")))
+
+
+def test_torchscript(tmp_path):
+    with refused("model is TorchScript", "give the nn.Module that it was made of", "torch.jit.script(bench.model)"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make(tmp_path, torch.jit.script(plain_net()))
+    with refused("model.1 is TorchScript"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make(tmp_path, nn.Sequential(plain_net(), torch.jit.trace(nn.Linear(3, 3), torch.zeros(1, 3))))
+
+
+def test_parameters_that_only_a_function_has(tmp_path):
+    centres = nn.Parameter(torch.randn(3, 3))
+
+    def loss(output: Tensor, y: Tensor, scale: float) -> Tensor:
+        return F.cross_entropy(scale * output @ centres, y)
+
+    with pytest.warns(UserWarning, match=r"depends on 1 parameter \(of shape \(3, 3\)\) that no optimizer .*give the nn.Module"):
+        make(tmp_path, Net(), loss=functools.partial(loss, scale=2.0))
+    centres.requires_grad_(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(tmp_path, Net(), loss=functools.partial(loss, scale=2.0))

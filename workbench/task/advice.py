@@ -1,0 +1,236 @@
+"""What to do about a model, a loss or labels that do not go together: a sentence for each of the usual mistakes."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from workbench.task.protocol import TaskError
+from workbench.values import shown
+
+_OF_CLASSES = frozenset(("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "multi_margin_loss", "MultiMarginLoss"))
+"""Losses that take the numbers of classes."""
+_BROADCASTS = frozenset(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "kl_div", "soft_margin_loss"))
+"""Functions of torch that compare two tensors element by element."""
+_FLOATS = ("but expected float", "can't be cast to the desired output type", "to have the same dtype")
+
+
+def refuse_unusable(name: str, module: nn.Module) -> None:
+    """Refuse weights without values (the meta device), and TorchScript, whose parts cannot be put back."""
+    empty = [path for path, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
+    if empty:
+        more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
+        raise TaskError(
+            f"{name}: {empty[0]!r}{more} lies on the meta device, where weights have a shape and no values: "
+            f"{name}.to_empty(device='cpu') gives them memory; then load or initialise them."
+        )
+    scripted = next((path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
+    if scripted is not None:
+        where = f"{name}.{scripted}" if scripted else name
+        raise TaskError(
+            f"{where} is TorchScript, whose attributes cannot be kept and put back: give the nn.Module that it was made of, and "
+            "script the trained one, torch.jit.script(bench.model)."
+        )
+
+
+def check_loss(loss: Any) -> None:
+    """Refuse what is no loss. TaskError: with what to give."""
+    if isinstance(loss, type):
+        called = f"nn.{loss.__name__}" if loss.__module__.startswith("torch.nn.") else loss.__name__
+        raise TaskError(f"loss={called} is a class: give an instance, loss={called}().")
+    if isinstance(loss, nn.Module):
+        refuse_unusable("loss", loss)
+    if loss is not None and not callable(loss):
+        raise TaskError(f"loss={shown(loss)} cannot be called: give a function of (output, target).")
+
+
+def of_missing_loss(model: nn.Module, batch: Any) -> str:
+    """No `loss=` was given, and the model does not take all of a batch."""
+    called = f"{type(model).__name__}.forward"
+    if not isinstance(batch, Mapping):
+        parts = f"all {len(batch)} parts of a batch" if isinstance(batch, tuple | list) else "all of a batch"
+        return (
+            f"no loss= was given, and {called} does not take {parts}: add loss=F.cross_entropy (a function of output and target), "
+            "or return an output with .loss from the model."
+        )
+    accepted = parameters(model.forward)
+    for key in batch:
+        if key not in accepted and (near := difflib.get_close_matches(str(key), accepted, 1)):
+            return f"{called} takes {near[0]!r}, and the batch has {key!r}: {_rename(key, near[0])}."
+    unknown = ", ".join(repr(key) for key in batch if key not in accepted) or "too little"
+    return f"no loss= was given, and {called}({', '.join(accepted)}) does not take the batch, which has {unknown}: add loss=, or rename it."
+
+
+def of_no_loss_in(model: nn.Module, output: Any, batch: Any) -> str:
+    """No `loss=` was given, and the output has no loss."""
+    keys = list(batch) if isinstance(batch, Mapping) else []
+    near = next((key for key in ("label", "target", "targets", "y") if key in keys and "labels" not in keys), None)
+    if near is not None and "labels" in parameters(model.forward):
+        called = f"{type(model).__name__}.forward"
+        return f"no loss= was given, and {called} makes one of 'labels', which the batch calls {near!r}: {_rename(near, 'labels')}."
+    return (
+        f"no loss= was given, and the model's output ({type(output).__name__}) has no .loss: "
+        "give loss=, for example torch.nn.functional.cross_entropy."
+    )
+
+
+def of_loss(loss: Callable[..., Any], output: Any, target: Any, error: BaseException) -> str | None:
+    """Why a loss may have failed on an output and a target, and what to give instead; None where nobody knows."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return None
+    if not isinstance(output, Tensor):
+        return _of_output(loss, output, error)
+    if not isinstance(target, Tensor):
+        return None
+    text = str(error).lower()
+    of_classes = _name(loss) in _OF_CLASSES or "nll_loss" in text or "scalar type long" in text or "to be long" in text or "multi-target" in text
+    if of_classes and output.ndim > 1:
+        return _of_classes(loss, output, target)
+    if not target.is_floating_point() and any(words in text for words in _FLOATS):
+        return f"the target is {_kind(target)}, and this loss takes {_kind(output)}: {_call(loss, 'output', 'y.float()')}."
+    if output.ndim != target.ndim and output.numel() == target.numel():
+        return f"it was given {_shapes(output, target)}: {_one_shape(loss, output, target)}."
+    return None
+
+
+def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
+    """The cross entropy of a single class is 0 whatever the model does."""
+    if _name(loss) in ("cross_entropy", "CrossEntropyLoss") and isinstance(output, Tensor) and output.ndim > 1 and output.shape[1] == 1:
+        raise TaskError(
+            f"the output has shape {tuple(output.shape)}, one class, whose cross entropy is always 0: for two classes of one output take "
+            "loss=lambda output, y: F.binary_cross_entropy_with_logits(output.squeeze(1), y.float())."
+        )
+
+
+class Comparing(TorchFunctionMode):
+    """Inside, an output and a target that are broadcast against each other, each sample with every other, are an error.
+
+    Operations on the output alone, or the target alone, that keep its shape are followed. One that puts a dimension in on
+    purpose (`y[:, None]`) makes another shape, and is not.
+    """
+
+    def __init__(self, what: str, function: Callable[..., Any], output: Any, target: Any) -> None:
+        super().__init__()
+        self._what, self._function = what, function
+        self._from: dict[int, tuple[str, Tensor]] = {}
+        if isinstance(output, Tensor) and isinstance(target, Tensor) and output.ndim != target.ndim:
+            self._shapes = {"output": output.shape, "target": target.shape}
+            self._from = {id(output): ("output", output), id(target): ("target", target)}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)] if self._from else []
+        origins = [self._from.get(id(tensor), ("", tensor))[0] for tensor in given]
+        both = dict(zip(origins, given, strict=True)) if sorted(origins) == ["output", "target"] else {}
+        if both and getattr(func, "__name__", "") in _BROADCASTS:  # before it only warns of it
+            self._check(None, both["output"], both["target"])
+        result = func(*args, **(kwargs or {}))
+        if both:
+            self._check(result, both["output"], both["target"])
+        elif isinstance(result, Tensor) and len(set(origins)) == 1 and origins[0] and result.shape == self._shapes[origins[0]]:
+            self._from[id(result)] = origins[0], result
+        return result
+
+    def _check(self, result: Any, output: Tensor, target: Tensor) -> None:
+        """result: what an operation on the two gave; None: it compares them, element by element."""
+        if output.shape != self._shapes["output"] or target.shape != self._shapes["target"]:
+            return
+        try:
+            whole = torch.broadcast_shapes(output.shape, target.shape)  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            return
+        elementwise = result is None or (isinstance(result, Tensor) and result.shape == whole)
+        if elementwise and whole.numel() > max(output.numel(), target.numel()):
+            raise TaskError(
+                f"{self._what} compares {_shapes(output, target)}, which broadcast to {tuple(whole)}, each sample against every "
+                f"other: {_one_shape(self._function, output, target, 'loss' if self._what == 'the loss' else '')}."
+            )
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    """The names of a function's parameters; none where nobody knows."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def strangers(loss: Tensor, known: Iterable[Tensor]) -> list[Tensor]:
+    """Parameters that a loss depends on and that are not among the known ones."""
+    own, found = set(map(id, known)), dict[int, Tensor]()
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, nn.Parameter) and id(variable) not in own:
+            found[id(variable)] = variable
+        waiting += [following for following, _ in node.next_functions]
+    return list(found.values())
+
+
+def _of_output(loss: Callable[..., Any], output: Any, error: BaseException) -> str | None:
+    names = list(output) if isinstance(output, Mapping) else list(getattr(output, "__dict__", ()))
+    if not isinstance(error, TypeError | AttributeError) or not names or isinstance(output, tuple | list):
+        return None
+    kind = type(output).__name__
+    if "logits" in names and hasattr(output, "logits"):
+        return f"the model returned a {kind}, and the loss takes a tensor: {_call(loss, 'output.logits', 'y')}."
+    first = "logits" if "logits" in names else names[0]
+    part = f"output[{first!r}]" if isinstance(output, Mapping) else f"output.{first}"
+    return f"the model returned a {kind} with {', '.join(map(str, names[:5]))}, and the loss takes a tensor: {_call(loss, part, 'y')}."
+
+
+def _of_classes(loss: Callable[..., Any], output: Tensor, target: Tensor) -> str | None:
+    wanted, number = (len(output), *output.shape[2:]), "y"
+    if target.ndim == output.ndim and target.shape[1] == 1:
+        number += ".squeeze(1)"
+    elif tuple(target.shape) != wanted:
+        return None
+    number += "" if target.dtype == torch.int64 else ".long()"
+    if number == "y":
+        return None
+    return (
+        f"the labels are {_kind(target)} of shape {tuple(target.shape)}, and this loss takes class numbers, int64 of shape {wanted}: "
+        f"{_call(loss, 'output', number)}."
+    )
+
+
+def _one_shape(loss: Callable[..., Any], output: Tensor, target: Tensor, given: str = "loss") -> str:
+    """Both with one shape, by dropping a last dimension of 1 where that does it."""
+    if output.shape[-1:] == (1,) and output.shape[:-1] == target.shape:
+        return _call(loss, "output.squeeze(-1)", "y", given)
+    if target.shape[-1:] == (1,) and target.shape[:-1] == output.shape:
+        return _call(loss, "output", "y.squeeze(-1)", given)
+    return "give both one shape"
+
+
+def _call(loss: Callable[..., Any], output: str, target: str, given: str = "loss") -> str:
+    called = f"F.{_name(loss)}" if getattr(loss, "__module__", "") in ("torch.nn.functional", "torch._C._nn") else "your_loss"
+    return f"{given}=lambda output, y: {called}({output}, {target})" if given else f"take f({output}, {target})"
+
+
+def _name(loss: Any) -> str:
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    return str(getattr(loss, "__name__", type(loss).__name__))
+
+
+def _shapes(output: Tensor, target: Tensor) -> str:
+    return f"the output of shape {tuple(output.shape)} with the target of shape {tuple(target.shape)}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _rename(name: Any, wanted: str) -> str:
+    return f"rename it, dataset.rename_column({str(name)!r}, {wanted!r}) for a Hugging Face data set, or give loss="
