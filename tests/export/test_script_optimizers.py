@@ -25,12 +25,24 @@ OBJECT = (
 )
 FROZEN = OBJECT.replace("@@", "self.parameters(), lr=0.0")
 PARTLY = OBJECT.replace("@@", "[{'params': self.net.body.parameters(), 'lr': 0.0}, {'params': self.net.head.parameters(), 'lr': 0.1}]")
+VALIDATED = OBJECT.replace("torch.optim.SGD(@@)", "schedulefree.RAdamScheduleFree(self.parameters(), lr=0.1)") + (
+    "\n    def validation_step(self, batch, batch_idx):\n        return F.cross_entropy(self.net(batch[0]), batch[1])\n"
+)
 CASES = {
     "bound": (f"{PAIR}, optimizer=functools.partial(torch.optim.SGD, lr=0.25)", OWN),
     "own, not asked": (f"{PAIR}, optimizer=own", OWN),
     "own, set": (f"{PAIR}, optimizer=own, lr=0.05, lr_schedule='cosine'", OWN),
     "groups, scheduled, set": (f"{PAIR}, optimizer=groups, scheduler=falling, lr=0.3", OWN),
     "groups": (f"{PAIR}, optimizer=groups", OWN),
+    "schedule-free": (f"{PAIR}, optimizer=AdamWScheduleFree", "from schedulefree import AdamWScheduleFree\n"),
+    "schedule-free, checked midway, given a rate": (
+        f"{PAIR}, optimizer=partial(SGDScheduleFree, lr=0.5, warmup_steps=2), val_check_interval=2, gradient_clip_val=0.5",
+        "from functools import partial\n\nfrom schedulefree import SGDScheduleFree\n",
+    ),
+    "schedule-free, an object": (
+        "Object(), train=(x, y), val=(x[:20], y[:20]), max_steps=5",
+        "import schedulefree\n\n\n" + VALIDATED,
+    ),
     "an object at 0": ("Object(), train=(x, y), max_steps=3", FROZEN),
     "an object at 0, set": ("Object(), train=(x, y), max_steps=3, lr=0.1", FROZEN),
     "an object with a group at 0": ("Object(), train=(x, y), max_steps=3", PARTLY),

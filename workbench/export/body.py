@@ -129,6 +129,7 @@ def _compiled(r: Recipe) -> list[str]:
 
 def _optimizer(r: Recipe) -> list[str]:
     lines = _own_optimizers(r) if r.hooks is not None else _given_optimizer(r)
+    lines += ["optimizer.train()"] if r.modes else []
     lines += block_trainer.configured(r)
     lines += block_hooks.members(r, [name for names in schedulers(r) for name in names])
     lines += block_manual.made(r, [name for names in schedulers(r) for name in names])
@@ -255,6 +256,7 @@ def _updates(r: Recipe) -> str:
 def _end(r: Recipe) -> list[str]:
     return [
         *block_averaging.handed_over(r),
+        *(["optimizer.eval()"] if r.modes else []),
         *block_hooks.called(r, "on_fit_end"),
         "if output and accelerator.is_main_process:",
         "    torch.save(network.state_dict(), output)",

@@ -271,6 +271,11 @@ class Recipe:
         """Whether the base rate is set behind the making of an optimizer."""
         return self.changed("lr") or any(optimizer.made_lr is not None for optimizer in self.optimizers)
 
+    @property
+    def modes(self) -> bool:
+        """Whether the optimizer trains other weights than it evaluates (schedule-free)."""
+        return any(optimizer.modes for optimizer in self.optimizers)
+
     # -- averaging
 
     @property

@@ -107,6 +107,7 @@ def _techniques(r: Recipe) -> dict[str, bool]:
         f"{pieces} with batches that are None": r.carries and r.train.empty,
         "several optimizers of which one evaluates the loss again": r.several and r.closure,
         "several optimizers with weight_averaging of a model with batch normalisation": r.several and r.refreshes,
+        "an optimizer with train() and eval() beside others, or with manual optimisation": r.modes and (r.several or r.manual),
         "an optimizer that evaluates the loss again with batches that are left out": r.closure and gaps,
         "on_nonfinite='skip' with an optimizer that evaluates the loss again": r.closure and skips,
         "on_nonfinite='skip' with several optimizers, or with manual optimisation": skips and (r.several or r.manual),
