@@ -25,18 +25,19 @@ from workbench.engine.pieces import in_shards, local
 from workbench.engine.plain import unpacked
 from workbench.engine.weights import expanded
 from workbench.runs.checkpoints import FORMAT, NAME, replaced
+from workbench.task.compiled_model import own_name
 
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """The model's parameters and persistent buffers by name, as they are: no copies."""
-    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    return {own_name(name): value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def extra_state_of(model: nn.Module) -> dict[str, Any]:
     """What the model's `get_extra_state` methods give that is no tensor, by the name in its state_dict."""
-    return {name: value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
+    return {own_name(name): value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -95,14 +96,16 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, An
         if name not in whole and tied:
             whole[name] = tied[0]
     # Copied under their own names, whatever hooks a state_dict has; extra state that is not known stays as it is.
-    model.load_state_dict({**whole, **(extra or {})}, strict=False)
+    known = {own_name(name): name for name in model.state_dict()}
+    values = {**whole, **(extra or {})}
+    model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """The buffers by name, those without a value too, each with where it is."""
     for path, part in model.named_modules(remove_duplicate=False):
         for name in part._buffers:
-            yield f"{path}.{name}" if path else name, part, name
+            yield own_name(f"{path}.{name}" if path else name), part, name
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -166,9 +169,10 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
     try:
-        return load_file(str(file))
+        tensors = load_file(str(file))
     except SafetensorError as error:
         raise _unreadable(file, str(error)) from error
+    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version kept those of a compiled model
 
 
 def _unreadable(file: Path, why: str) -> RuntimeError:

@@ -28,6 +28,7 @@ from workbench.engine.runtime import Runtime
 from workbench.engine.shards import Shards, refuse
 from workbench.engine.snapshot import Snapshot
 from workbench.engine.together import Together
+from workbench.engine.weights import named_parameters
 from workbench.events import Message
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
@@ -62,7 +63,7 @@ class Session:
         """The weights in shards over the ranks; None: each rank has all of them."""
         self.steps: Task | Shards = task if self.shards is None else self.shards
         """What takes the steps of the task."""
-        named = [(name, p) for name, p in task.model.named_parameters() if p.requires_grad]
+        named = [(name, p) for name, p in named_parameters(task.model) if p.requires_grad]
         if not named:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
         self.names = tuple(name for name, _ in named)

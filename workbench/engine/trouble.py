@@ -18,6 +18,7 @@ from workbench.engine import gradient, rng
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.pieces import whole
 from workbench.engine.session import Session
+from workbench.engine.weights import named_parameters
 from workbench.events import Message
 from workbench.instruments import finite
 from workbench.instruments.replay import replay
@@ -96,7 +97,7 @@ def check(
 
 def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: float) -> str:
     trained = {id(p) for p in opt.trained}
-    named = dict(session.task.model.named_parameters())
+    named = dict(named_parameters(session.task.model))
     # Ranks that share one copy of the weights would have to go into it together, and out of it where one of them stops.
     replays = session.recording and not session.task.manual and session.shards is None
     return finite.explain(

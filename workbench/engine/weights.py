@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.pieces import local
+from workbench.task.compiled_model import own_name
 from workbench.task.protocol import Task
 
 # What every module has: the rest of its attributes are its own.
@@ -159,6 +160,11 @@ def refill(container: Any, content: Any) -> None:
     fill = next(fill for kind, fill, _ in _FILLS if isinstance(container, kind))
     container.clear()
     getattr(container, fill)(content)
+
+
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The model's parameters under their own names, whichever of its parts are compiled."""
+    return ((own_name(name), parameter) for name, parameter in model.named_parameters())
 
 
 def parts_of(task: Task) -> list[nn.Module]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import dedent
+
 from workbench.export import (
     block_averaging,
     block_hooks,
@@ -64,7 +66,7 @@ def _model(r: Recipe) -> list[str]:
         lines += [
             f"start = Path(__file__).with_name({quoted(r.weights)})",
             "if start.exists():",
-            "    load_model(network, str(start))",
+            f"    load_model({r.weights_of}, str(start))",
         ]
     return [*lines, "if not network.training:", "    network.train()"]
 
@@ -110,18 +112,33 @@ def _data(r: Recipe) -> list[str]:
 def _compiled(r: Recipe) -> list[str]:
     """The model is compiled in place: calls of it go through torch.compile."""
     wanted = r.settings.compile
-    if not wanted:
+    if not wanted or r.compiled:
         return []
-    backend = f"backend={quoted(wanted)}" if isinstance(wanted, str) else ""
     if r.hooks is None:
-        return [f"network.compile({backend})"]
+        return ["compile_calls(network)"]
     lists = "(torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)"
     return [
         f"holders = {lists}",
         "for part in [network, *network.children()]:",
         "    if type(part).forward is not torch.nn.Module.forward and not isinstance(part, holders):",
-        f"        part.compile({backend})",
+        "        compile_calls(part)",
     ]
+
+
+def compile_calls(r: Recipe) -> str:
+    """A function that compiles a module in place, as engine/compiled.py does."""
+    if not r.settings.compile or r.compiled:
+        return ""
+    backend = f", backend={quoted(r.settings.compile)}" if isinstance(r.settings.compile, str) else ""
+    return dedent(f'''\
+        def compile_calls(module):
+            """Calls of the module go through torch.compile, which looks into torch's own classes only from a function."""
+
+            def call(*args, **kwargs):
+                return module._call_impl(*args, **kwargs)
+
+            own = not type(module).forward.__module__.startswith("torch.")
+            module._compiled_call_impl = torch.compile(module._call_impl if own else call{backend})''')
 
 
 # ---- optimizers -------------------------------------------------------------------------------------------------
@@ -259,7 +276,7 @@ def _end(r: Recipe) -> list[str]:
         *(["optimizer.eval()"] if r.modes else []),
         *block_hooks.called(r, "on_fit_end"),
         "if output and accelerator.is_main_process:",
-        "    torch.save(network.state_dict(), output)",
+        f"    torch.save({r.weights_of}.state_dict(), output)",
         *r.undone,
         "accelerator.end_training()" if r.alone else "accelerator.wait_for_everyone()",
     ]

@@ -34,6 +34,7 @@ from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
+from workbench.task.compiled_model import own_name
 from workbench.task.lightning import LightningLike
 from workbench.task.lightning_hooks import Step as HookStep
 from workbench.task.protocol import Task
@@ -142,7 +143,7 @@ def _check_start(run: Run, model: nn.Module) -> None:
     with safe_open(str(start), framework="pt") as file:
         tied = file.metadata() or {}  # names of weights that are stored under another name
         there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    here = {name: tuple(value.shape) for name, value in model.state_dict().items() if name not in tied}
+    here = {own_name(name): tuple(value.shape) for name, value in model.state_dict().items() if own_name(name) not in tied}
     for name in [*here, *there]:
         if there.get(name) != here.get(name):
             raise ExportError(
@@ -231,6 +232,8 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "optimizers": optimizers_of(task, settings, updates),
         "partial": task.partial,
         "batch_norm": has_batch_norm([task.model]),
+        "compiled": task.compiler is not None,
+        "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
         "buffers": tuple(_with_buffers(task)),
     }
     if isinstance(task, LightningLike):

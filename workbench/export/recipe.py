@@ -68,6 +68,10 @@ class Recipe:
     """Whether an update may leave some parameters without a gradient."""
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
+    compiled: bool
+    """Whether the user has compiled the model (`torch.compile(model)`), so that its weights lie one level deeper."""
+    compiled_parts: bool
+    """Whether parts of it are compiled so."""
     buffers: tuple[str, ...]
     """Which of "network", "loss_function" and "metrics" hold buffers."""
 
@@ -133,6 +137,11 @@ class Recipe:
     def carries(self) -> bool:
         """Whether batches are split in time, with a hidden state that is carried on."""
         return self.settings.truncated_bptt_steps is not None
+
+    @property
+    def weights_of(self) -> str:
+        """The model whose weights are read and written, as an expression."""
+        return "network._orig_mod" if self.compiled else "network"
 
     @property
     def manual(self) -> bool:

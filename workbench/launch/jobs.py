@@ -14,7 +14,7 @@ from workbench.engine import length
 from workbench.engine.checkpoint import peek, save_weights
 from workbench.engine.opening import opened
 from workbench.engine.trackers import Follower
-from workbench.engine.weights import Weights
+from workbench.engine.weights import Weights, named_parameters
 from workbench.events import Message, RunStarted, Status
 from workbench.instruments.memory import available_memory, total_memory
 from workbench.launch import milestones, where
@@ -209,7 +209,7 @@ class FindBatchSize(BenchWork):
                 self._tell_start(emit, session.where, session.names, memory=total_memory(session.device))
             with trials(self._task, self.settings, self._request, inbox) as trial:
                 return self._search(emit, inbox, trial)
-        names = tuple(name for name, p in self._task.model.named_parameters() if p.requires_grad)
+        names = tuple(name for name, p in named_parameters(self._task.model) if p.requires_grad)
         self._tell_start(emit, f"{ranks} x {found.accelerator}", names, ranks)
         trial = trials_of_ranks(self._place.id, self._task, self.settings, self._request, emit, inbox, ranks)
         return self._search(emit, inbox, trial, ranks)

@@ -155,6 +155,9 @@ class Task(abc.ABC):
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
+    compiler: Callable[..., Any] | None = None
+    """What compiles a function as the user has compiled the model (`torch.compile(model)`); None: it was not compiled."""
+
     partial: bool = True
     """Whether an update may leave some parameters without a gradient; the dry run shows whether all have one."""
 
