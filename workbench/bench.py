@@ -522,7 +522,8 @@ def _named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "")
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
     """The settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
-    settings = Settings.make(**{**task.implied, **given})
+    compiled = {} if task.compiler is None else {"compile": True}
+    settings = Settings.make(**{**compiled, **task.implied, **given})
     samples = task.train.samples if task.train is not None else None
     if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
         return settings.replace(batch_size=samples)  # nobody asked for more than there is, and it is the same batch

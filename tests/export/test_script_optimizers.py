@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
+from workbench.export.errors import ExportError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,12 +27,27 @@ OBJECT = (
 )
 FROZEN = OBJECT.replace("@@", "self.parameters(), lr=0.0")
 PARTLY = OBJECT.replace("@@", "[{'params': self.net.body.parameters(), 'lr': 0.0}, {'params': self.net.head.parameters(), 'lr': 0.1}]")
+VALIDATED = OBJECT.replace("torch.optim.SGD(@@)", "schedulefree.RAdamScheduleFree(self.parameters(), lr=0.1)") + (
+    "\n    def validation_step(self, batch, batch_idx):\n        return F.cross_entropy(self.net(batch[0]), batch[1])\n"
+)
 CASES = {
     "bound": (f"{PAIR}, optimizer=functools.partial(torch.optim.SGD, lr=0.25)", OWN),
     "own, not asked": (f"{PAIR}, optimizer=own", OWN),
     "own, set": (f"{PAIR}, optimizer=own, lr=0.05, lr_schedule='cosine'", OWN),
     "groups, scheduled, set": (f"{PAIR}, optimizer=groups, scheduler=falling, lr=0.3", OWN),
     "groups": (f"{PAIR}, optimizer=groups", OWN),
+    "schedule-free": (f"{PAIR}, optimizer=AdamWScheduleFree", "from schedulefree import AdamWScheduleFree\n"),
+    "schedule-free, checked midway, given a rate": (
+        f"{PAIR}, optimizer=partial(SGDScheduleFree, lr=0.5, warmup_steps=2), val_check_interval=2, gradient_clip_val=0.5",
+        "from functools import partial\n\nfrom schedulefree import SGDScheduleFree\n",
+    ),
+    "schedule-free, an object": (
+        "Object(), train=(x, y), val=(x[:20], y[:20]), max_steps=5",
+        "import schedulefree\n\n\n" + VALIDATED,
+    ),
+    "compile on a model of torch's own class": (
+        "small, train=(x, y), loss=F.cross_entropy, max_steps=3, compile='eager'", "small = nn.Sequential(nn.Linear(8, 3))\n"
+    ),
     "an object at 0": ("Object(), train=(x, y), max_steps=3", FROZEN),
     "an object at 0, set": ("Object(), train=(x, y), max_steps=3, lr=0.1", FROZEN),
     "an object with a group at 0": ("Object(), train=(x, y), max_steps=3", PARTLY),
@@ -54,3 +71,23 @@ def test_a_rate_given_to_the_script_takes_the_place_of_one_of_its_own(runner: Ru
         script = bench.export(tmp_path / "out" / "train.py")
         run = bench.fit(lr=0.15).result()
         check(bench, run, runner.run(script, "--lr", "0.15"))
+
+
+@pytest.mark.parametrize("made", ["Net()", "nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 3))"])
+def test_a_model_that_came_compiled(made: str, runner: Runner, tmp_path: Path) -> None:
+    arguments = PAIR.replace("model,", "fast,")
+    with make_bench(tmp_path, arguments, f"plain = {made}\nfast = torch.compile(plain, backend='eager')\n") as bench:
+        run = bench.fit().result()
+        script = bench.export(tmp_path / "out" / "train.py")
+        lint(script)
+        check(Within(bench.model._orig_mod), run, runner.run(script))
+        bench.fit(compile=False).result()
+        with pytest.raises(ExportError, match="compile=False of a model that came compiled"):
+            bench.export(tmp_path / "out" / "other.py")
+
+
+class Within:
+    """A bench of the model within."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model

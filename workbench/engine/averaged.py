@@ -92,7 +92,8 @@ def in_place(session: Session) -> Iterator[None]:
 
 
 def hand_over(session: Session) -> None:
-    """The model gets the averaged weights for good, if there are any yet."""
+    """The model gets the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
+    session.modes.eval()
     if session.average is None or not session.average.count:
         return
     session.average.hand_over(session.averaged_parameters)

@@ -26,6 +26,7 @@ from workbench.engine.plain import unpacked
 from workbench.engine.weights import expanded
 from workbench.runs.checkpoints import FORMAT, NAME, replaced
 from workbench.runs.files import check_no_link, give_usual_mode, replace_by, to_disk
+from workbench.task.compiled_model import own_name
 
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
@@ -37,7 +38,7 @@ Modules = nn.Module | Mapping[str, nn.Module]
 def tensors_of(modules: Modules) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name, as they are: no copies."""
     return {
-        prefix + name: value
+        prefix + own_name(name): value
         for prefix, module in _by_prefix(modules).items()
         for name, value in module.state_dict().items()
         if isinstance(value, Tensor)
@@ -50,7 +51,7 @@ def _by_prefix(modules: Modules) -> Mapping[str, nn.Module]:
 
 def extra_state_of(model: nn.Module) -> dict[str, Any]:
     """What the model's `get_extra_state` methods give that is no tensor, by the name in its state_dict."""
-    return {name: value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
+    return {own_name(name): value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
 
 
 def save_weights(model: Modules, path: Path) -> None:
@@ -115,7 +116,9 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, A
         if name not in whole and tied:
             whole[name] = tied[0]
     # Copied under their own names, whatever hooks a state_dict has; extra state that is not known stays as it is.
-    model.load_state_dict({**whole, **(extra or {})}, strict=False)
+    known = {own_name(name): name for name in model.state_dict()}
+    values = {**whole, **(extra or {})}
+    model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
 
 
 def _buffers(modules: Modules) -> Iterator[tuple[str, nn.Module, str]]:
@@ -123,7 +126,7 @@ def _buffers(modules: Modules) -> Iterator[tuple[str, nn.Module, str]]:
     for prefix, module in _by_prefix(modules).items():
         for path, part in module.named_modules(remove_duplicate=False):
             for name in part._buffers:
-                yield f"{prefix}{path}.{name}" if path else prefix + name, part, name
+                yield prefix + own_name(f"{path}.{name}" if path else name), part, name
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -190,9 +193,10 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
 def _read_tensors(file: Path) -> dict[str, Tensor]:
     _check_plain(file)
     try:
-        return load_file(str(file))
+        tensors = load_file(str(file))
     except SafetensorError as error:
         raise _unreadable(file, str(error)) from error
+    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version kept those of a compiled model
 
 
 def _check_plain(file: Path) -> None:

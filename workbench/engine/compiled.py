@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import torch
 from torch import nn
 
 from workbench.task.protocol import Task, TaskError
@@ -13,6 +15,8 @@ from workbench.task.protocol import Task, TaskError
 @contextlib.contextmanager
 def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
     """Inside, calls of the model go through torch.compile (`wanted`: True, or the name of a backend).
+
+    A model that came compiled is compiled with the options that it came with, and once.
 
     An object with a training_step of its own may call its parts and never itself, so they are compiled too.
     """
@@ -26,18 +30,32 @@ def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
     before = [(part, part._compiled_call_impl) for part in parts]
     try:
         for part in parts:
-            _compile(part, wanted)
+            _compile(part, wanted, task.compiler if wanted is True else None)
         yield
     finally:
         for part, call in before:
             part._compiled_call_impl = call
 
 
-def _compile(part: nn.Module, wanted: bool | str) -> None:
+def _compile(part: nn.Module, wanted: bool | str, compiler: Callable[..., Any] | None) -> None:
+    """compiler: of a model that came compiled."""
+    call = _inlined(part) if type(part).forward.__module__.startswith("torch.") else part._call_impl
     try:
-        part.compile(backend=wanted) if isinstance(wanted, str) else part.compile()
+        if compiler is not None:
+            part._compiled_call_impl = compiler(call)
+        else:
+            part._compiled_call_impl = torch.compile(call, backend=wanted) if isinstance(wanted, str) else torch.compile(call)
     except Exception as error:
         raise TaskError(f"compile={wanted!r}: torch.compile says: {error}") from error
+
+
+def _inlined(part: nn.Module) -> Callable[..., Any]:
+    """The call of a module of torch's own (nn.Sequential), in a function: by itself torch.compile passes it over."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return part._call_impl(*args, **kwargs)
+
+    return call
 
 
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)

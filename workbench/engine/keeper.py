@@ -156,7 +156,8 @@ class Keeper:
         """The fit is over; inside, the model gets the weights that it keeps. State is that of before."""
         flush(self._session, self._emit, wait=True)
         average = self._session.average
-        handed_over = average is not None and average.count > 0
+        averaged = average is not None and average.count > 0
+        handed_over = averaged or bool(self._session.modes)
         if self._left is not None and self._left[0] == self._session.step:
             _, state, why = self._left
         else:
@@ -168,7 +169,7 @@ class Keeper:
         self._averaged = None
         yield
         # The value of the last check is one of these weights where it was a check of such.
-        of_these = self._monitor.endswith(_AVERAGED) == handed_over
+        of_these = self._monitor.endswith(_AVERAGED) == averaged
         weights = self._session.weights()
         self._write(weights, state, why, self._value() if of_these else None, end=True)
 
@@ -188,12 +189,18 @@ class Keeper:
     def _save(self, point: Point, asked: bool = False) -> None:
         session = self._session
         flush(session, self._emit, wait=True)  # what the record and the epoch's loss lack
-        weights, self._averaged = self._averaged, None
-        value = None if weights is None and self._monitor.endswith(_AVERAGED) else self._value()
+        averaged, self._averaged = self._averaged, None
+        value = None if averaged is None and self._monitor.endswith(_AVERAGED) else self._value()
         state, why = self._state(point)
-        if weights is None or value is None:
-            weights = session.weights()
+        weights: Mapping[str, Tensor]
+        if session.modes:
+            with session.modes.evaluating():
+                weights = {name: tensor.to("cpu", copy=True) for name, tensor in session.weights().items()}
+        elif averaged is not None and value is not None:
+            weights = averaged
         else:
+            weights = session.weights()
+        if session.modes or weights is averaged:
             raw = self._raw()  # on all ranks, of which rank 0 has the state
             state = None if state is None else state | raw
         self._write(weights, state, why, value, asked=asked)

@@ -19,6 +19,7 @@ from workbench.engine.epoch_loss import EpochLoss
 from workbench.engine.feeds import Feeds, Unread
 from workbench.engine.length import ahead_of_plan
 from workbench.engine.meter import Meter
+from workbench.engine.optimizer_modes import OptimizerModes
 from workbench.engine.optimizers import optimizers_of
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.placing import placed, together_of
@@ -87,6 +88,10 @@ class Session:
         task.follow(self)
         if trains and self.base_lr != settings.lr:
             self.set_lr(settings.lr)
+        self.modes = OptimizerModes([opt.optimizer for opt in self.optimizers])
+        """Its optimizers that train other weights than they evaluate."""
+        self.modes.check(settings, None if self.shards is None else self.shards.name)
+        self.modes.train()
         self.average = average_of(task, settings) if trains else None
         self.averaged_parameters: list[Tensor] = list(task.trained_parameters().values()) if self.shards is None else self.shards.parameters()
         self.handle: object | None = None
@@ -97,6 +102,9 @@ class Session:
             self.together = together_of(self, self.ranks, runtime) if trains else None
         if self.shards is not None:
             self.notes.append(Message(self.shards.words, "info"))
+        doubt = self.modes.doubt(task.model)
+        if doubt is not None:
+            self.notes.append(Message(doubt, "warning"))
 
     def _begin_counting(self) -> None:
         """How far it has come."""
@@ -368,6 +376,7 @@ class Session:
         """Let go of gradients and loader processes."""
         self.moments.clipper = self._clipper  # of the session that this one was opened within
         self.drop_gradients()
+        self.modes.eval()  # of a fit that failed too
         self.data.close()
 
 

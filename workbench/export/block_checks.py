@@ -37,7 +37,8 @@ def sanity(r: Recipe) -> list[str]:
         batches = f"itertools.islice({_limited(r, batches)}, {number})"
     else:
         batches = loaders.first(r.val, batches, str(number if is_whole(limit) else min(number, int(limit))))
-    return block_hooks.sanity(r, _call(r, batches))
+    lines = block_hooks.sanity(r, _call(r, batches))
+    return ["with evaluation_weights(optimizer):", *indented(lines)] if r.modes else lines
 
 
 # ---- within an epoch --------------------------------------------------------------------------------------------
@@ -167,7 +168,10 @@ def _look(r: Recipe) -> list[str]:
     if not r.validates:
         return []
     call = _call(r, _limited(r, "val_loader"))
-    return [*block_hooks.check_begins(r), f"scores |= {call}", *block_averaging.validated(r, call)]
+    validated = [f"scores |= {call}"]
+    if r.modes:
+        validated = ["with evaluation_weights(optimizer):", *indented(validated)]
+    return [*block_hooks.check_begins(r), *validated, *block_averaging.validated(r, call)]
 
 
 def _call(r: Recipe, batches: str) -> str:

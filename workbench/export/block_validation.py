@@ -26,6 +26,24 @@ def kept(r: Recipe) -> str:
             np.random.set_state(numpy_state)''')
 
 
+def evaluation_weights(r: Recipe) -> str:
+    """A context in which the optimizer has put the weights to evaluate into the model."""
+    if not (r.modes and r.validates):
+        return ""
+    return dedent('''\
+        @contextlib.contextmanager
+        def evaluation_weights(optimizer):
+            """Inside, the model has the weights to evaluate; behind it those of the training, to the last bit."""
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            before = [p.detach().clone() for p in parameters]
+            optimizer.eval()
+            yield
+            optimizer.train()
+            with torch.no_grad():
+                for p, value in zip(parameters, before):
+                    p.copy_(value)''')
+
+
 def validate(r: Recipe) -> str:
     """Validation, weighted by samples."""
     if not r.validates:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import dedent
+
 from workbench.export import (
     block_averaging,
     block_hooks,
@@ -75,10 +77,10 @@ def _model(r: Recipe) -> list[str]:
 def _loaded(r: Recipe) -> list[str]:
     """The weights that the run began with."""
     if not r.joins:
-        return ["load_model(network, str(start))"]
+        return [f"load_model({r.weights_of}, str(start))"]
     prefix = quoted(r.loss_prefix)
     return [
-        "load_model(network, str(start), strict=False)  # what begins with " + r.loss_prefix + " is the loss's",
+        f"load_model({r.weights_of}, str(start), strict=False)  # what begins with " + r.loss_prefix + " is the loss's",
         "own = {name: value for name, value in load_file(str(start)).items() if name.startswith(" + prefix + ")}",
         f"loss_function.load_state_dict({{name.removeprefix({prefix}): value for name, value in own.items()}})",
     ]
@@ -129,18 +131,33 @@ def _data(r: Recipe) -> list[str]:
 def _compiled(r: Recipe) -> list[str]:
     """The model is compiled in place: calls of it go through torch.compile."""
     wanted = r.settings.compile
-    if not wanted:
+    if not wanted or r.compiled:
         return []
-    backend = f"backend={quoted(wanted)}" if isinstance(wanted, str) else ""
     if r.hooks is None:
-        return [f"network.compile({backend})"]
+        return ["compile_calls(network)"]
     lists = "(torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)"
     return [
         f"holders = {lists}",
         "for part in [network, *network.children()]:",
         "    if type(part).forward is not torch.nn.Module.forward and not isinstance(part, holders):",
-        f"        part.compile({backend})",
+        "        compile_calls(part)",
     ]
+
+
+def compile_calls(r: Recipe) -> str:
+    """A function that compiles a module in place, as engine/compiled.py does."""
+    if not r.settings.compile or r.compiled:
+        return ""
+    backend = f", backend={quoted(r.settings.compile)}" if isinstance(r.settings.compile, str) else ""
+    return dedent(f'''\
+        def compile_calls(module):
+            """Calls of the module go through torch.compile, which looks into torch's own classes only from a function."""
+
+            def call(*args, **kwargs):
+                return module._call_impl(*args, **kwargs)
+
+            own = not type(module).forward.__module__.startswith("torch.")
+            module._compiled_call_impl = torch.compile(module._call_impl if own else call{backend})''')
 
 
 # ---- optimizers -------------------------------------------------------------------------------------------------
@@ -148,6 +165,7 @@ def _compiled(r: Recipe) -> list[str]:
 
 def _optimizer(r: Recipe) -> list[str]:
     lines = _own_optimizers(r) if r.hooks is not None else _given_optimizer(r)
+    lines += ["optimizer.train()"] if r.modes else []
     lines += block_trainer.configured(r)
     lines += block_hooks.members(r, [name for names in schedulers(r) for name in names])
     lines += block_manual.made(r, [name for names in schedulers(r) for name in names])
@@ -273,14 +291,15 @@ def _updates(r: Recipe) -> str:
 
 def _saved(r: Recipe) -> list[str]:
     if not r.joins:
-        return ["torch.save(network.state_dict(), output)"]
+        return [f"torch.save({r.weights_of}.state_dict(), output)"]
     own = f'{{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}'
-    return [f"torch.save(network.state_dict() | {own}, output)"]
+    return [f"torch.save({r.weights_of}.state_dict() | {own}, output)"]
 
 
 def _end(r: Recipe) -> list[str]:
     return [
         *block_averaging.handed_over(r),
+        *(["optimizer.eval()"] if r.modes else []),
         *block_hooks.called(r, "on_fit_end"),
         "if output and accelerator.is_main_process:",
         *indented(_saved(r)),

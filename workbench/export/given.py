@@ -105,6 +105,8 @@ class Optimizer:
     """The base rate that an object, or a function, makes it with; None where it is made with the rate that is asked for."""
     takes_lr: bool = True
     """Whether the function that makes it is called with the rate."""
+    modes: bool = False
+    """Whether it trains other weights than it evaluates, and has `train()` and `eval()`."""
     leading: int = 0
     """The parameter group whose rate is reported: the first that is not at 0."""
     frequency: int = 0

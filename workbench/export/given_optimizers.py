@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
+from workbench.engine.optimizer_modes import has_modes
 from workbench.export.errors import ExportError
 from workbench.export.given import Optimizer, Schedule
 from workbench.settings import Settings
@@ -106,6 +107,7 @@ def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: t
         schedules=schedules,
         made_lr=made.lr if factory is None else factory.made_at(parameters),
         takes_lr=factory is None or factory.takes_lr,
+        modes=has_modes(made.optimizer),
         leading=leading(group_rates(made.optimizer)),
         frequency=made.frequency,
         closure=_needs_closure(made.optimizer),

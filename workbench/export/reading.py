@@ -34,6 +34,7 @@ from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
 from workbench.settings import Settings
+from workbench.task.compiled_model import own_name
 from workbench.task.lightning import LightningLike
 from workbench.task.lightning_hooks import Step as HookStep
 from workbench.task.metrics import synchronises, takes_pair
@@ -246,6 +247,8 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "partial": task.partial,
         "double": session.double,
         "batch_norm": has_batch_norm([task.model]),
+        "compiled": task.compiler is not None,
+        "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
         "buffers": tuple(_with_buffers(task)),
     }
     if isinstance(task, LightningLike):

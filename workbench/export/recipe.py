@@ -83,6 +83,10 @@ class Recipe:
     """Whether the model computes in double precision."""
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
+    compiled: bool
+    """Whether the user has compiled the model (`torch.compile(model)`), so that its weights lie one level deeper."""
+    compiled_parts: bool
+    """Whether parts of it are compiled so."""
     buffers: tuple[str, ...]
     """Which of "network", "loss_function" and "metrics" hold buffers."""
 
@@ -158,6 +162,11 @@ class Recipe:
     def parameters(self) -> str:
         """All parameters that may be trained, as an expression."""
         return "[*network.parameters(), *loss_function.parameters()]" if self.joins else "network.parameters()"
+
+    @property
+    def weights_of(self) -> str:
+        """The model whose weights are read and written, as an expression."""
+        return "network._orig_mod" if self.compiled else "network"
 
     @property
     def manual(self) -> bool:
@@ -295,6 +304,11 @@ class Recipe:
     def sets_lr(self) -> bool:
         """Whether the base rate is set behind the making of an optimizer."""
         return self.changed("lr") or any(optimizer.made_lr is not None for optimizer in self.optimizers)
+
+    @property
+    def modes(self) -> bool:
+        """Whether the optimizer trains other weights than it evaluates (schedule-free)."""
+        return any(optimizer.modes for optimizer in self.optimizers)
 
     # -- averaging
 

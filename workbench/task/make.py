@@ -11,6 +11,7 @@ from torch import nn
 from workbench.settings import Settings
 from workbench.task import lightning_hooks as hooks
 from workbench.task.advice import check_loss, refuse_unusable
+from workbench.task.compiled_model import uncompiled
 from workbench.task.data import Collate, DataSpec
 from workbench.task.lightning import LightningLike
 from workbench.task.lightning_data import DataMoments
@@ -40,6 +41,7 @@ def task_of(
     """
     if isinstance(model, type):
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
+    model, compiler = uncompiled(model)
     check_optimizer(optimizer)
     check_scheduler(scheduler)
     given = {"train": train, "val": val, "test": test, "predict": None}
@@ -52,11 +54,14 @@ def task_of(
         own["optimizer"] = optimizer
     if lightning:
         _refuse(model, own)
-        return LightningLike(model, preparation, **specs, sources=sources)
+        found = LightningLike(model, preparation, **specs, sources=sources)
+        found.compiler = compiler
+        return found
     task: Task
     if isinstance(model, Task):
         _refuse(model, own)
         task = _with_data(model, specs, collate_fn)
+        task.model, compiler = uncompiled(task.model)
     else:
         if not isinstance(model, nn.Module):
             raise TaskError(
@@ -67,6 +72,7 @@ def task_of(
         task = Supervised(
             model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics, **specs
         )
+    task.compiler = compiler or task.compiler
     _listen(task, preparation, sources)
     return task
 

@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
 from workbench.task.batch import sample_count
+from workbench.task.compiled_model import own_name
 from workbench.task.moments import Moments
 from workbench.task.processes import Processes
 from workbench.tracebacks import UserError
@@ -166,6 +167,8 @@ class Task(abc.ABC):
     """How many samples the batch at hand was made of, where its loader knows; None: count them in the batch."""
     epoch_metrics: Mapping[str, Any] = MappingProxyType({})
     """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a check."""
+    compiler: Callable[..., Any] | None = None
+    """What compiles a function as the user has compiled the model (`torch.compile(model)`); None: it was not compiled."""
 
     partial: bool = True
     """Whether an update may leave some parameters without a gradient; the dry run shows whether all have one."""
@@ -189,7 +192,7 @@ class Task(abc.ABC):
         found: dict[nn.Parameter, str] = {}
         for prefix, module in self.trained_modules.items():
             for name, parameter in module.named_parameters():
-                found.setdefault(parameter, prefix + name)
+                found.setdefault(parameter, prefix + own_name(name))
         return {name: parameter for parameter, name in found.items()}
 
     def weight(self, batch: Any) -> float:

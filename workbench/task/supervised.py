@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from workbench.settings import Settings
 from workbench.task import advice
-from workbench.task.batch import is_several
+from workbench.task.batch import is_several, sample_count
 from workbench.task.data import DataSpec
 from workbench.task.metrics import batch_values, checked, in_words, is_running, split
 from workbench.task.optimizer_factory import OptimizerFactory

@@ -1,0 +1,121 @@
+"""Models that come compiled: they train as such, once compiled, under the names of the model within."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import workbench as wb
+from tests.engine.problems import labelled, plain_net
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DATA = labelled(24)
+
+
+def bench(root, model, **options):
+    options = {"loss": F.cross_entropy, "max_steps": 4, "batch_size": 8, "lr": 0.1, "optimizer": torch.optim.SGD, **options}
+    return wb.Workbench(model, train=DATA, root=root, accelerator="cpu", **options)
+
+
+class Counted:
+    """A backend of torch.compile that counts the graphs it is given, and the calls of them."""
+
+    def __init__(self):
+        self.graphs = self.calls = 0
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+
+        def run(*values):
+            self.calls += 1
+            return graph.forward(*values)
+
+        return run
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("options", [{}, {"compile": True}])
+def test_it_is_compiled_once_and_has_its_own_names(options, tmp_path):
+    with bench(tmp_path / "plain", plain_net()) as b:
+        expected = b.fit().result()
+    backend = Counted()
+    model = torch.compile(plain_net(), backend=backend)
+    with bench(tmp_path / "compiled", model, **options) as b:
+        assert b.summary.name == "Sequential"
+        assert b.settings.compile is True
+        assert backend.graphs == 0  # the trial of two samples needs no compiler
+        run = b.fit().result()
+        assert (backend.graphs, backend.calls) == (1, 4)
+        assert run.history["loss"].tolist() == expected.history["loss"].tolist()
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), b.model.parameters(), strict=True))
+        assert any(name.endswith("0.weight") for name in run.history)
+        assert not any("_orig_mod" in name for name in run.history)
+    # The checkpoint of a compiled model goes into one that is not.
+    with bench(tmp_path / "compiled", plain_net(seed=3)) as b:
+        b.load(run)
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), b.model.parameters(), strict=True))
+        on = b.fit(start=run.id, max_steps=6, compile=False).result()
+    with bench(tmp_path / "compiled", torch.compile(plain_net(), backend="eager"), max_steps=6) as b:
+        assert b.fit().result().history["loss"].tolist() == on.history["loss"].tolist()
+
+
+def test_it_may_be_told_not_to_be_compiled(tmp_path):
+    backend = Counted()
+    with bench(tmp_path, torch.compile(plain_net(), backend=backend), compile=False) as b:
+        b.fit().result()
+        assert backend.graphs == 0
+
+
+class Half(nn.Module):
+    def __init__(self, compiled):
+        super().__init__()
+        self.body = plain_net()
+        if compiled:
+            self.body = torch.compile(self.body, backend="eager")
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_a_part_that_is_compiled_has_its_own_names_too(tmp_path):
+    with bench(tmp_path, Half(True)) as b:
+        run = b.fit().result()
+        weights = [p.detach().clone() for p in b.model.parameters()]
+        assert not any("_orig_mod" in name for name in run.history)
+        assert b.fit(start=run.id, max_steps=6).result().status == "finished"
+    with bench(tmp_path, Half(False)) as b:
+        b.load(run)
+        assert all(torch.equal(p, q) for p, q in zip(b.model.parameters(), weights, strict=True))
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = plain_net()
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_an_object_that_trains_itself(tmp_path):
+    backend = Counted()
+    with bench(tmp_path, torch.compile(Own(), backend=backend), loss=None, optimizer=torch.optim.AdamW) as b:
+        assert b.summary.name == "Own"
+        assert b.fit().result().status == "finished"
+        assert backend.calls >= 4
+
+
+def test_on_two_processes(tmp_path):
+    with bench(tmp_path, torch.compile(plain_net(), backend="eager"), devices=2, strategy="pool", batch_size=4) as b:
+        before = [p.detach().clone() for p in b.model.parameters()]
+        assert b.fit().result().status == "finished"
+        assert not all(torch.equal(p, q) for p, q in zip(b.model.parameters(), before, strict=True))

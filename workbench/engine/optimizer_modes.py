@@ -1,0 +1,91 @@
+"""Optimizers with a training and an evaluation mode, as schedule-free ones: which weights the model has when.
+
+They train one set of weights and evaluate another, between which `optimizer.train()` and `optimizer.eval()` move the model.
+Source: Defazio et al., "The Road Less Scheduled" (2024).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from workbench.settings import Settings
+from workbench.task.protocol import TaskError
+from workbench.techniques.averaging import has_batch_norm
+
+
+class OptimizerModes:
+    """The optimizers of a session that have both modes; False where none has, and then nothing here does anything."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers: list[Any] = [one for one in optimizers if has_modes(one)]
+
+    def __bool__(self) -> bool:
+        return bool(self._optimizers)
+
+    @property
+    def names(self) -> str:
+        """Their types in words."""
+        return " and ".join(dict.fromkeys(type(one).__name__ for one in self._optimizers))
+
+    def check(self, settings: Settings, shards: str | None) -> None:
+        """Refuse what cannot be used beside them. shards: what the weights lie in, in words."""
+        if not self:
+            return
+        if settings.weight_averaging is not None:
+            raise TaskError(
+                f"weight_averaging={settings.weight_averaging!r} cannot go with {self.names}, which averages the weights by itself "
+                "(it has train() and eval()): leave weight_averaging out."
+            )
+        if shards is not None:
+            raise TaskError(f"{self.names} has train() and eval(), which move whole weights, and these lie in shards ({shards}): "
+                            "train without FSDP.")  # fmt: skip
+
+    def doubt(self, model: nn.Module) -> str | None:
+        """What to say of batch-norm statistics, which are those of the weights that train."""
+        if not self or not has_batch_norm([model]):
+            return None
+        return (
+            f"{self.names} evaluates other weights than it trains, and the statistics of the model's batch normalisation are those of "
+            "the weights that train: validation may look worse than it is. Take GroupNorm or LayerNorm."
+        )
+
+    def train(self) -> None:
+        """The model has the weights that train."""
+        for optimizer in self._optimizers:
+            optimizer.train()
+
+    def eval(self) -> None:
+        """The model has the weights that are evaluated, saved and handed over."""
+        for optimizer in self._optimizers:
+            optimizer.eval()
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Inside, the model has the weights to evaluate; behind it those of the training, to the last bit.
+
+        The way there and back rounds, so that a run would depend on how often it is validated: the weights are kept.
+        """
+        if not self:
+            yield
+            return
+        parameters = [p for one in self._optimizers for group in one.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in parameters]
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train()
+            with torch.no_grad():
+                for parameter, value in zip(parameters, before, strict=True):
+                    parameter.copy_(value)
+
+
+def has_modes(optimizer: Optimizer) -> bool:
+    """Whether it has `train()` and `eval()`."""
+    return all(callable(getattr(optimizer, name, None)) for name in ("train", "eval"))
