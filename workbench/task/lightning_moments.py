@@ -160,7 +160,7 @@ class LightningMoments(DataMoments):
         limits = {"gradient_clip_val": clip_val, "gradient_clip_algorithm": None if clip_val is None else algorithm}
         self._say("configure_gradient_clipping", self._optimizer(index), **limits)
 
-    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[[Callable[[], Any]], Any]) -> None:
+    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
         if "optimizer_step" not in self._own:
             take(closure)
             return

@@ -97,11 +97,12 @@ class Moments:
     def clip(self, index: int, clip_val: float | None, algorithm: str) -> None:
         """Clip the gradients of optimizer `index` in place; these are the settings."""
 
-    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[[Callable[[], Any]], Any]) -> None:
+    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
         """Evaluate the window's last batch and step: `take(closure)` does both; a task may do more, less, or neither.
 
         closure() gives the gradients and returns the loss (None: nothing to learn from). take(closure) calls it, then
-        `before_step`, clips, and steps; it returns what closure returned, and may be called more than once.
+        `before_step`, clips, and steps; it returns what closure returned, and may be called more than once. What else it
+        is given by name, the optimizer's own step gets.
         """
         take(closure)
 
