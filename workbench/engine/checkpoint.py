@@ -53,11 +53,21 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Put the weights of `save_weights` into the model, in place, whatever device it is on."""
-    tensors = _read_tensors(path)
+    tensors = {**_left_out(model, path), **_read_tensors(path)}
     wrong = misfit(model, tensors)
     if wrong is not None:
         raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
     fill(model, tensors)
+
+
+def _left_out(model: nn.Module, path: Path) -> dict[str, Tensor]:
+    """Those weights of the model that a task has left out of this checkpoint (`on_save_checkpoint`), as they are."""
+    try:
+        info = json.loads(path.with_name("info.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # weights without a checkpoint around them
+    removed = info.get("removed", ()) if isinstance(info, dict) else ()
+    return {name: tensor for name, tensor in tensors_of(model).items() if name in removed}
 
 
 def misfit(model: nn.Module, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from workbench.task.batch import to_device
+from workbench.task.checkpoint_edits import Edits
 
 Stage = Literal["train", "val", "test", "predict"]
 Values = Mapping[str, "Tensor | float"]
@@ -176,6 +177,16 @@ class Moments:
         return frozenset()
 
     # -- what a checkpoint keeps of it
+
+    edits: Edits = Edits()
+    """What the task wants to be stored otherwise in the checkpoint that `state` was asked for last."""
+
+    def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> Edits:
+        """A fit is about to continue from `checkpoint`, in the form of Lightning's; what the task changes in it.
+
+        kept: what `state` gave when it was written.
+        """
+        return Edits()
 
     def state(self) -> dict[str, Any]:
         """The task's own state beside weights and optimizers (on_save_checkpoint, a DataModule's state_dict, what was logged)."""
