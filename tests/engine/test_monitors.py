@@ -33,11 +33,11 @@ WRONG = {
 
 @pytest.mark.parametrize(("settings", "near"), WRONG.values(), ids=WRONG)
 def test_with_known_metrics_it_is_found_when_it_is_given(tmp_path, settings, near):
-    with pytest.raises(TaskError, match=f"no such metric. Did you mean '{near}'"):
+    with pytest.raises(wb.SettingsError, match=f"no such metric. Did you mean '{near}'"):
         bench_of(tmp_path, **settings)
     bench = bench_of(tmp_path)
     for call in (bench.set, bench.fit):
-        with pytest.raises(TaskError, match=f"no such metric. Did you mean '{near}'"):
+        with pytest.raises(wb.SettingsError, match=f"no such metric. Did you mean '{near}'"):
             call(**settings)
     assert bench.jobs == []
 
@@ -51,9 +51,9 @@ def test_a_plateau_is_looked_at_when_the_bench_is_made(tmp_path):
 
 
 def test_without_validation_data_there_is_the_training_loss_alone(tmp_path):
-    with pytest.raises(TaskError, match=r"Those of this run are: train_loss."):
+    with pytest.raises(wb.SettingsError, match=r"Those of this run are: train_loss."):
         bench_of(tmp_path, val=None, monitor="val_loss")
-    with pytest.raises(TaskError, match=r"Those of this run are: train_loss."):
+    with pytest.raises(wb.SettingsError, match=r"Those of this run are: train_loss."):
         bench_of(tmp_path, early_stopping="val_accuracy", limit_val_batches=0)
     assert bench_of(tmp_path, val=None, monitor="train_loss").fit().result().step == 6
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 import workbench as wb
-from tests.lightning.both import boring, by_lightning, loader, pl, trainer
+from tests.lightning.both import boring, loader, pl, trainer
 
 
 def ours(module, root, train=None, val=None, **settings):

@@ -267,7 +267,7 @@ class LightningMoments(DataMoments):
         gone = kept.get("gone", ())
         given = {**self._checkpoint(), **checkpoint, **kept.get("module", {})}
         given = {name: value for name, value in given.items() if name not in gone}
-        before = {**dict.fromkeys(("optimizer_states", "lr_schedulers"), []), **copy_of(given)}
+        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(given)}
         self._loads(given)
         return Edits.between(before, given)
 
