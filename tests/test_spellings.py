@@ -126,7 +126,7 @@ def test_no_limit_of_epochs_for_a_module(tmp_path):
 def test_checks_by_updates_alone(tmp_path):
     run = bench_of(tmp_path, max_epochs=4, check_val_every_n_epoch=None, val_check_interval=5).fit().result()
     assert run.validation["step"].tolist() == [5, 10, 12]  # across epochs of 3, and at the end
-    with pytest.raises(TaskError, match="check_val_every_n_epoch=None with val_check_interval=1.0"):
+    with pytest.raises(wb.SettingsError, match=r"check_val_every_n_epoch=None with val_check_interval=1.0"):
         bench_of(tmp_path, check_val_every_n_epoch=None).fit().result()
 
 

@@ -37,7 +37,7 @@ from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 from workbench.task.lightning_refused import refuse_callbacks
 from workbench.task.make import task_of
 from workbench.task.protocol import Task, TaskError
@@ -172,7 +172,7 @@ class Workbench:
         changes = _named(changes, self.set)
         with self._lock:  # of two threads that set one thing each, both count
             settings = self._settings.replace(**changes)
-            refuse_unreported(self._task, settings)
+            self._refuse_unreported(settings)
             where.warm(settings)
             self._settings = settings
             self._sets.append(changes)
@@ -440,8 +440,17 @@ class Workbench:
 
     def _refuse_unfit(self, settings: Settings) -> None:
         """Refuse settings that no fit of this bench could have: a monitor that nothing reports, above all."""
-        refuse_no_interval(settings)
-        refuse_unreported(self._task, settings)
+        try:
+            refuse_no_interval(settings)
+        except TaskError as error:
+            raise SettingsError(str(error)) from None
+        self._refuse_unreported(settings)
+
+    def _refuse_unreported(self, settings: Settings) -> None:
+        try:
+            refuse_unreported(self._task, settings)
+        except TaskError as error:
+            raise SettingsError(str(error)) from None
 
     @contextlib.contextmanager
     def _idle(self) -> Iterator[None]:

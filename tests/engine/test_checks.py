@@ -59,7 +59,7 @@ def test_a_mistake_in_validation_shows_before_the_first_update(tmp_path):
 
 @pytest.mark.parametrize("settings", [{}, {"limit_val_batches": 0}, {"weight_averaging": "ema"}])
 def test_a_monitor_that_nothing_reports_is_named_before_the_first_update(tmp_path, settings):
-    with pytest.raises(TaskError, match=r"'val_acuracy'.*train_loss"):
+    with pytest.raises(wb.SettingsError, match=r"'val_acuracy'.*train_loss"):
         bench(tmp_path, early_stopping="val_acuracy", **settings)
 
 

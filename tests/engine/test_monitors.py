@@ -33,11 +33,11 @@ WRONG = {
 
 @pytest.mark.parametrize(("settings", "near"), WRONG.values(), ids=WRONG)
 def test_with_known_metrics_it_is_found_when_it_is_given(tmp_path, settings, near):
-    with pytest.raises(TaskError, match=f"no such metric. Did you mean '{near}'"):
+    with pytest.raises(wb.SettingsError, match=f"no such metric. Did you mean '{near}'"):
         bench_of(tmp_path, **settings)
     bench = bench_of(tmp_path)
     for call in (bench.set, bench.fit):
-        with pytest.raises(TaskError, match=f"no such metric. Did you mean '{near}'"):
+        with pytest.raises(wb.SettingsError, match=f"no such metric. Did you mean '{near}'"):
             call(**settings)
     assert bench.jobs == []
 
@@ -46,14 +46,14 @@ def test_a_plateau_is_looked_at_when_the_bench_is_made(tmp_path):
     def watching(optimizer, updates):
         return wb.Schedule(ReduceLROnPlateau(optimizer), monitor="val_acc")
 
-    with pytest.raises(TaskError, match="the scheduler's monitor 'val_acc'.* Did you mean 'val_accuracy'"):
+    with pytest.raises(TaskError, match=r"the scheduler's monitor 'val_acc'.* Did you mean 'val_accuracy'"):
         bench_of(tmp_path, scheduler=watching)
 
 
 def test_without_validation_data_there_is_the_training_loss_alone(tmp_path):
-    with pytest.raises(TaskError, match="Those of this run are: train_loss."):
+    with pytest.raises(wb.SettingsError, match=r"Those of this run are: train_loss."):
         bench_of(tmp_path, val=None, monitor="val_loss")
-    with pytest.raises(TaskError, match="Those of this run are: train_loss."):
+    with pytest.raises(wb.SettingsError, match=r"Those of this run are: train_loss."):
         bench_of(tmp_path, early_stopping="val_accuracy", limit_val_batches=0)
     assert bench_of(tmp_path, val=None, monitor="train_loss").fit().result().step == 6
 
@@ -93,7 +93,7 @@ def updates_of(job):
 @pytest.mark.parametrize("settings", [{"monitor": "val_accuracy"}, {"early_stopping": wb.EarlyStopping("val_accuracy", mode="max")}])
 def test_the_sanity_check_shows_that_no_check_reports_it(tmp_path, settings):
     job = module_bench(tmp_path, **settings).fit()
-    with pytest.raises(TaskError, match="no such metric. Did you mean 'val_acc'"):
+    with pytest.raises(TaskError, match=r"no such metric. Did you mean 'val_acc'"):
         job.result()
     assert updates_of(job) == 0
 
@@ -147,5 +147,5 @@ def test_a_plateau_that_is_not_strict_waits(tmp_path):
 
     run = module_bench(tmp_path, Plateau()).fit().result()
     assert run.history["lr"] == pytest.approx([0.1] * 9)
-    with pytest.raises(TaskError, match="the scheduler's monitor 'val_x'"):
+    with pytest.raises(TaskError, match=r"the scheduler's monitor 'val_x'"):
         module_bench(tmp_path, Strict()).fit().result()

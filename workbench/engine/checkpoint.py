@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from workbench.engine.pieces import in_shards, local
 from workbench.engine.plain import unpacked
 from workbench.engine.weights import expanded
-from workbench.runs.checkpoints import FORMAT, NAME, replaced
-from workbench.runs.files import check_no_link, give_usual_mode, replace_by, to_disk
+from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
+from workbench.runs.files import check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
 
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
@@ -63,11 +63,20 @@ def save_weights(model: Modules, path: Path) -> None:
 
 def load_weights(model: Modules, path: Path) -> None:
     """Put the weights of `save_weights` into the modules, in place, whatever device they are on."""
-    tensors = _read_tensors(path)
+    tensors = {**_left_out(model, path), **_read_tensors(path)}
     wrong = misfit(model, tensors)
     if wrong is not None:
         raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
     fill(model, tensors)
+
+
+def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
+    """Those weights of the model that a task has left out of this checkpoint (`on_save_checkpoint`), as they are."""
+    try:
+        removed = read_json(path.with_name("info.json"), LARGEST_INFO).get("removed", ())
+    except (OSError, ValueError):
+        return {}  # weights without a checkpoint around them
+    return {name: tensor for name, tensor in tensors_of(model).items() if name in removed}
 
 
 def misfit(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:

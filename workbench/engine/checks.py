@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -92,16 +92,15 @@ class Checks:
             if monitor.name not in self._tried and (session.task.moments is None or monitor.name.startswith("val")):
                 raise missing(monitor, [*metrics, "train_loss"])  # another name may be logged in training
 
-    def _look_for_monitors(self, known: Mapping[str, float], *, at_end: bool) -> None:
+    def _look_for_monitors(self, there: Sequence[str], *, at_end: bool) -> None:
         """Find a monitor that should have a value by now and has none. The loop raises it, when all is saved.
 
-        at_end: an epoch ends here; what training logs is there.
+        there: the names of all metrics. at_end: an epoch ends here; what training logs is there.
         """
-        there = {*known, *self._tried}
         for monitor in self._monitors:
             late = self._session.task.moments is not None and not at_end and not monitor.name.startswith("val")
-            if monitor.name not in there and not late and not self._to_come(known, monitor.name):
-                self.missing = missing(monitor, list(known))
+            if not late and not self._to_come(there, monitor.name) and monitor.name not in there:
+                self.missing = missing(monitor, there)
                 return
 
     def begin_epoch(self, *, resumed: bool = False) -> None:
@@ -160,7 +159,8 @@ class Checks:
         known = {**noted, **(metrics or {}), **logged}
         known |= {name: value for name, value in own.items() if name not in known}  # what the task logs under a name wins
         known, at_end = by_own_names(known), session.checking
-        self._look_for_monitors(known, at_end=at_end)
+        there = [*known, *(self._tried - known.keys() if metrics is None else ())]  # of a check that is to come, what was tried
+        self._look_for_monitors(there, at_end=at_end)
         self._found |= at_end
         if metrics is None:
             return
@@ -258,7 +258,7 @@ class Checks:
                     value = metrics[name]
                     self._session.moments.step_schedule(plateau, value, partial(plateau.step, value))
 
-    def _to_come(self, metrics: Mapping[str, float], name: str) -> bool:
+    def _to_come(self, metrics: Collection[str], name: str) -> bool:
         """Whether a metric has no value yet that it will have: before the first average, the first recorded loss, or the end
         of the epoch that the task logs it for."""
         if name in metrics:

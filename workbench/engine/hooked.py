@@ -42,10 +42,14 @@ def turn(session: Session, opt: Optimizing, window: Sequence[Any], take: Take) -
         evaluated.append(gradient.finish(gradient.weighted(session, opt, window, anew=True) if evaluated else work))
         return evaluated[-1]
 
-    def step(evaluate: Callable[[], Tensor | None]) -> Tensor | None:
+    def step(evaluate: Callable[[], Tensor | None], **options: Any) -> Tensor | None:
         nonlocal stepped
         put_back()
-        loss, taken = take(evaluate)
+        opt.step_options = options
+        try:
+            loss, taken = take(evaluate)
+        finally:
+            opt.step_options = {}
         stepped |= taken
         return loss
 

@@ -211,7 +211,7 @@ class Keeper:
 
     def _raw(self) -> dict[str, Any]:
         """The weights of the training, for a state beside which there are averaged ones."""
-        return {"raw": packed(self._session.weights(), "the model")}
+        return {"raw": packed(self._session.moments.edits.stored(self._session.weights()), "the model")}
 
     def _state(self, point: Point) -> tuple[dict[str, Any] | None, str | None]:
         """All state but the weights, or why there is none; of several ranks, on rank 0."""
@@ -225,6 +225,8 @@ class Keeper:
         why: str | None = None
         try:
             state = state_of(self._session, self._checks, point, held)
+            why = self._session.moments.edits.unresumable or None
+            state = None if why else state
         except NotPlainError as error:
             why = str(error)
         state = per_rank.gathered(self._session, state)
@@ -238,6 +240,7 @@ class Keeper:
         *, end: bool = False, asked: bool = False,
     ) -> None:  # fmt: skip
         session, name = self._session, name_of(self._session.step, end)
+        edits = session.moments.edits
         self._step, self._pending = session.step, False
         if not asked:
             self._seconds = session.seconds
@@ -251,12 +254,12 @@ class Keeper:
         epoch = session.epoch if state is None else state["epoch"]
         info = {
             "step": session.step, "epoch": epoch, "end": end, "monitor": monitor,
-            "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "kept": asked,
+            "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "kept": asked, "removed": list(edits.removed),
             "time": time.time(),
         }  # fmt: skip
         self._settle()
         try:
-            checkpoint.write(self._folder, name, weights, state, info)
+            checkpoint.write(self._folder, name, edits.stored(weights), state, info)
         except OSError as error:
             self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit goes on.")
             return

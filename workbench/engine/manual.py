@@ -39,6 +39,8 @@ class SessionHandle:
         """Those that have stepped since the scale was last looked at (16-mixed)."""
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
         """By optimizer: the gradients with which it asked for a step earlier in the window."""
+        self._options: dict[int, dict[str, Any]] = {}
+        """By optimizer: what else it was asked for with."""
         self._put_back: list[Callable[[], None]] = []
         """By optimizer: brings back its rates of the window's beginning, in a search."""
 
@@ -71,12 +73,13 @@ class SessionHandle:
         self.loss = part if self.loss is None else self.loss + part
         self._since = part if self._since is None else self._since + part
 
-    def step(self, optimizer: int = 0) -> None:
+    def step(self, optimizer: int = 0, **options: Any) -> None:
         opt = self._session.optimizers[optimizer]
         self._add_kept(opt)
         if not self._last or self._take_step is None:
             # Set aside, so that what another network's backward leaves in these parameters does not count.
             self._kept[optimizer] = [(p, p.grad) for p in opt.trained if p.grad is not None]
+            self._options[optimizer] = options
             opt.optimizer.zero_grad()
             return
         own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
@@ -91,13 +94,17 @@ class SessionHandle:
             self._stepped.clear()
         self._stepped.add(opt.index)
         self._put_back[opt.index]()
-        if self._take_step(self._session, opt, self._window, own):
-            self.taken.append(opt)
+        opt.step_options = options
+        try:
+            if self._take_step(self._session, opt, self._window, own):
+                self.taken.append(opt)
+        finally:
+            opt.step_options = {}
 
     def finish(self) -> None:
         """Take the steps that were asked for earlier in the window, and not at its last batch."""
         for optimizer in list(self._kept):
-            self.step(optimizer)
+            self.step(optimizer, **self._options[optimizer])
 
     def _add_kept(self, opt: Optimizing) -> None:
         for parameter, kept in self._kept.pop(opt.index, ()):

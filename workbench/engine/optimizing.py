@@ -55,6 +55,8 @@ class Optimizing:
         self._seen = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         self.taken = 0
         """Steps taken."""
+        self.step_options: dict[str, Any] = {}
+        """What the task's own call of this optimizer's step gave beside the closure."""
         self.extra: dict[str, Any] = {}
         """What `training_step` is told beside the batch: which optimizer it is, where there are several."""
 
@@ -120,10 +122,14 @@ class Optimizing:
                 if isinstance(getattr(part, "eta_min", None), float):
                     part.eta_min = scaled(part.eta_min)
 
-    def step_schedules(self, interval: str, count: int, moments: Moments) -> None:
-        """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken."""
+    def step_schedules(self, interval: str, count: int, moments: Moments, batches: int = 0) -> None:
+        """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken.
+
+        batches: those of this epoch that are done with, for schedules that count them.
+        """
         for schedule in self.schedules:
-            due = schedule.interval == interval and count % schedule.frequency == 0
+            counted = batches if schedule.by_batches and interval == "step" else count
+            due = schedule.interval == interval and counted % schedule.frequency == 0
             if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
                 moments.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
 

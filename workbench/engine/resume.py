@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -71,6 +71,9 @@ def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, 
         (f"what {type(model).__name__} saves of its own", {"moments": session.moments.state()}),
     ]
     state: dict[str, Any] = {"held": held, "optimizers": [rates.state_of(session, opt) for opt in session.optimizers]}
+    edits = session.moments.edits  # of what was asked for just now
+    packed_states = packed({"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint")
+    replace(edits, **packed_states).put_states(state["optimizers"])
     for whose, part in parts:
         state |= packed(part, whose)
     return state
@@ -81,9 +84,9 @@ def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
 
     The state is used up. TaskError: it is of another model or other optimizers, and nothing has been changed.
     """
-    weights = state.get("raw", state["weights"])
-    _refuse_another(session, state, weights)
     state, alike = per_rank.own(session, state)
+    weights = _restored(session, state)
+    _refuse_another(session, state, weights)
     for name in _COUNTERS:
         setattr(session, name, state[name])
     session.data.epoch = session.epoch
@@ -111,6 +114,22 @@ def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
         per_rank.begin_anew(session)
 
 
+def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights that the model is to have, when the task has seen the checkpoint; those that it left out stay as they are."""
+    weights, kept = state.get("raw", state["weights"]), state["moments"]
+    checkpoint = {
+        "epoch": state["epoch"], "global_step": state["step"], "state_dict": dict(weights),
+        "optimizer_states": [one["state"] for one in state["optimizers"]],
+        "lr_schedulers": [own["state"] for one in state["optimizers"] for own in one["own"]],
+    }  # fmt: skip
+    edits = session.moments.restoring(checkpoint, kept)
+    edits.put_states(state["optimizers"])
+    found = edits.stored(weights)
+    missing = {*kept.get("removed", ()), *edits.removed} - found.keys()
+    here = session.weights() if missing else {}
+    return {**found, **{name: here[name] for name in missing if name in here}}
+
+
 def _settings(session: Session) -> dict[str, Any]:
     """The settings as they stand, live changes worked in."""
     values = {
@@ -127,7 +146,7 @@ def _gradients(session: Session) -> dict[str, Tensor]:
         return {}
     if session.shards is not None:
         return session.shards.gradients()
-    named = session.task.model.named_parameters()
+    named = session.task.trained_parameters().items()
     return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
 
 
@@ -136,7 +155,7 @@ def _put_gradients(session: Session, gradients: Mapping[str, Tensor]) -> None:
         session.shards.put_gradients(gradients)
         return
     for name, gradient in gradients.items():
-        parameter = dict(session.task.model.named_parameters())[name]
+        parameter = session.task.trained_parameters()[name]
         parameter.grad = gradient.to(parameter.device)
 
 

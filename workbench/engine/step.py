@@ -15,6 +15,7 @@ from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
 from workbench.task.moments import Values
+from workbench.task.protocol import TaskError
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
 
@@ -131,7 +132,7 @@ def _by_closure(
         return loss
 
     try:
-        opt.optimizer.step(evaluate)  # type: ignore[arg-type]
+        opt.optimizer.step(evaluate, **opt.step_options)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
     except trouble.LeftOut as left_out:
@@ -181,13 +182,15 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
         opt.zero_grad()
         return False
     if session.shards is not None and session.shards.own_steps:
+        if opt.step_options:
+            raise TaskError(f"optimizer.step({', '.join(opt.step_options)}=…) is not served where weights lie in shards ({session.shards.name}).")
         taken = session.shards.step(opt)
     elif trouble.guards(session, opt):
         with trouble.guarded(session, opt, loss, total):
-            opt.optimizer.step()
+            opt.optimizer.step(**opt.step_options)
         taken = True
     else:
-        taken = session.precision.step(opt.optimizer)
+        taken = session.precision.step(opt.optimizer, **opt.step_options)
     session.skipped |= not taken
     if not session.within or session.task.manual:
         opt.zero_grad()
@@ -217,7 +220,8 @@ def _follow_up(session: Session, taken: Sequence[Optimizing]) -> None:
     for opt in taken:
         opt.taken += 1
         if session.scheduling:
-            opt.step_schedules("step", opt.taken, session.moments)
+            batches = session.batch_idx if session.tbptt is None else opt.taken
+            opt.step_schedules("step", opt.taken, session.moments, batches)
     ema = session.settings.weight_averaging == "ema" and session.scheduling
     if (
         taken

@@ -146,10 +146,10 @@ def stepper(r: Recipe) -> str:
             def __getattr__(self, name):
                 return getattr(self.optimizer, name)
 
-            def step(self, closure=None):
+            def step(self, closure=None, **options):
                 result = closure() if closure is not None else None
                 self.ready()
-                self.optimizer.step()
+                self.optimizer.step(**options)
                 self.taken = True
                 return result''')
     if _readies(r):

@@ -30,7 +30,7 @@ def _optimizer(r: Recipe) -> str:
         step += ["else:", f"    {clip}"] if r.clips else []
     elif r.clips:
         step.append(clip)
-    step += ["self.optimizer.step()", "self.optimizer.zero_grad()", "self.window.taken = True", "return result"]
+    step += ["self.optimizer.step(**options)", "self.optimizer.zero_grad()", "self.window.taken = True", "return result"]
     waits = "its step waits for an update's last batch" if r.accumulates else "its step drops the gradients behind it"
     waits = f"its step clips, and {waits.removeprefix('its step ')}" if r.clips else waits
     text = dedent('''\
@@ -49,7 +49,7 @@ def _optimizer(r: Recipe) -> str:
             def __getattr__(self, name):
                 return getattr(self.optimizer, name)
 
-            def step(self, closure=None):
+            def step(self, closure=None, **options):
                 result = closure() if closure is not None else None
         @step
 

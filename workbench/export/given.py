@@ -90,6 +90,8 @@ class Schedule:
     """The metric that a ReduceLROnPlateau follows; None: it is another scheduler."""
     cycle: int | None = None
     """The length of one cycle, behind which the last rate stays; None: it is another scheduler."""
+    by_batches: bool = False
+    """Whether its frequency counts the batches of an epoch."""
     strict: bool = True
     """Whether a metric that nothing reports is an error."""
 

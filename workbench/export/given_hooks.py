@@ -71,8 +71,13 @@ def undone(sources: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _calls(sources: Mapping[str, Any], call: str) -> Iterator[str]:
-    name = call.partition("(")[0]
-    return (f"{source}.{call}" for source, there in sources.items() if own_method(there, name) is not None)
+    name, _, arguments = call.partition("(")
+    for source, there in sources.items():
+        hook = own_method(there, name)
+        if hook is not None:
+            stage = inspect.signature(hook).parameters.get("stage")
+            must = stage is not None and stage.kind is stage.KEYWORD_ONLY
+            yield f"{source}.{name}({'stage=' if must else ''}{arguments}"
 
 
 # ---- hooks ------------------------------------------------------------------------------------------------------

@@ -49,7 +49,9 @@ def _of_object(task: LightningLike, listed: Sequence[Optimization]) -> tuple[Opt
     optimizers, schedulers = _places(task.module.configure_optimizers())
     own: list[list[Schedule]] = [[] for _ in optimizers]
     for place, entry, monitor in schedulers:
-        made = schedule_of(entry, "configure_optimizers() returned", interval="epoch", monitor=monitor, watches=not task.manual)
+        made = schedule_of(
+            entry, "configure_optimizers() returned", interval="epoch", monitor=monitor, watches=not task.manual, by_batches=True
+        )
         number = next(n for n, (_, optimizer) in enumerate(optimizers) if optimizer is made.scheduler.optimizer)
         own[number].append(_schedule(place + _inside(entry), made))
     return tuple(
@@ -96,7 +98,7 @@ def _inside(entry: Any) -> str:
 
 def _schedule(place: str, made: protocol.Schedule) -> Schedule:
     cycle = made.scheduler.total_steps if isinstance(made.scheduler, OneCycleLR) else None
-    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.strict)
+    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict)
 
 
 def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]) -> Optimizer:

@@ -230,7 +230,14 @@ class Recipe:
     @property
     def numbered(self) -> bool:
         """Whether a training step, or a hook around it, takes the number of its batch."""
-        return self.indexed or self.owns(*NUMBERED)
+        return self.indexed or self.owns(*NUMBERED) or self.schedules_by_batches
+
+    @property
+    def schedules_by_batches(self) -> bool:
+        """Whether a scheduler's frequency counts the batches of an epoch."""
+        schedules = [s for optimizer in self.optimizers for s in optimizer.schedules]
+        by_batches = any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in schedules)
+        return by_batches and not self.carries and not self.manual
 
     @property
     def indexed(self) -> bool:

@@ -37,6 +37,7 @@ def _ranks(r: Recipe) -> dict[str, bool]:
     named = ", ".join(name for name in WITHIN if r.owns(name))
     shared = isinstance(devices, tuple) and len(set(devices)) < len(devices)
     return {
+        f"{of} a scheduler's frequency counts batches": r.together and r.schedules_by_batches,
         f"{of} {r.alone}": r.together and bool(r.alone),
         f"{of} the model has a say within updates ({named})": r.together and r.within,
         f"devices={list(devices) if isinstance(devices, tuple) else devices}, several processes on one GPU,": r.together and shared,

@@ -196,6 +196,8 @@ def scheduling(r: Recipe, number: int, optimizer: Optimizer, interval: str, coun
         if schedule.interval != interval or schedule.monitor is not None:
             continue
         count = counter if " " not in counter else f"({counter})"
+        if schedule.by_batches and interval == "step" and not r.carries:
+            count = "(window[-1][0] + 1)" if r.accumulates else "(number + 1)"
         due = [f"{count} % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
         if _may_end(r, schedule):
             due.append(_IN_CYCLE.format(name))

@@ -24,7 +24,7 @@ FILES = ("info.json", "model.safetensors", "state.pt")
 """What a checkpoint's directory holds."""
 NAME = re.compile(r"\d{8,}(-end)?")
 """The name of a checkpoint's directory."""
-_LARGEST_INFO = 1 << 20
+LARGEST_INFO = 1 << 20
 """Bytes of an `info.json` at most; one of ours has some hundred."""
 
 
@@ -108,7 +108,7 @@ def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkp
 
 def keep(one: Checkpoint) -> None:
     """From now on it stays as long as its run does. OSError: that could not be written down."""
-    info = read_json(one.path / "info.json", _LARGEST_INFO)
+    info = read_json(one.path / "info.json", LARGEST_INFO)
     # A new file: another run may have the same one, by a link.
     write_whole(one.path / "info.json", json.dumps({**info, "kept": True}).encode())
 
@@ -144,7 +144,7 @@ def _age(one: Checkpoint) -> tuple[int, bool]:
 def _read(path: Path) -> Checkpoint | None:
     try:
         with Folder.opened(path) as folder:
-            info = folder.read_json("info.json", _LARGEST_INFO)
+            info = folder.read_json("info.json", LARGEST_INFO)
         value = None if info["value"] is None else float(info["value"])
         name, step, end = path.name.removeprefix(".").removesuffix(".old"), _count(info["step"]), info["end"] is True
         if name != name_of(step, end):  # it is not of this directory

@@ -7,6 +7,7 @@ in the package looks anything up by string. Lightning itself is never imported; 
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -41,6 +42,9 @@ from workbench.task.schedulers import refuse_built_in
 from workbench.values import shown
 
 __all__ = ["LightningLike", "has_loader"]
+
+SEED = "PL_GLOBAL_SEED"
+"""Where Lightning's `seed_everything` leaves its seed."""
 
 
 class LightningLike(Task):
@@ -84,6 +88,7 @@ class LightningLike(Task):
         self._trainer.belongs(self.model, specs)
         self.moments: LightningMoments = LightningMoments(preparation, sources, module, self.model, manual=self.manual)
         self._manual = Manual(self._name, self._trainer) if self.manual else None
+        self._trainer.steps(self._manual)
         self._members = Members(module, self.moments, self._manual)
         self._made: tuple[Optimization, ...] = ()
         """The optimizers of the session that runs."""
@@ -104,6 +109,9 @@ class LightningLike(Task):
         # 0: off, in Lightning 1; a manual module splits its batches itself, as Lightning 2 has it.
         if isinstance(pieces, int) and pieces > 0 and not self.manual:
             found["truncated_bptt_steps"] = pieces
+        seed = os.environ.get(SEED, "")
+        if seed.isdecimal():
+            found["seed"] = int(seed)
         found["lr"] = self._own_rate(Settings.make(**found))
         return found
 

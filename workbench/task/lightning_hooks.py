@@ -75,7 +75,7 @@ def spec_of(name: str, source: Any, preparation: Preparation | None = None) -> D
 
     def parts() -> Parts:
         if setup is not None:
-            setup(name)
+            call_with_stage(setup, name)
         with contextlib.nullcontext() if preparation is None else preparation.serving(name):
             loader = make()
         while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], DataLoader):
@@ -89,6 +89,16 @@ def spec_of(name: str, source: Any, preparation: Preparation | None = None) -> D
         return Parts(loader if isinstance(loader, Batches) else Batches(loader), ready=True)
 
     return DataSpec(name, parts)
+
+
+def call_with_stage(hook: Callable[..., Any], stage: str) -> None:
+    """Call `setup` or `teardown` as Lightning does: stage by its name, where there is such an argument."""
+    parameters = inspect.signature(hook).parameters
+    named = "stage" in parameters and parameters["stage"].kind is not inspect.Parameter.POSITIONAL_ONLY
+    if named or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        hook(stage=stage)
+    else:
+        hook(stage)
 
 
 class Step:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from workbench.task.checkpoint_edits import Edits, copy_of
 from workbench.task.lightning_data import DataMoments
 from workbench.task.lightning_hooks import hooks_of, own_method
 from workbench.task.lightning_refused import explain_no_logger
@@ -41,7 +43,7 @@ class LightningMoments(DataMoments):
         """model: the networks of the module."""
         super().__init__(preparation, sources, module)
         self._log, self._trainer = preparation.log, preparation.trainer
-        self._model = model
+        self._module, self._model = module, model
         self._name = type(module).__name__
         self._manual = manual
         within = _WITHIN if manual else _WITHIN + _AUTOMATIC
@@ -160,7 +162,7 @@ class LightningMoments(DataMoments):
         limits = {"gradient_clip_val": clip_val, "gradient_clip_algorithm": None if clip_val is None else algorithm}
         self._say("configure_gradient_clipping", self._optimizer(index), **limits)
 
-    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[[Callable[[], Any]], Any]) -> None:
+    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
         if "optimizer_step" not in self._own:
             take(closure)
             return
@@ -253,20 +255,45 @@ class LightningMoments(DataMoments):
         found = {**super().state(), "logged": self._log.state(), "should_stop": self._trainer.should_stop}
         if self._saves is not None:
             checkpoint = self._checkpoint()
-            own = set(checkpoint)
+            before = copy_of(checkpoint)
             self._saves(checkpoint)
-            found["module"] = {name: value for name, value in checkpoint.items() if name not in own}
+            self.edits = Edits.between(before, checkpoint)
+            found |= {"module": dict(self.edits.own), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
         return found
 
+    def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> Edits:
+        if self._loads is None:
+            return Edits()
+        gone = kept.get("gone", ())
+        given = {**self._checkpoint(), **checkpoint, **kept.get("module", {})}
+        given = {name: value for name, value in given.items() if name not in gone}
+        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(given)}
+        self._loads(given)
+        return Edits.between(before, given)
+
     def load_state(self, state: Mapping[str, Any]) -> None:
-        # In Lightning's order: the module, then the data.
-        if self._loads is not None:
-            self._loads({**self._checkpoint(), **state.get("module", {})})
         super().load_state(state)
         self._log.load_state(state.get("logged", {}))
         self._trainer.should_stop = bool(state.get("should_stop", False))
 
     def _checkpoint(self) -> dict[str, Any]:
-        """What Lightning's checkpoints have of their own, as far as there is something like it."""
-        trainer = self._trainer
-        return {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": self._model.state_dict()}
+        """The dictionary that Lightning gives to `on_save_checkpoint`, as things are now."""
+        trainer, module = self._trainer, self._module
+        found = {
+            "epoch": trainer.current_epoch, "global_step": trainer.global_step, "pytorch-lightning_version": _version(),
+            "state_dict": dict(self._model.state_dict()), "loops": {}, "callbacks": {},
+            "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
+            "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
+        }  # fmt: skip
+        for source in (module, *self.preparation.data):
+            hparams = getattr(source, "hparams", None)
+            if isinstance(hparams, Mapping) and hparams:
+                found |= {"hparams_name": getattr(source, "_hparams_name", None), "hyper_parameters": dict(hparams)}
+        states = super().state().get("data", {})
+        return found | {type(self.preparation.data[number]).__qualname__: own for number, own in states.items()}
+
+
+def _version() -> str:
+    """Lightning's, where it is loaded: it is never imported here."""
+    there = sys.modules.get("lightning") or sys.modules.get("pytorch_lightning")
+    return str(getattr(there, "__version__", ""))

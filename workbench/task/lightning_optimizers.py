@@ -29,7 +29,7 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     given = [(scheduler, entry.get("monitor")) for entry in entries for scheduler in _listed(entry, "lr_scheduler")]
     custom = manual or own_method(module, "lr_scheduler_step") is not None
     schedules = [
-        schedule_of(one, f"{where} returned", interval="epoch", monitor=monitor, watches=not manual, custom=custom)
+        schedule_of(one, f"{where} returned", interval="epoch", monitor=monitor, watches=not manual, custom=custom, by_batches=True)
         for one, monitor in [*given, *((scheduler, None) for scheduler in apart)]
     ]
     for schedule in schedules:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from workbench.settings import Settings
-from workbench.task.lightning_hooks import attached, own_method
+from workbench.task.lightning_hooks import attached, call_with_stage, own_method
 from workbench.task.lightning_refused import refuse_callbacks, refuse_unserved
 from workbench.task.lightning_trainer import Trainer
 from workbench.task.log import Log
@@ -149,11 +149,13 @@ def _done_of(source: Any) -> set[Phase]:
         return set()
 
 
-def _call(source: Any, name: str, *arguments: Any) -> bool:
+def _call(source: Any, name: str, stage: str | None = None) -> bool:
     """Call a hook that the user wrote; whether there is one."""
     hook = own_method(source, name)
-    if hook is not None:
-        hook(*arguments)
+    if hook is not None and stage is None:
+        hook()
+    elif hook is not None and stage is not None:
+        call_with_stage(hook, stage)
     return hook is not None
 
 

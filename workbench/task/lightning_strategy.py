@@ -17,8 +17,24 @@ class NotServed(TaskError, AttributeError):
 class Strategy:
     """All processes call each method at the same place; in one process nothing happens."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, manual: Any = None) -> None:
+        """manual: what steps the optimizers of a module that optimises manually."""
         self.root_device = device
+        self._manual = manual
+
+    def backward(self, loss: Any, optimizer: Any = None, *arguments: Any, **options: Any) -> None:
+        """What LightningModule.manual_backward calls: the way of a module's own that calls super()'s."""
+        if self._manual is None:
+            raise NotServed("self.trainer.strategy.backward is served where a module optimises manually; else return the loss.")
+        self._manual.manual_backward(loss, *arguments, **options)
+
+    @property
+    def _lightning_optimizers(self) -> list[Any]:
+        """What LightningModule.optimizers asks for."""
+        if self._manual is None:
+            raise NotServed("super().optimizers() is served where a module optimises manually; self.trainer.optimizers has them.")
+        found = self._manual.optimizers()
+        return found if isinstance(found, list) else [found]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

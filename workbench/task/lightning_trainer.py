@@ -78,7 +78,7 @@ class Trainer(Shared):
         vars(self).update(
             should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None,
             _plan=Plan(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
-            told_sanity=False,
+            told_sanity=False, _manual=None,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,6 +100,10 @@ class Trainer(Shared):
     def belongs(self, model: nn.Module, specs: Mapping[str, DataSpec | None]) -> None:
         """The task is made: this is its model, and these are its data."""
         vars(self).update(_model=model, _specs=dict(specs))
+
+    def steps(self, manual: Any) -> None:
+        """The module steps its optimizers itself, with these methods."""
+        vars(self)["_manual"] = manual
 
     def give(self, datamodule: Any) -> None:
         """This object brings the data."""
@@ -353,7 +357,7 @@ class Trainer(Shared):
     @property
     def strategy(self) -> Strategy:
         """What is served of Lightning's strategies: how the processes of the job talk to each other."""
-        return Strategy(self.at_hand.device)
+        return Strategy(self.at_hand.device, self._manual)
 
     # -- what it works with
 
@@ -411,7 +415,8 @@ class Trainer(Shared):
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
-        return self.callback_metrics
+        """The same, and the latest values that were logged for single batches of a check."""
+        return {**self.callback_metrics, **{name: torch.as_tensor(value) for name, value in self._log.of_batches.items()}}
 
     @property
     def progress_bar_metrics(self) -> dict[str, float]:

@@ -40,13 +40,16 @@ class StepsByHandle(View):
         self._index = index
         self._handle = handle
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step, behind `closure` (which gives the gradients) if there is one; returns what it returned."""
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """Take a step, behind `closure` (which gives the gradients) if there is one; returns what it returned.
+
+        options: what else the optimizer's own step takes.
+        """
         result = None
         if closure is not None:
             with torch.enable_grad():
                 result = closure()
-        self._handle.step(self._index)
+        self._handle.step(self._index, **options)
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -78,7 +81,7 @@ class StepsByTaking(View):
     """
 
     def __init__(
-        self, optimizer: Optimizer, closure: Callable[[], Any], take: Callable[[Callable[[], Any]], Any], where: str
+        self, optimizer: Optimizer, closure: Callable[[], Any], take: Callable[..., Any], where: str
     ) -> None:
         super().__init__(optimizer)
         self.optimizer = optimizer
@@ -94,9 +97,7 @@ class StepsByTaking(View):
         return self._loss
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """Take a step, behind `closure` if there is one; returns what it returned."""
-        if options:
-            raise TaskError(f"{self._where}: optimizer.step({', '.join(options)}=…) is not served, closure= alone is.")
+        """Take a step, behind `closure` if there is one; returns what it returned. options: what else the optimizer's step takes."""
         returned: Any = None
 
         def evaluate() -> Any:
@@ -106,7 +107,7 @@ class StepsByTaking(View):
                     returned = closure()
             return self._loss  # whatever a closure around ours returns
 
-        self._take(evaluate)
+        self._take(evaluate, **options)
         return returned
 
     def check(self) -> None:

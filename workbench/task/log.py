@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import numbers
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -81,6 +82,8 @@ class Log(Shared):
         """How many samples a batch holds."""
         self.batch: Any = None
         """The batch that values belong to; None: they belong to none."""
+        self.of_batches: dict[str, Value] = {}
+        """The latest values of single batches of evaluations, by the names of the record, which does not have them."""
         self._open: list[tuple[Kept, int]] = []
         """The values whose weight is not known yet: that of the batch at hand."""
         self._long: list[Kept] = []
@@ -149,9 +152,9 @@ class Log(Shared):
                 f"self.log({name!r}) is called twice in {hook} with other arguments (prog_bar, on_step, on_epoch or "
                 "reduce_fx): log it once, or under another name."
             )
-        if sync_dist and kept.on_step:
+        if sync_dist and kept.on_step and not place.evaluation:
             self._synced[kept.step_name] = kept.how if isinstance(kept.how, str) else "mean"
-        self._take(kept, self._checked(name, value), batch_size)
+        self._take(kept, self._checked(name, value), batch_size, evaluation=place.evaluation)
 
     def log_dict(self, dictionary: Any, *arguments: Any, **options: Any) -> None:
         """Log each value by its key, with the same options for all."""
@@ -247,7 +250,7 @@ class Log(Shared):
     def forget(self) -> None:
         """Drop all that was logged."""
         self.batch, self._fresh, self.latest, self._so_far = None, {}, {}, {}
-        self._of_epochs = set()
+        self._of_epochs, self.of_batches = set(), {}
         self._open.clear()
         self._long.clear()
         for evaluation in (False, True):
@@ -296,12 +299,17 @@ class Log(Shared):
             raise TaskError(f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step out.")
         if not isinstance(name, str):
             raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
-        kept = Kept(name, on_step and not place.evaluation, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
+        kept = Kept(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
         if known is not None:
             kept.go_on_from(known)
         kept.asked = asked
+        if place.evaluation and not on_epoch:
+            warnings.warn(
+                f"self.log({name!r}, on_step=True, on_epoch=False) in {hook}: a record has one value a check, and this one is in "
+                "self.trainer.logged_metrics alone; with on_epoch=True its mean is recorded.", stacklevel=4,
+            )  # fmt: skip
         if prog_bar:
-            shown = [kept.step_name] if kept.on_step else []
+            shown = [kept.step_name] if kept.on_step and not place.evaluation else []
             self.on_bar |= {*shown, *(kept.epoch_names[:1] if on_epoch else [])}
         return kept
 
@@ -321,7 +329,7 @@ class Log(Shared):
         remedy = "self.log_dict logs the values of a dict" if isinstance(value, Mapping) else "log a number or a tensor"
         raise TaskError(f"self.log({name!r}): a {type(value).__name__} cannot be logged; {remedy}.")
 
-    def _take(self, kept: Kept, value: Any, batch_size: int | None) -> None:
+    def _take(self, kept: Kept, value: Any, batch_size: int | None, *, evaluation: bool) -> None:
         if not isinstance(value, (Tensor, float)):
             kept.metric = value
             value = of_step(kept.name, value) if kept.on_step else None
@@ -336,7 +344,9 @@ class Log(Shared):
             kept.weights.append(given)
             if len(kept.values) == CHUNK:
                 self._long.append(kept)
-        if kept.on_step and value is not None:
+        if kept.on_step and value is not None and evaluation:
+            self.of_batches[kept.step_name] = value
+        elif kept.on_step and value is not None:
             self._fresh[kept.step_name] = self.latest[kept.step_name] = value
             if kept.on_epoch:
                 self.latest[kept.epoch_names[-1]] = value

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from workbench.task.batch import to_device
+from workbench.task.checkpoint_edits import Edits
 
 Stage = Literal["train", "val", "test", "predict"]
 Values = Mapping[str, "Tensor | float"]
@@ -97,11 +98,12 @@ class Moments:
     def clip(self, index: int, clip_val: float | None, algorithm: str) -> None:
         """Clip the gradients of optimizer `index` in place; these are the settings."""
 
-    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[[Callable[[], Any]], Any]) -> None:
+    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
         """Evaluate the window's last batch and step: `take(closure)` does both; a task may do more, less, or neither.
 
         closure() gives the gradients and returns the loss (None: nothing to learn from). take(closure) calls it, then
-        `before_step`, clips, and steps; it returns what closure returned, and may be called more than once.
+        `before_step`, clips, and steps; it returns what closure returned, and may be called more than once. What else it
+        is given by name, the optimizer's own step gets.
         """
         take(closure)
 
@@ -175,6 +177,16 @@ class Moments:
         return frozenset()
 
     # -- what a checkpoint keeps of it
+
+    edits: Edits = Edits()
+    """What the task wants to be stored otherwise in the checkpoint that `state` was asked for last."""
+
+    def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> Edits:
+        """A fit is about to continue from `checkpoint`, in the form of Lightning's; what the task changes in it.
+
+        kept: what `state` gave when it was written.
+        """
+        return Edits()
 
     def state(self) -> dict[str, Any]:
         """The task's own state beside weights and optimizers (on_save_checkpoint, a DataModule's state_dict, what was logged)."""

@@ -60,6 +60,9 @@ class Schedule:
     interval: Literal["step", "epoch", "manual"] = "step"
     frequency: int = 1
     monitor: str | None = None
+    by_batches: bool = False
+    """Of "step": `frequency` counts the batches of each epoch anew, as Lightning does, and the scheduler steps where an
+    update ends at such a batch."""
     strict: bool = True
     """Whether a `monitor` that nothing reports is an error; False: the scheduler does not step then."""
 
@@ -99,8 +102,11 @@ class Handle(Protocol):
     def backward(self, loss: Tensor, **options: Any) -> None:
         """Gradients of the loss, at the batch's share of its window."""
 
-    def step(self, optimizer: int = 0) -> None:
-        """Clip and take a step with this optimizer, at the window's last batch; before it, set its gradients aside."""
+    def step(self, optimizer: int = 0, **options: Any) -> None:
+        """Clip and take a step with this optimizer, at the window's last batch; before it, set its gradients aside.
+
+        options: what the optimizer's step is called with.
+        """
 
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
         """Clip this optimizer's gradients so at its next step, in place of the settings; "norm" or "value"."""

@@ -91,12 +91,13 @@ def _needed(make: Any, bound: Mapping[str, Any]) -> list[str]:
 
 def schedule_of(
     given: Any, where: str, *, interval: Literal["step", "epoch"], monitor: str | None = None, watches: bool = True,
-    custom: bool = False,
+    custom: bool = False, by_batches: bool = False,
 ) -> Schedule:  # fmt: skip
     """A scheduler, a `Schedule` or Lightning's dict of one, checked.
 
     where: whose it is, for the messages. interval, monitor: what holds where nothing is said.
     watches: False where the user steps it himself, so that nothing else needs to be known.
+    by_batches: a frequency of steps counts batches, as in Lightning.
     custom: the user has his own way to step a scheduler, which may be any object with a state.
     """
     entry = _entry(given, where)
@@ -128,7 +129,7 @@ def schedule_of(
             "leave the interval out, and set val_check_interval for more checks."
         )
     frequency, strict = _frequency(entry.get("frequency", 1), where), bool(entry.get("strict", True))
-    return Schedule(scheduler, when, frequency, watched if plateau else None, strict)
+    return Schedule(scheduler, when, frequency, watched if plateau else None, by_batches, strict)
 
 
 def _check_state(scheduler: Any, where: str) -> None:

@@ -75,17 +75,17 @@ class Precision:
             self.scaler.unscale_(optimizer)
             self._checked = True
 
-    def step(self, optimizer: Optimizer) -> bool:
+    def step(self, optimizer: Optimizer, **options: Any) -> bool:
         """Take the optimizer's step; whether it was taken. With a scaler the device is asked, and waited for."""
         if self.scaler is None or not _has_gradients(optimizer):
-            optimizer.step()
+            optimizer.step(**options)
             return True
         # Read before the step: the device has nothing else to do then, and the scaler's own look costs no more.
         if not self.scaler._found_inf_per_device(optimizer):
             self.unscale(optimizer)
         found = self.scaler._found_inf_per_device(optimizer)
         overflowed = any(value.item() for value in found.values())
-        self.scaler.step(optimizer)
+        self.scaler.step(optimizer, **options)
         return not overflowed
 
     def update(self) -> None:
