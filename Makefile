@@ -55,7 +55,8 @@ constraints: ## writes what is in .venv now into constraints.txt
 	@mv .venv/constraints.txt constraints.txt
 
 clean: ## everything that make has made
-	rm -rf .venv extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css demo-output \
+	rm -rf .venv extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css \
+	  workbench/ui/static/THIRD-PARTY-NOTICES.txt demo-output \
 	  tests/artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # The build's own needs come first, at the versions of constraints.txt, so that pip need not make a second
