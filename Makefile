@@ -12,7 +12,7 @@ VERSIONS := pyproject.toml constraints.txt hatch_build.py workbench/_version.py
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test check bench soak install live browser constraints clean
+.PHONY: help demo lab test check bench soak ecosystem install live browser constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,9 @@ bench: install live ## every benchmark in tests/benchmarks, one after another
 soak: install live browser ## all tests with their full counts, the slow ones too (long)
 	WORKBENCH_SOAK=1 $(PY) -m pytest -m 'slow or not slow' --timeout=3600 --durations=15 $(ARGS)
 
+ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, PyG, bitsandbytes, …, by hand (7 GB in .venv-ecosystem)
+	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem --timeout 300 $(ARGS)
+
 install: .venv/.installed ## .venv with the project and all that its tests need
 
 live: ## the live canvas (extensions/live), bundled again if a source changed
@@ -55,7 +58,8 @@ constraints: ## writes what is in .venv now into constraints.txt
 	@mv .venv/constraints.txt constraints.txt
 
 clean: ## everything that make has made
-	rm -rf .venv extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css demo-output \
+	rm -rf .venv .venv-ecosystem extensions/live/node_modules workbench/ui/static/live.js workbench/ui/static/live.css \
+	  workbench/ui/static/THIRD-PARTY-NOTICES.txt demo-output \
 	  tests/artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # The build's own needs come first, at the versions of constraints.txt, so that pip need not make a second
@@ -73,6 +77,14 @@ endef
 
 .venv/.demo: $(VERSIONS) | .venv/bin/python
 	$(call install,demo)
+
+# An environment of its own: torchvision does not fit the torch of constraints.txt.
+.venv-ecosystem/.installed: tests/ecosystem/requirements.txt pyproject.toml | .venv/bin/python
+	@echo "Installing into .venv-ecosystem; the first time this takes many minutes (7 GB)."
+	@.venv/bin/python -m venv .venv-ecosystem
+	.venv-ecosystem/bin/python -m pip --disable-pip-version-check --no-input install --quiet --progress-bar off \
+	  -r tests/ecosystem/requirements.txt -e .
+	@touch $@
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

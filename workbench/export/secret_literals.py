@@ -276,7 +276,7 @@ def _text(node: ast.expr) -> str | bytes | None:
         case ast.Constant(value=str() | bytes() as value):
             return value
         case ast.JoinedStr(values=parts):
-            return "".join(p.value if isinstance(p, ast.Constant) else "{}" for p in parts)
+            return "".join(str(p.value) if isinstance(p, ast.Constant) else "{}" for p in parts)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             first, second = _text(left), _text(right)
             if isinstance(first, str) and isinstance(second, str):

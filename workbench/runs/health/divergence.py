@@ -46,9 +46,9 @@ class Divergence:
         good = taken(event)
         steps, losses = event.steps[good], column(event, "loss")[good]
         self._first += losses[: self.FIRST - len(self._first)].tolist()
-        usual = np.flatnonzero(losses <= self.USUAL * abs(self._first[0])) if self._first else ()
+        usual = steps[losses <= self.USUAL * abs(self._first[0])] if self._first else steps[:0]
         if len(usual):
-            self._since = int(steps[usual[-1]]) + 1
+            self._since = int(usual[-1]) + 1
         self._last.extend(losses.tolist())
         self._seen += len(losses)
 
