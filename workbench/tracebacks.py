@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 
-_OWN = f"{Path(__file__).resolve().parent}/"
 _LIBRARIES = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -69,6 +68,9 @@ def _cut(error: BaseException, wanted: Callable[[list[str]], list[bool]]) -> Ite
         yield
     finally:
         error.__traceback__ = whole
+
+
+_OWN = f"{os.path.dirname(_causes.__code__.co_filename)}/"
 
 
 def _of_the_user(files: list[str]) -> list[bool]:
