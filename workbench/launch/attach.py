@@ -94,8 +94,8 @@ class _Following:
         """Those that it was asked for with; what a newer version has beside is left out."""
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
-        if summary(self._folder).unseen:
-            text = f"whether {self._folder.name} still runs is not known: its process is of another machine, container or boot. Its record is followed."
+        if summary(self.folder).unseen:
+            text = f"whether {self.folder.name} still runs is not known: its process is of another machine, container or boot. Its record is followed."
             emit(Message(text, "warning"))
         try:
             end = self.follower.follow(emit, inbox)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from workbench.events import BY_LAYER, Event, StepsDone, thinned
-from workbench.runs.read import RECORD, UNREADABLE, event_of, open_regular
+from workbench.runs.files import open_regular
+from workbench.runs.read import RECORD, UNREADABLE, event_of
 from workbench.runs.sequence import Events
 from workbench.runs.stream import whole_lines
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from workbench.events import BY_LAYER, Event, StepsDone, thinned, to_line
-from workbench.runs.read import UNREADABLE, event_of, open_regular
+from workbench.runs.files import open_regular
+from workbench.runs.read import UNREADABLE, event_of
 from workbench.runs.stream import whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
