@@ -37,7 +37,7 @@ from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.lightning_refused import refuse_callbacks
 from workbench.task.make import task_of
-from workbench.task.protocol import Task, TaskError
+from workbench.task.protocol import Phase, Task, TaskError
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import fits
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
@@ -147,6 +147,7 @@ class Workbench:
         """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
         with self._lock:  # of two threads that set one thing each, both count
             settings = self._settings.replace(**changes)
+            self._task.refuse_unused(changes)
             where.warm(settings)
             self._settings = settings
             self._sets.append(changes)
@@ -177,6 +178,7 @@ class Workbench:
         """
         origin = Origin(self.root, Wanted.of(start), self._settings, settings, self._fits())
         chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
+        self._task.refuse_unused(settings)
         work = jobs.Fit(self._task, chosen, self._start, origin)
         called = {**({} if start == "fresh" else {"start": start}), **settings}
         return self._submit("fit", chosen, called, work, _run_of, origin.needs)
@@ -202,7 +204,7 @@ class Workbench:
         take their steps at the rates that they have. The setting `lr` is the first one's and moves all of them.
         """
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
-        chosen, wanted = self._settings.replace(**settings), Wanted.of(start)
+        chosen, wanted = self._chosen(settings), Wanted.of(start)
         wanted.weights(self.root)  # what is not there is said now
         work = jobs.FindLR(self._task, chosen, self._start, wanted, self.root, request)
         called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
@@ -236,7 +238,7 @@ class Workbench:
         request = BatchSizeRequest(
             mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective
         )
-        chosen = self._settings.replace(**settings)
+        chosen = self._chosen(settings) if method == "fit" else self._settings.replace(**settings)
         work = jobs.FindBatchSize(self._task, chosen, request)
         called = {**differing(request, BatchSizeRequest()), **settings}
         return self._submit(
@@ -260,12 +262,22 @@ class Workbench:
         """
         chosen = self._settings.replace(**settings)
         spec = None if data is None else spec_to_predict(data, self._collate_fn)
+        if spec is not None:
+            spec.refuse_unused(settings)
+        else:
+            self._task.refuse_unused(settings, "predict")
         work = jobs.Predict(self._task, chosen, spec)
         given = () if data is None else (Name("data"),)
         return self._submit("predict", chosen, settings, work, lambda job: work.outputs, positional=given)
 
-    def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
+    def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
+        """The settings of a job: those given for it alone, on those of the bench."""
         chosen = self._settings.replace(**settings)
+        self._task.refuse_unused(settings, phase)
+        return chosen
+
+    def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
+        chosen = self._chosen(settings, "validate" if stage == "val" else "test")
         work = jobs.Evaluate(self._task, chosen, stage)
         return self._submit(kind, chosen, settings, work, metrics_of)
 
@@ -454,6 +466,7 @@ class Workbench:
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
     """The settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
     settings = Settings.make(**{**task.implied, **given})
+    task.refuse_unused(given)
     samples = task.train.samples if task.train is not None else None
     if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
         return settings.replace(batch_size=samples)  # nobody asked for more than there is, and it is the same batch
