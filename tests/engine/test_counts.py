@@ -53,7 +53,8 @@ class Means(nn.Module):
 
 def losses(train, root, model=None, **given):
     """The losses of two epochs, the weights after them, and what each check came to."""
-    given = {"loss": F.mse_loss, "batch_size": 3, "max_epochs": 2, "lr": 0.05, "shuffle": False, "accelerator": "cpu", **given}
+    own = isinstance(train, type(wb.batches([]))) or (isinstance(train, DataLoader) and type(train.batch_sampler) is not BatchSampler)
+    given = {"loss": F.mse_loss, **({} if own else {"batch_size": 3}), "max_epochs": 2, "lr": 0.05, "shuffle": False, "accelerator": "cpu", **given}
     model = model or Means()
     bench = wb.Workbench(model, train=train, optimizer=torch.optim.SGD, root=root, **given)
     job = bench.fit()

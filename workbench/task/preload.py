@@ -186,5 +186,5 @@ def same(one: Any, other: Any, unknown: bool | None = None) -> bool:
 
 def _bytes(array: Any) -> bytes:
     if isinstance(array, Tensor):
-        array = array.detach().as_subclass(Tensor).cpu().reshape(-1).view(torch.uint8).numpy()
+        array = array.detach().as_subclass(Tensor).cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
     return pickle.dumps(array) if array.dtype.hasobject else array.tobytes()
