@@ -40,7 +40,7 @@ from workbench.runs.run import Run
 from workbench.settings import Settings, SettingsError
 from workbench.task.lightning_refused import refuse_callbacks
 from workbench.task.make import task_of
-from workbench.task.protocol import Task, TaskError
+from workbench.task.protocol import Phase, Task, TaskError
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import fits
 from workbench.techniques.cadence import refuse_no_interval
@@ -173,6 +173,7 @@ class Workbench:
         with self._lock:  # of two threads that set one thing each, both count
             settings = self._settings.replace(**changes)
             self._refuse_unreported(settings)
+            self._task.refuse_unused(changes)
             where.warm(settings)
             self._settings = settings
             self._sets.append(changes)
@@ -207,6 +208,7 @@ class Workbench:
         origin = Origin(self.root, Wanted.of(start), self._settings, settings, self._fits())
         chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
         self._refuse_unfit(chosen)
+        self._task.refuse_unused(settings)
         work = jobs.Fit(self._task, chosen, self._start, origin)
         called = {**({} if start == "fresh" else {"start": start}), **settings}
         return self._submit("fit", chosen, called, work, _run_of, origin.needs)
@@ -233,7 +235,7 @@ class Workbench:
         """
         settings = _named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
-        chosen, wanted = self._settings.replace(**settings), Wanted.of(start)
+        chosen, wanted = self._chosen(settings), Wanted.of(start)
         wanted.weights(self.root)  # what is not there is said now
         work = jobs.FindLR(self._task, chosen, self._start, wanted, self.root, request)
         called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
@@ -268,7 +270,7 @@ class Workbench:
         request = BatchSizeRequest(
             mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective
         )
-        chosen = self._settings.replace(**settings)
+        chosen = self._chosen(settings) if method == "fit" else self._settings.replace(**settings)
         work = jobs.FindBatchSize(self._task, chosen, request)
         called = {**differing(request, BatchSizeRequest()), **settings}
         return self._submit(
@@ -293,13 +295,23 @@ class Workbench:
         settings = _named(settings, self.predict)
         chosen = self._settings.replace(**settings)
         spec = None if data is None else spec_to_predict(data, self._collate_fn)
+        if spec is not None:
+            spec.refuse_unused(settings)
+        else:
+            self._task.refuse_unused(settings, "predict")
         work = jobs.Predict(self._task, chosen, spec)
         given = () if data is None else (Name("data"),)
         return self._submit("predict", chosen, settings, work, lambda job: work.outputs, positional=given)
 
+    def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
+        """The settings of a job: those given for it alone, on those of the bench."""
+        chosen = self._settings.replace(**settings)
+        self._task.refuse_unused(settings, phase)
+        return chosen
+
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
         settings = _named(settings, getattr(self, kind))
-        chosen = self._settings.replace(**settings)
+        chosen = self._chosen(settings, "validate" if stage == "val" else "test")
         work = jobs.Evaluate(self._task, chosen, stage)
         return self._submit(kind, chosen, settings, work, metrics_of)
 
@@ -523,6 +535,8 @@ def _why_not_set(name: str, value: Any) -> str:
     near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.6)
     hint = f" Did you mean bench.set({near[0]}={text})?" if near else " Settings are changed by bench.set(…)."
     return f"bench.{name} = {text} would do nothing: a bench has no attribute of that name.{hint}"
+
+
 def _named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
     """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other."""
     taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
@@ -533,6 +547,7 @@ def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
     """The settings of a new bench: what was given, else what the user's objects imply, else the defaults."""
     compiled = {} if task.compiler is None else {"compile": True}
     settings = Settings.make(**{**compiled, **task.implied, **given})
+    task.refuse_unused(given)
     samples = task.train.samples if task.train is not None else None
     if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
         return settings.replace(batch_size=samples)  # nobody asked for more than there is, and it is the same batch

@@ -19,6 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+import workbench as wb
 from tests.engine.problems import Augmented, Stream, labelled, plain_net, sgd
 from tests.engine.ranked import fit, same
 from tests.engine.test_feeds_position import Given, Noisy, copied, through_a_file
@@ -111,7 +112,7 @@ KINDS = {
     "stream": lambda: Stream(labelled(37)),
     "stream that knows": lambda: Stream(labelled(37), knows=True),
     "shuffled stream": lambda: Shuffled(labelled(37), shuffled=True),
-    "ready": lambda: list(DataLoader(labelled(37), 4)),
+    "ready": lambda: wb.batches(list(DataLoader(labelled(37), 4))),
     "ready by number": lambda: DataLoader(list(DataLoader(labelled(37), 4)), batch_size=None),
 }  # of 10 batches
 
@@ -135,7 +136,7 @@ def test_with_loader_workers(kind, persistent):
     goes_on(KINDS[kind], Share(1, 2), [(0, 2), (1, 0), (1, 5)], **settings)
 
 
-@pytest.mark.parametrize("make", [Sentences, lambda: [(torch.full((2, 7, 2), float(n)),) for n in range(7)]], ids=["set", "ready"])
+@pytest.mark.parametrize("make", [Sentences, lambda: wb.batches([(torch.full((2, 7, 2), float(n)),) for n in range(7)])], ids=["set", "ready"])
 def test_within_a_batch(make):
     for share in (Share(0, 2), Share(1, 2)):
         goes_on(make, share, [(0, 1), (0, 2), (1, 4)], truncated_bptt_steps=3, batch_size=2)
@@ -173,7 +174,7 @@ class Halved(IterableDataset):
         yield from itertools.islice(labelled(60), 0, None, 1 + 2 * rank)
 
 
-@pytest.mark.parametrize("make", [lambda: Stream(labelled(37)), lambda: list(DataLoader(labelled(37), 4)), lambda: labelled(5)])
+@pytest.mark.parametrize("make", [lambda: Stream(labelled(37)), lambda: wb.batches(list(DataLoader(labelled(37), 4))), lambda: labelled(5)])
 def test_data_without_numbers_train_as_in_one_process(make):
     """Each rank's round is a window of one process; a validation counts every sample once."""
     given = {"val": labelled(19, 1).tensors, **CE}

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+import workbench as wb
 from tests.engine.learners import SpellingLearner, sentences
 from tests.engine.problems import Augmented, Stream, labelled, noisy_net, plain_net, stepped_by_hand
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, settings_of, supervised
@@ -73,7 +74,7 @@ CASES = {
     "workers": (lambda: supervised(noisy_net(), train=Augmented(labelled(50)), val=val()), {"num_workers": 1}),
     "stream": (lambda: supervised(noisy_net(), train=Stream(labelled(50)), val=val()), {"weight_averaging": "swa", "swa_epoch_start": 1}),
     "knows": (lambda: supervised(noisy_net(), train=Stream(labelled(50), knows=True), val=val()), {}),
-    "ready": (lambda: supervised(noisy_net(), train=list(DataLoader(labelled(50), 4)), val=val()), {"monitor": "val_loss"}),
+    "ready": (lambda: supervised(noisy_net(), train=wb.batches(list(DataLoader(labelled(50), 4))), val=val()), {"monitor": "val_loss"}),
     "pieces": (
         lambda: learning(SpellingLearner(), train=sentences(22)), {"truncated_bptt_steps": 3, "accumulate_grad_batches": 2},
     ),

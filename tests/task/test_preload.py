@@ -165,6 +165,47 @@ def test_a_data_set_that_draws_random_numbers_is_refused(draw: Callable[[], floa
     assert random.getstate() == before[1]
 
 
+class Image(torch.Tensor):
+    """As torchvision's tv_tensors.Image: a tensor of a type of its own."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.detach().clone().as_subclass(Image)
+
+
+class Box:
+    """Not two of these have the same pickle."""
+
+    made = 0
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __reduce__(self) -> Any:
+        Box.made += 1
+        return _boxed, (self.tensor, Box.made)
+
+
+def _boxed(tensor: torch.Tensor, _: int) -> Box:
+    return Box(tensor)
+
+
+@pytest.mark.parametrize("make", [lambda x: x.as_subclass(Image), lambda x: x[::1].expand(2).as_subclass(Image), Box], ids=["image", "view", "box"])
+def test_samples_of_types_of_their_own_draw_nothing(make: Any, tmp_path: Path) -> None:
+    """Random states tell whether something was drawn; a pickle of the same may differ."""
+
+    class Deterministic(Dataset[Any]):
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> Any:
+            return make(torch.full((1,), float(index))), index
+
+    spec = DataSpec.of("train", Deterministic(), collate_fn=as_they_are)
+    assert preload(spec, ON, plenty) is not None
+    (first, number), *_ = next(iter(spec.loader(ON.replace(shuffle=False))))
+    assert (type(first), number) == (type(make(torch.zeros(1))), 0)
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter([torch.ones(2)])

@@ -48,6 +48,8 @@ class Data:
     """Whether the number of batches is known before."""
     count: str = "1"
     """How many samples `batch` holds."""
+    counts: bool = True
+    """Whether `count` is the number of samples that were drawn."""
     empty: bool = False
     """Whether a batch may be None, and is left out."""
     draws: bool = False

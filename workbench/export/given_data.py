@@ -19,6 +19,7 @@ from workbench.export.given import Data, quoted
 from workbench.export.given_step import may_skip
 from workbench.export.source import Sliced
 from workbench.settings import Settings
+from workbench.task.batch import own_count, sample_count
 from workbench.task.data import DataSpec, Loader, batches_in, positioned, users_own
 from workbench.task.datasets import Batches, Columns
 from workbench.task.shares import Share, dealing_for
@@ -36,6 +37,11 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
     by_collate = sliced.arguments.get("collate_fn", "None") != "None" and not before
     loader = spec.loader(settings, train=name == "train")
+    if parts.ready and not stream and (parts.sampler is not None or (name == "train" and settings.shuffle)):
+        raise ExportError(
+            f"the loader of {name} gives batches of the data set's own making (batch_size=None) in the order of a sampler, which "
+            "no script can repeat yet: give the samples in a Dataset."
+        )
     whole = hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
     return Data(
         dataset=f"{base}.dataset" if is_loader else base,
@@ -55,6 +61,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
         pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
         sized=batches_in(loader) is not None,
         count=_count(first_batch(spec, settings)) or "1",
+        counts=_counts_right(spec, settings),
         empty=_may_be_empty(parts.collate_fn, dataset),
         draws=_draws(loader, settings),
         steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim) or "config.truncated_bptt_steps",
@@ -138,6 +145,20 @@ def first_batch(spec: DataSpec, settings: Settings) -> Any:
         raise ExportError(f"reading a sample of {spec.name} failed: {type(error).__name__}: {error}") from error
 
 
+def _counts_right(spec: DataSpec, settings: Settings) -> bool:
+    """Whether the number of samples that a batch was made of shows in its first tensor, or is said by the batch."""
+    if spec.parts.ready or spec.parts.collate_fn is None:
+        return True
+    parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
+    for size in range(1, min(3, settings.batch_size, spec.samples or 3) + 1):
+        try:
+            if sample_count(DataSpec(spec.name, parts).peek(size)) != size:
+                return False
+        except Exception:  # noqa: BLE001  # a collate function that takes no so small batch
+            continue
+    return True
+
+
 def layout_of(batch: Any, has_loss: bool) -> str:
     """What a training batch looks like, for `Recipe.batch`."""
     if isinstance(batch, Mapping):
@@ -153,6 +174,8 @@ def _count(batch: Any, name: str = "batch") -> str | None:
         return f"int({name}.batch_sizes[0])"
     if isinstance(batch, (Tensor, np.ndarray)):
         return f"len({name})" if batch.ndim else "1"
+    if (own := own_count(batch)) is not None:
+        return f"{name}.{own}"
     counts = (_count(value, part) for part, value in _parts(batch, name))
     return next((count for count in counts if count is not None), None)
 

@@ -17,7 +17,7 @@ def refuse(r: Recipe) -> None:
 
 
 def _together(r: Recipe) -> dict[str, bool]:
-    return {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r)}
+    return {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r), **_counts(r)}
 
 
 def _metrics(r: Recipe) -> dict[str, bool]:
@@ -29,6 +29,16 @@ def _metrics(r: Recipe) -> dict[str, bool]:
         "a metric of torchmetrics over a check with fewer batches than there were processes": r.together and r.measures
         and r.metrics.lacking and r.metrics.synchronised,
     }
+
+
+def _counts(r: Recipe) -> dict[str, bool]:
+    """Batches that weigh as the samples that were drawn for them, which a script cannot tell from the batch."""
+    told = r.step.reports_weight
+    weighs = r.mean and (r.accumulates or r.together) and not told
+    what = "batches whose collate_fn does not keep the samples in the first dimension (return {'loss': …, 'weight': n} from the loss)"
+    train = weighs and not r.train.counts
+    val = r.validates and r.val is not None and not r.val.counts and not told
+    return {what: train or val}
 
 
 def _ranks(r: Recipe) -> dict[str, bool]:

@@ -184,8 +184,9 @@ def _without_batches(given: dict[str, ast.expr], program: Program) -> frozenset[
         if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
             continue
         called = node.func
-        spelled = isinstance(called, ast.Attribute) and called.attr == "batches"
-        if spelled and isinstance(called.value, ast.Name) and program.modules.get(called.value.id) == "workbench":
+        if not isinstance(called, ast.Attribute) or called.attr != "batches":
+            continue
+        if isinstance(called.value, ast.Name) and program.modules.get(called.value.id) == "workbench":
             given[name] = node.args[0]
             found.add(name)
     return frozenset(found)

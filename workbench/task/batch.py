@@ -32,15 +32,24 @@ def _number(samples: int) -> str:
 
 
 def _own_count(batch: Any) -> int | None:
-    """What a batch itself says (PyG's `num_graphs`, a tensordict's `batch_size`)."""
+    """What a batch itself says."""
+    where = own_count(batch)
+    if where is None:
+        return None
+    found = getattr(batch, where.partition("[")[0])
+    return int(found[0]) if isinstance(found, torch.Size) else int(found)
+
+
+def own_count(batch: Any) -> str | None:
+    """Where a batch itself says how many samples it holds (PyG's `num_graphs`, a tensordict's `batch_size[0]`); None: nowhere."""
     if type(batch) in (tuple, list, dict, Tensor):
         return None
     for name in ("batch_size", "num_graphs"):
         own = getattr(batch, name, None)
-        if isinstance(own, torch.Size):
-            own = own[0] if own else 1
+        if isinstance(own, torch.Size) and own:
+            return f"{name}[0]"
         if isinstance(own, int) and not isinstance(own, bool):
-            return own
+            return name
     return None
 
 

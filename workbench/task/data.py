@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 from workbench.task.collate import DefaultCollate
 from workbench.task.counted import CountedLoader, CountingCollate
 from workbench.task.dataset_of import dataset_of
@@ -114,7 +114,9 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
         "shuffle": type(sampler) is RandomSampler,
         "drop_last": drop_last,
     }
-    if batch_size is not None:
+    if batch_size is None:
+        batch_size = getattr(own_batches, "batch_size", None)  # of a batch sampler that says so
+    if isinstance(batch_size, int):
         defaults["batch_size"] = batch_size
     if loader.pin_memory:
         defaults["pin_memory"] = True
@@ -239,6 +241,39 @@ class DataSpec:
         parts = self.parts
         return None if parts.ready else _length(parts.dataset)
 
+    def refuse_unused(self, given: Mapping[str, Any]) -> None:
+        """Raise SettingsError for a setting that the user gave and that cannot take effect on this data."""
+        parts = self.parts
+        if parts.own_batches is not None:
+            if given.get("batch_size") is not None and given["batch_size"] != self.defaults.get("batch_size"):
+                raise self._unused("batch_size", given, parts.own_batches)
+            if given.get("drop_last"):
+                raise self._unused("drop_last", given, parts.own_batches)
+        if given.get("shuffle") and (decides := self._orders_itself(parts)) is not None:
+            raise self._unused("shuffle", given, decides)
+        if given.get("shuffle") is False and parts.sampler is not None and parts.defaults.get("shuffle"):
+            raise self._unused("shuffle", given, "its loader has a RandomSampler of its own")
+        if given.get("num_workers") and self.one_shot:
+            raise self._unused("num_workers", given, "it can be read only once, which one process does")
+
+    def _orders_itself(self, parts: Parts) -> str | None:
+        """Why nobody else can shuffle these samples; None where it can be done, or is what their sampler does."""
+        if parts.batch_sampler is not None:
+            return f"its loader has a batch_sampler of its own ({type(parts.batch_sampler).__name__})"
+        if parts.sampler is not None:
+            drawn = bool(parts.defaults.get("shuffle"))
+            return None if drawn else f"its loader has a sampler of its own ({type(parts.sampler).__name__})"
+        if isinstance(parts.dataset, IterableDataset):
+            what = "yields ready batches in their order" if parts.ready else "can only be iterated"
+            return f"it {what} ({type(users_data(parts.dataset)).__name__})"
+        return None
+
+    def _unused(self, name: str, given: Mapping[str, Any], decides: str) -> SettingsError:
+        remedy = "give the samples (a Dataset, or a loader without it)" if self.from_loader else "give the samples in a Dataset"
+        return SettingsError(
+            f"{name}={given[name]!r} would change nothing of {self.name}: {decides}, which decides. Leave {name} out, or {remedy}."
+        )
+
     def refuse_larger(self, size: int) -> None:
         """Raise TaskError where a batch of this size is larger than the data."""
         parts, count = self.parts, self.samples
@@ -340,8 +375,7 @@ class DataSpec:
                     "give the Dataset, or a loader without it."
                 )
             return _apart(parts.sampler)
-        shuffled = settings.shuffle and (not parts.ready or parts.defaults.get("shuffle", False))
-        return Shuffled(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
+        return Shuffled(dataset, generator=generator) if train and settings.shuffle else SequentialSampler(dataset)
 
     def peek(self, count: int) -> Any:
         """One batch of `count` samples, or the first ready batch; a one-shot iterable keeps it."""
@@ -427,7 +461,11 @@ def dealing(loader: Loader) -> Dealing | None:
 def users_own(loader: Loader) -> Any:
     """The data set, or the batches, that the user gave for this loader."""
     dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
-    dataset = dataset.current if isinstance(dataset, CopiedStream) else dataset
+    return users_data(dataset.current if isinstance(dataset, CopiedStream) else dataset)
+
+
+def users_data(dataset: Any) -> Any:
+    """What the user gave, of which this data set is made."""
     return dataset.users if isinstance(dataset, (Batches, Preloaded)) else dataset
 
 

@@ -20,7 +20,8 @@ from workbench.events import Message
 from workbench.settings import Settings
 from workbench.task.data import DataSpec, Parts
 from workbench.task.datasets import Columns, Preloaded
-from workbench.task.held import as_then, process_state
+from workbench.task.held import Held, as_then, process_state
+from workbench.task.position import checksum_of
 from workbench.task.protocol import TaskError
 from workbench.task.stacked import Stacked
 
@@ -106,9 +107,9 @@ def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
         for attempt in range(_READS):
             torch.manual_seed(attempt)
             np.random.seed(attempt)
-            before = _random_states()
+            before = _random_states(dataset)
             again = dataset[index]
-            if _random_states() != before or (attempt and not same(sample, again)):
+            if _random_states(dataset) != before or (attempt and not same(sample, again, unknown=True)):
                 raise TaskError(
                     f"preload=True: {name} draws random numbers when it reads a sample (sample {index}), and preload would freeze "
                     "them: every epoch would see the same. Put the random part into collate_fn, or into a transform on the "
@@ -119,9 +120,11 @@ def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
     return found
 
 
-def _random_states() -> tuple[Any, ...]:
+def _random_states(dataset: Any) -> tuple[Any, ...]:
+    """Of the process, and of the generators that the data set holds."""
     kind, keys, *rest = np.random.get_state()
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, bytes(keys), rest  # type: ignore[arg-type]
+    own = checksum_of(list(Held(dataset=dataset).state()["generators"].values()))
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, bytes(keys), rest, own  # type: ignore[arg-type]
 
 
 def _read(parts: Parts, settings: Settings, count: int) -> Iterator[Any]:
@@ -166,20 +169,22 @@ def size_of(sample: Any) -> int:
     return 8 if isinstance(sample, (int, float)) else len(cloudpickle.dumps(sample))
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two samples are the same, to the bit."""
+def same(one: Any, other: Any, unknown: bool | None = None) -> bool:
+    """Whether two samples are the same, to the bit. unknown: what holds of objects that do not say; None: their pickles tell."""
     if type(one) is not type(other):
         return False
-    if type(one) is Tensor or type(one) is np.ndarray:
+    if isinstance(one, (Tensor, np.ndarray)):
         return one.shape == other.shape and one.dtype == other.dtype and bool(_bytes(one) == _bytes(other))
     if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(same(one[key], other[key], unknown) for key in one)
     if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(same(mine, its, unknown) for mine, its in zip(one, other, strict=True))
+    if unknown is not None and not isinstance(one, (int, float, complex, str, bytes, bool, type(None))):
+        return unknown
     return bool(cloudpickle.dumps(one) == cloudpickle.dumps(other))
 
 
 def _bytes(array: Any) -> bytes:
     if isinstance(array, Tensor):
-        array = array.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+        array = array.detach().as_subclass(Tensor).cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
     return pickle.dumps(array) if array.dtype.hasobject else array.tobytes()

@@ -253,3 +253,10 @@ class Task(abc.ABC):
     def implied(self) -> dict[str, Any]:
         """Settings that the user's own objects imply where none was given (a loader's batch size, say)."""
         return dict(self.train.defaults) if self.train else {}
+
+    def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
+        """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on its data."""
+        specs = {"fit": self.train, "validate": self.val, "test": self.test, "predict": self.predict or self.test}
+        spec = specs[stage]
+        if spec is not None:
+            spec.refuse_unused(given)
