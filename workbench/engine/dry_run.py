@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from workbench.engine.opening import opened
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.engine.step import update
+from workbench.engine.trial_state import kept
 from workbench.engine.validate import validate
 from workbench.engine.whereabouts import brought_back
 from workbench.instruments.finite import NonFiniteError
@@ -28,11 +29,32 @@ SAMPLES = 2
 _NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
 
 
-def dry_run(task: Task, settings: Settings) -> int:
+class Tried(NamedTuple):
+    """What the trial has found."""
+
+    optimizers: int
+    lost: tuple[str, ...]
+    """Where it has moved something of the user's that could not be put back."""
+
+
+def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> Tried:
     """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1); nothing is left changed.
 
-    Returns how many optimizers there are.
+    samples: False: no sample is read, and no step is tried; what can be seen without is checked all the same.
     """
+    _check(task, settings)
+    calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
+    lost: list[str] = []
+    with brought_back(task), opened(task, calm) as session:
+        found = len(session.optimizers)
+        if samples:
+            with kept(task) as lost, session.scratch():
+                _try(session)
+    return Tried(found, tuple(lost))
+
+
+def _check(task: Task, settings: Settings) -> None:
+    """What shows without a sample."""
     if task.train is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
     if lazy := _without_shape(task.model):
@@ -51,17 +73,19 @@ def dry_run(task: Task, settings: Settings) -> int:
             f"batch_size={settings.batch_size} is larger than the train data ({samples} samples): "
             f"take batch_size={samples} or less."
         )
-    calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
-    with brought_back(task), opened(task, calm) as session, session.scratch():
-        session.train_mode()
-        count = min(SAMPLES, settings.batch_size)  # samples of different lengths may only do one by one
-        batch = _peek(task.train, count)
-        _train(session, batch)
-        if task.val is not None:
-            held_out = _peek(task.val, count)
-            _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
-                       lambda: validate(session, [held_out]))  # fmt: skip
-        return len(session.optimizers)
+
+
+def _try(session: Session) -> None:
+    """The two samples."""
+    task = session.task
+    assert task.train is not None
+    session.train_mode()
+    count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may only do one by one
+    _train(session, _peek(task.train, count))
+    if task.val is not None:
+        held_out = _peek(task.val, count)
+        _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
+                   lambda: validate(session, [held_out]))  # fmt: skip
 
 
 def _without_shape(model: nn.Module) -> str:
