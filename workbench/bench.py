@@ -7,6 +7,7 @@ import difflib
 import inspect
 import sys
 import threading
+import warnings
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +19,8 @@ from typing import Any, Literal, Self, TypeVar, overload
 import torch
 from torch import Tensor
 
+from workbench.engine import dry_run as trial
 from workbench.engine import rng
-from workbench.engine.dry_run import dry_run
 from workbench.engine.monitors import refuse_unreported
 from workbench.engine.trackers import followers
 from workbench.events import Called, Compared, Deleted, SettingsSet, Shown, StatusChanged
@@ -79,6 +80,8 @@ class Workbench:
             {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run takes those of a name
             along, and goes on in them when this process has ended; objects hear as listeners do.
         root: the folder for the record of all runs.
+        dry_run: try the model on two samples now, so that a mistake shows at once. What that moves of your own objects
+            (generators, counters) is put back; a warning names what cannot be. False: no sample is read before the first job.
         settings: any field of `Settings`.
 
     Raises `TaskError` or `SettingsError` with what is wrong and what to do: two samples are tried at once.
@@ -101,6 +104,7 @@ class Workbench:
         listeners: Sequence[Listener] = (),
         trackers: Any = None,
         root: str | Path = ".workbench",
+        dry_run: bool = True,
         **settings: Any,
     ) -> None:
         self._site = CallSite.capture(sys._getframe(1))
@@ -126,11 +130,14 @@ class Workbench:
         self.model = model
         self.root = Path(root)
         self._collate_fn = collate_fn
-        self._refuse_unfit(self._settings)
         where.warm(self._settings)
-        optimizers = dry_run(self._task, self._settings)
+        tried = trial.dry_run(self._task, self._settings, samples=dry_run)
+        self._refuse_unfit(self._settings)  # the trial has shown which names metrics give to their values
+        refuse_unreported(self._task, self._settings, tried.schedules)
+        if tried.lost:
+            warnings.warn(_lost(tried.lost), stacklevel=2)
         self._start = Start(self._task)
-        self.summary = ModelSummary.of(self._task, optimizers)
+        self.summary = ModelSummary.of(self._task, tried.optimizers)
         self.jobs: list[AnyJob] = []
         self._needs: dict[AnyJob, set[str]] = {}
         """The runs that each job needs the folders of, until it is over."""
@@ -541,6 +548,12 @@ def _named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "")
     """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other."""
     taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
     return Settings.named(given, name or called.__name__, taken)
+
+
+def _lost(places: Sequence[str]) -> str:
+    """What to say of what the trial has moved."""
+    named = ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
+    return f"the trial of two samples has moved something that cannot be put back: {named}. wb.Workbench(…, dry_run=False) leaves it out."
 
 
 def _first_settings(task: Task, given: dict[str, Any]) -> Settings:

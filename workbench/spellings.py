@@ -10,7 +10,7 @@ from workbench.values import SettingsError, shown
 
 _BENCH = (
     "model", "train", "val", "test", "loss", "optimizer", "metrics", "collate_fn", "avg_fn", "should_update",
-    "listeners", "trackers", "root",
+    "listeners", "trackers", "root", "dry_run",
 )  # fmt: skip
 _START = "a fit continues from a checkpoint with bench.fit(start='0012-fit'), or start='continue'"
 _TRACKERS = "experiments are tracked with wb.Workbench(…, trackers='tensorboard')"

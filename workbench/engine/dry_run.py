@@ -6,17 +6,17 @@ import contextlib
 import itertools
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from workbench.engine.monitors import refuse_unreported
 from workbench.engine.opening import opened
 from workbench.engine.optimizing import Optimizing
 from workbench.engine.session import Session
 from workbench.engine.step import update
+from workbench.engine.trial_state import kept
 from workbench.engine.validate import validate
 from workbench.engine.whereabouts import brought_back
 from workbench.instruments.finite import NonFiniteError
@@ -24,17 +24,39 @@ from workbench.settings import Settings
 from workbench.task.advice import strangers
 from workbench.task.batch import describe, leaves, sample_count
 from workbench.task.data import DataSpec
-from workbench.task.protocol import Task, TaskError
+from workbench.task.protocol import Schedule, Task, TaskError
 
 SAMPLES = 2
 _NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
 
 
-def dry_run(task: Task, settings: Settings) -> int:
+class Tried(NamedTuple):
+    """What the trial has found."""
+
+    optimizers: int
+    schedules: tuple[Schedule, ...]
+    lost: tuple[str, ...]
+    """Where it has moved something of the user's that could not be put back."""
+
+
+def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> Tried:
     """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1); nothing is left changed.
 
-    Returns how many optimizers there are.
+    samples: False: no sample is read, and no step is tried; what can be seen without is checked all the same.
     """
+    _check(task, settings)
+    calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
+    lost: list[str] = []
+    with brought_back(task), opened(task, calm) as session:
+        optimizers = session.optimizers
+        if samples:
+            with kept(task) as lost, session.scratch(), task.trying():
+                _try(session)
+    return Tried(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
+
+
+def _check(task: Task, settings: Settings) -> None:
+    """What shows without a sample."""
     if task.train is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
     if lazy := _without_shape(task.model):
@@ -48,19 +70,19 @@ def dry_run(task: Task, settings: Settings) -> int:
             "give a Dataset, a DataLoader, or wb.batches(list)."
         )
     task.train.refuse_larger(settings.batch_size)
-    calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
-    with brought_back(task), opened(task, calm) as session, session.scratch(), task.trying():
-        session.train_mode()
-        count = min(SAMPLES, settings.batch_size)  # samples of different lengths may only do one by one
-        batch = _peek(task.train, count)
-        _train(session, batch)
-        if task.val is not None:
-            held_out = _peek(task.val, count)
-            _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
-                       lambda: validate(session, [held_out], trial=True))  # fmt: skip
-        # Only now: the trial shows which names metrics give to their values.
-        refuse_unreported(task, settings, [schedule for opt in session.optimizers for schedule in opt.schedules])
-        return len(session.optimizers)
+
+
+def _try(session: Session) -> None:
+    """The two samples."""
+    task = session.task
+    assert task.train is not None
+    session.train_mode()
+    count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may only do one by one
+    _train(session, _peek(task.train, count))
+    if task.val is not None:
+        held_out = _peek(task.val, count)
+        _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
+                   lambda: validate(session, [held_out], trial=True))  # fmt: skip
 
 
 def _without_shape(model: nn.Module) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
 import random
 import zlib
 from collections import Counter, OrderedDict, deque
@@ -136,7 +137,7 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {
         name: copy.deepcopy(value)
         for name, value in vars(module).items()
-        if name not in COMMON and not name.startswith("__") and _is_plain(value)
+        if name not in COMMON and not name.startswith("__") and is_plain(value)
     }
 
 
@@ -241,7 +242,7 @@ def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
         if isinstance(value, Tensor):
             yield partial(_put_back, part, name, value, value.detach().clone())
         elif is_container(value):
-            yield partial(_put_content_back, value, copy.deepcopy(value) if _is_plain(value) else copy.copy(value))
+            yield partial(_put_content_back, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
 
 
 def _is_own(name: str) -> bool:
@@ -271,7 +272,7 @@ def _put_all_back(part: nn.Module, kept: Mapping[str, Any]) -> None:
 
 
 def _put_content_back(container: Any, content: Any) -> None:
-    refill(container, copy.deepcopy(content) if _is_plain(content) else content)
+    refill(container, copy.deepcopy(content) if is_plain(content) else content)
 
 
 def _put_back(part: nn.Module, name: str, tensor: Tensor, value: Tensor) -> None:
@@ -284,14 +285,17 @@ def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
     """A checksum of what is in the tensors."""
     for tensor in tensors:
         flat = tensor.detach().cpu().contiguous().view(-1)
-        if flat.numel():
-            total = zlib.crc32(flat.view(torch.uint8).numpy(), total)  # type: ignore[arg-type]  # a buffer, of which no copy is made
+        size = flat.numel() * flat.element_size()
+        if size:
+            # No copy is made; and a NumPy view would keep the tensor from being resized ever after (quantization's observers do).
+            total = zlib.crc32((ctypes.c_ubyte * size).from_address(flat.data_ptr()), total)
     return total
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, a string, None, or a container of such alone."""
     if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
+        return all(map(is_plain, value.values()))
     return value is None or isinstance(value, (bool, int, float, complex, str, bytes))

@@ -21,8 +21,8 @@ from torch.utils.data import Dataset, Sampler
 
 State = dict[str, Any]
 
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_OF_ALL = (torch.default_generator, random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+OF_PROCESS = (torch.default_generator, random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
 _CLOSED = (Tensor, np.ndarray, str, bytes, int, float, complex, type, types.ModuleType)
 _DEPTH, _WIDE, _MOST = 7, 64, 5000
 
@@ -39,9 +39,9 @@ class Held:
         self._stateful: dict[str, Any] = {}
         self._samplers: dict[str, Any] = {}
         for path, part in _walk(roots):
-            if isinstance(part, _GENERATORS):
+            if isinstance(part, GENERATORS):
                 # The process's own are kept by `process_state`, the system's cannot be.
-                if not isinstance(part, random.SystemRandom) and not any(part is other for other in (beside, *_OF_ALL)):
+                if not isinstance(part, random.SystemRandom) and not any(part is other for other in (beside, *OF_PROCESS)):
                     self.generators[path] = part
             elif isinstance(part, (Dataset, Sampler)) or path in roots:
                 if callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None)):
@@ -57,7 +57,7 @@ class Held:
     def state(self) -> State:
         """All of it as it is now."""
         return {
-            "generators": {path: _state_of(generator) for path, generator in self.generators.items()},
+            "generators": {path: state_of_generator(generator) for path, generator in self.generators.items()},
             "states": {path: plain(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
             "counts": self._counts(),
         }
@@ -67,7 +67,7 @@ class Held:
         doubts = []
         for path, value in state["generators"].items():
             try:
-                _put(self.generators[path], value)
+                put_generator(self.generators[path], value)
             except (KeyError, TypeError, ValueError, RuntimeError):
                 doubts.append(f"there is no generator like {path} any more, whose random numbers were to go on")
         for path, value in state["states"].items() if states else ():
@@ -147,7 +147,7 @@ def given_back(value: Any) -> Any:
     return value
 
 
-def _state_of(generator: Any) -> Any:
+def state_of_generator(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
@@ -157,7 +157,7 @@ def _state_of(generator: Any) -> Any:
     return generator.getstate()
 
 
-def _put(generator: Any, state: Any) -> None:
+def put_generator(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, np.random.Generator):
@@ -185,7 +185,7 @@ def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         seen.add(id(value))
         yield path, value
-        if depth == _DEPTH or isinstance(value, _GENERATORS):
+        if depth == _DEPTH or isinstance(value, GENERATORS):
             continue
         for name, part in _inside(value):
             if isinstance(value, Sampler) and (isinstance(part, Dataset) or name == ".data_source"):
@@ -219,7 +219,7 @@ def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield f":{name}", cell.cell_contents
     for name in function.__code__.co_names:
         found = function.__globals__.get(name)
-        if isinstance(found, _GENERATORS):
+        if isinstance(found, GENERATORS):
             yield f":{name}", found
 
 

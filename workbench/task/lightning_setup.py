@@ -43,15 +43,15 @@ class Preparation:
         self.trainer = Trainer(module, self.log)
         self.data = tuple(data)
         self._module = module
-        self._sources = (*self.data, *(() if module is None else (module,)))
-        self._done = [_done_of(source) for source in self._sources]
+        self.sources = (*self.data, *(() if module is None else (module,)))
+        self._done = [_done_of(source) for source in self.sources]
         self._over = False
         if self.data:
             self.trainer.give(self.data[0])
 
     def begin(self, settings: Settings) -> None:
         """The bench is being made: refuse what is not served, prepare the data, set up for fits, make the layers."""
-        for source in self._sources:
+        for source in self.sources:
             refuse_unserved(source)
         with self.attached(), self.trainer.planning(settings):
             self._refuse_callbacks()
@@ -98,7 +98,7 @@ class Preparation:
     def attached(self) -> Iterator[None]:
         """Inside, the module and the DataModules find their trainer; what they had is put back after."""
         with contextlib.ExitStack() as stack:
-            for source in self._sources:
+            for source in self.sources:
                 for part in _with_trainer(source):
                     stack.enter_context(attached(part, {_home_of_trainer(part): self.trainer}))
             yield
@@ -106,7 +106,7 @@ class Preparation:
     def _prepare(self) -> None:
         """Download and the like: one process of each machine does it, or of all, and the others wait."""
         here = place()
-        for source in self._sources:
+        for source in self.sources:
             each = bool(getattr(source, "prepare_data_per_node", True))
             if (here.local_rank if each else here.rank) == 0:
                 _call(source, "prepare_data")
@@ -115,14 +115,14 @@ class Preparation:
 
     def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False) -> None:
         """For the first of these, unless it has been done for one. again: also then, as Lightning does to evaluate."""
-        for source, done in zip(self._sources, self._done, strict=True):
+        for source, done in zip(self.sources, self._done, strict=True):
             if again or not done.intersection(phases):
                 done.add(phases[0])
                 _call(source, "setup", phases[0])
 
     def _tear_down(self, phase: Phase) -> None:
         """A teardown of the object's own may undo all that its setups have done."""
-        for source, done in zip(self._sources, self._done, strict=True):
+        for source, done in zip(self.sources, self._done, strict=True):
             if _call(source, "teardown", phase):
                 done.clear()
 

@@ -18,6 +18,7 @@ from workbench.task.batch import is_several, sample_count
 from workbench.task.data import DataSpec
 from workbench.task.metrics import batch_values, checked, in_words, is_running, split
 from workbench.task.optimizer_factory import OptimizerFactory
+from workbench.task.over_epoch import OverEpoch
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
 from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
@@ -52,8 +53,8 @@ class Supervised(Task):
         self.metrics, self.epoch_metrics = split(checked(metrics))
         self.one_collection = is_running(metrics)
         """Whether `metrics=` was a collection, which names its own values, and no dict."""
-        self.names_its_metrics = False
-        """Whether a function of `metrics` has given several numbers by name."""
+        self.names_its_metrics: bool | None = None
+        """Whether a function of `metrics` has given several numbers by name; None: none was called yet."""
         self._carries = False
         """Whether the model is called with its hidden state, and returns (output, hiddens)."""
         self._tries = False
@@ -127,14 +128,14 @@ class Supervised(Task):
                 if not isinstance(error, TaskError):
                     error.add_note(f"It was metrics[{name!r}], called with {in_words(output, target)}.")
                 raise
-            self.names_its_metrics |= isinstance(found, Mapping)
+            self.names_its_metrics = bool(self.names_its_metrics) or isinstance(found, Mapping)
             values |= batch_values(stage, name, found, _counts(batch, target))
         return Scores(values, score_weight(result, self.samples_in(batch), "the loss"), (output, target) if self.epoch_metrics else None)
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:
-        collections = any(callable(getattr(metric, "items", None)) for metric in self.epoch_metrics.values())
-        if self.names_its_metrics or collections:
-            return None  # these have names of their own
+        known = not self.metrics or self.names_its_metrics is False
+        if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
+            return None  # what gives a dict has names of its own
         held_out = self.val is not None and settings.limit_val_batches != 0
         names = ("loss", *self.metrics, *self.epoch_metrics)
         return (*(f"val_{name}" for name in names if held_out), "train_loss")
