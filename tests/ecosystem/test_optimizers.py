@@ -96,41 +96,15 @@ def test_resumed_it_is_the_same_or_refused_by_name(tmp_path: Path, name: str) ->
     assert losses(again) == expected
 
 
-def test_a_sharpness_aware_optimizer_is_refused_or_used_with_its_closure(tmp_path: Path) -> None:
-    """SAM takes two steps per update, the second with a gradient of its own."""
+def test_a_sharpness_aware_optimizer_is_not_used_as_if_it_were_plain(tmp_path: Path) -> None:
+    """SAM takes two steps per update, the second with a gradient of its own: it trains by hand, or not at all."""
     kind = pytest.importorskip("pytorch_optimizer").SAM
 
     def make(params: Any, lr: float) -> Any:
         return kind(params, base_optimizer=torch.optim.SGD, lr=lr)
 
-    net = model()
-
-    def by_hand() -> list[float]:
-        opt, found = make(list(net2.parameters()), 1e-2), []
-        for _ in range(2):
-            for batch in in_batches(list(zip(*data(), strict=True))):
-                loss = cross_entropy(net2, batch)
-                loss.backward()
-                found.append(loss.item())
-
-                def closure(batch: Any = batch) -> torch.Tensor:
-                    again = cross_entropy(net2, batch)
-                    again.backward()
-                    return again
-
-                opt.step(closure)
-                opt.zero_grad()
-        return found
-
-    import copy
-
-    net2 = copy.deepcopy(net)
-    try:
-        run = fit(tmp_path, net, train=data(), loss=F.cross_entropy, optimizer=make)
-    except Exception as error:
-        refused_by_name(error, "SAM")
-        return
-    assert losses(run) == pytest.approx(by_hand(), rel=1e-6)
+    with pytest.raises(Exception, match="SAM"):
+        fit(tmp_path, model(), train=data(), loss=F.cross_entropy, optimizer=make)
 
 
 @pytest.mark.parametrize("name", ["AdamWScheduleFree", "SGDScheduleFree", "RAdamScheduleFree"])
