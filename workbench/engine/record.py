@@ -88,7 +88,7 @@ def _first_bad_layer(session: Session, event: StepsDone, row: int) -> str | None
 
 def _wrong(session: Session, event: StepsDone, guarded: bool) -> Bools:
     """For each recorded update whether it met numbers that are not finite, unless that is known and told already."""
-    wrong = ~np.isfinite(event.array("loss"))
+    wrong: Bools = ~np.isfinite(event.array("loss"))
     if not session.on_cpu and session.norm_order is not None and session.precision.scaler is None:
         for part in [f".{opt.index}" for opt in session.optimizers] if session.several else [""]:
             norms, stepped = event.array(f"grad_norm{part}"), np.isfinite(event.array(f"loss{part}"))

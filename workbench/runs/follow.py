@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Container
-from io import BufferedIOBase
+from collections.abc import Callable, Container
 from pathlib import Path
+from typing import BinaryIO
 
 from workbench.events import Event
 from workbench.runs.files import open_regular
@@ -26,9 +26,9 @@ class Tail:
 
     def __init__(self, folder: Path, only: Container[str] | None = None) -> None:
         self._path, self._only = Path(folder) / RECORD, only
-        self._file: BufferedIOBase | None = None
+        self._file: BinaryIO | None = None
         """Held open, since the number of a file that is gone is given again."""
-        self._close = lambda: None
+        self._close: Callable[[], object] = lambda: None
         self._place = self._lines = 0
         self.skipped = 0
         """Lines that could not be read."""
@@ -72,7 +72,7 @@ class Tail:
         self._place += len(whole)
         return whole.split(b"\n")[:-1]
 
-    def _current(self) -> BufferedIOBase | None:
+    def _current(self) -> BinaryIO | None:
         """The record that is there now, the place in it behind the lines that were read; None: there is none."""
         try:
             there = os.stat(self._path)
@@ -85,7 +85,7 @@ class Tail:
         except FileNotFoundError:
             return None
         self._close()
-        self._file, self._close = file, weakref.finalize(self, _closed, file)  # type: ignore[assignment]
+        self._file, self._close = file, weakref.finalize(self, _closed, file)
         self._place = 0
         for _ in range(self._lines):
             if not file.readline():
@@ -94,6 +94,6 @@ class Tail:
         return self._file
 
 
-def _closed(file: BufferedIOBase) -> None:
+def _closed(file: BinaryIO) -> None:
     with contextlib.suppress(OSError):
         file.close()

@@ -35,7 +35,7 @@ from workbench.runs.event_log import Recorded, now
 from workbench.runs.health import Finding, examine
 from workbench.runs.printable import printable
 from workbench.runs.sequence import but_by_layer
-from workbench.runs.series import Series
+from workbench.runs.series import Series, layer_history, scalars
 from workbench.runs.stream import joined
 from workbench.runs.table import write_csv
 from workbench.settings import Settings, SettingsError
@@ -340,11 +340,11 @@ class Run:
     @cached_property
     def _history(self) -> Series:
         """All but what there is of layers."""
-        return _read_only(read.history(self.outline))
+        return _read_only(scalars(self.outline))
 
     @cached_property
     def _whole(self) -> Series:
-        return _read_only(read.history(self.events))
+        return _read_only({**self._history, **layer_history(self.events, len(self._history["step"]))})
 
     @cached_property
     def outline(self) -> tuple[Event, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.events import Event, Logged, RunStarted, StepsDone, Validated
-from workbench.runs.sequence import stream
+from workbench.events import BY_LAYER, Event, Logged, RunStarted, StepsDone, Validated
+from workbench.runs.sequence import but_by_layer, stream
 
 PICTURED = 400
 """Parts of a run that a picture by layer tells apart."""
@@ -26,15 +26,17 @@ def history(events: Iterable[Event]) -> Series:
     "skipped" (1: that update was left out), of several optimizers each one's "loss.0", "lr.0", "grad_norm.0",
     "grad_norm_clipped.0", "loss.1" …, what the model logged for single updates by its name, and
     "grad_norm/<layer>" (before clipping), and where it was measured "update_ratio/<layer>" (how far an update moved the
-    layer's weights, relative to their norm). A flush has one epoch number for all of its rows.
+    layer's weights, relative to their norm). A flush has one epoch number for all of its rows. Of a long run the columns by
+    layer of older updates may have been thinned out (`layer_history_mb`): NaN for those that are gone.
     """
-    layers: tuple[str, ...] = ()
-    flushes: list[StepsDone] = []
-    for event in events:
-        if isinstance(event, RunStarted):
-            layers = event.layers
-        elif isinstance(event, StepsDone) and event.rows:
-            flushes.append(event)
+    whole = [*events] if isinstance(events, Iterator) else events
+    out = scalars(but_by_layer(whole))
+    return {**out, **layer_history(whole, len(out["step"]))}
+
+
+def scalars(events: Iterable[Event]) -> Series:
+    """The same without what there is of layers."""
+    flushes = [event for event in events if isinstance(event, StepsDone) and event.rows]
     rows = [e.rows for e in flushes]
     out: Series = {
         "step": np.concatenate([np.empty(0, np.int64), *(e.steps for e in flushes)]),
@@ -43,9 +45,33 @@ def history(events: Iterable[Event]) -> Series:
     for name in dict.fromkeys(["loss", "lr", *(name for e in flushes for name in e.columns)]):
         if name not in out and name not in _BY_LAYER:
             out[name] = np.concatenate([np.empty(0, np.float32), *(column(e, name) for e in flushes)])
-    for name, quantity in _BY_LAYER.items():
-        out.update(_by_layer(flushes, layers, name, quantity))
     return out
+
+
+def layer_history(events: Iterable[Event], rows: int) -> Series:
+    """The columns by layer of so many recorded updates; a flush after another is in memory, and what comes of them."""
+    tables: dict[str, NDArray[np.float32]] = {}
+    layers: tuple[str, ...] = ()
+    place = 0
+    for event in stream(events, BY_LAYER):
+        if isinstance(event, RunStarted):
+            layers = event.layers
+        elif isinstance(event, StepsDone) and event.rows:
+            first, place = place, place + event.rows
+            for name in _BY_LAYER:
+                if name in event.columns:
+                    table = event.array(name)
+                    if name not in tables:
+                        tables[name] = np.full((table.shape[1], rows), np.nan, np.float32)
+                    if len(tables[name]) == table.shape[1]:
+                        tables[name][:, first:place] = table.T
+    return {f"{_BY_LAYER[name]}/{layer}": tables[name][i] for name in _BY_LAYER if name in tables
+            for i, layer in enumerate(_names(layers, len(tables[name])))}  # fmt: skip
+
+
+def _names(layers: Sequence[str], width: int) -> Sequence[str]:
+    # A record whose first line was lost has no names; numbers are better than nothing.
+    return layers if len(layers) == width else [*map(str, range(width))]
 
 
 def column(event: StepsDone, name: str) -> NDArray[Any]:
@@ -54,18 +80,6 @@ def column(event: StepsDone, name: str) -> NDArray[Any]:
         return np.zeros(event.rows, np.float32)  # a flush tells only of those that were
     values = event.array(name) if name in event.columns else np.empty(0, np.float32)
     return values if len(values) == event.rows else np.full(event.rows, np.nan, np.float32)
-
-
-def _by_layer(flushes: list[StepsDone], layers: tuple[str, ...], column: str, quantity: str) -> Series:
-    tables = [e.array(column) if column in e.columns else None for e in flushes]
-    width = next((t.shape[1] for t in tables if t is not None), 0)
-    # A record whose first line was lost has no names; numbers are better than nothing.
-    names = layers if len(layers) == width else tuple(map(str, range(width)))
-    blank = [np.full((e.rows, width), np.nan, np.float32) for e in flushes]
-    parts = [b if t is None else t for t, b in zip(tables, blank, strict=True)]
-    return {
-        f"{quantity}/{name}": np.concatenate([part[:, i] for part in parts]) for i, name in enumerate(names)
-    }
 
 
 def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], Series]:
@@ -101,10 +115,9 @@ def by_layer(events: Iterable[Event], quantity: str, steps: NDArray[np.int64]) -
             greatest[part] = np.fmax(greatest[part], np.fmax.reduceat(table, starts, axis=0))
     if greatest is None:
         return steps[:0], {}
-    known = list(layers) if len(layers) == greatest.shape[1] else [*map(str, range(greatest.shape[1]))]
     at = np.concatenate([steps[:0], *(own for own, _ in measured)]) if quantity == "update_ratio" else steps[::width]
     rows = np.concatenate([greatest[:0], *(own for _, own in measured)]) if quantity == "update_ratio" else greatest
-    return at, {name: rows[:, i] for i, name in enumerate(known)}
+    return at, {name: rows[:, i] for i, name in enumerate(_names(layers, rows.shape[1]))}
 
 
 def validation(events: Iterable[Event]) -> Series:

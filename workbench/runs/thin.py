@@ -7,6 +7,7 @@ rates and total norms are never thinned. Lines keep their numbers, so that whoev
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,8 @@ from workbench.runs.stream import whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
 """Of the allowance: what the newest updates take, and all of it behind a thinning."""
-_MARK = b'"layer_norms"', b'"update_ratios"'
+_MARKS = tuple(f'"{name}":"'.encode() for name in BY_LAYER)
+_STRIDE = re.compile(rb'"layers_every":(\d{1,15})\}')
 
 
 def layer_size(event: Event) -> int:
@@ -50,18 +52,35 @@ def thinned_lines(record: Path, stride: int, older: int, sizes: Counter[int]) ->
     passed = 0
     with open_regular(record) as file:
         for line in whole_lines(file):
-            if not any(mark in line for mark in _MARK):
+            size, every = _size_in(line), _stride_in(line)
+            passed += size
+            if not size or passed > older or every >= stride:  # most lines: they are not read
+                sizes[every] += size
                 yield line
                 continue
-            try:
-                event = event_of(line)
-            except UNREADABLE:
-                yield line
-                continue
-            passed += layer_size(event)
-            if isinstance(event, StepsDone) and passed <= older and event.layers_every < stride:
-                event = thinned(event, stride)
-                line = to_line(event).encode() + b"\n"
-            if isinstance(event, StepsDone):
-                sizes[event.layers_every] += layer_size(event)
-            yield line
+            less = _thinned(line, stride)
+            sizes[_stride_in(less)] += _size_in(less)
+            yield less
+
+
+def _thinned(line: bytes, stride: int) -> bytes:
+    try:
+        event = event_of(line)
+    except UNREADABLE:
+        return line
+    return to_line(thinned(event, stride)).encode() + b"\n" if isinstance(event, StepsDone) else line
+
+
+def _size_in(line: bytes) -> int:
+    """How many bytes the columns by layer take in this line. Within a text a quote has a backslash, so that it begins none."""
+    size = 0
+    for mark in _MARKS:
+        found = line.find(mark)
+        if found >= 0:
+            size += max(0, line.find(b'"', found + len(mark)) - found - len(mark))
+    return size
+
+
+def _stride_in(line: bytes) -> int:
+    found = _STRIDE.search(line, max(0, len(line) - 200))
+    return int(found[1]) if found else 1

@@ -31,9 +31,10 @@ class Followed(Protocol):
 
     id: str
     kind: str
-    events: Sequence[Event]
     told: Callable[[str], None]
 
+    @property
+    def events(self) -> Sequence[Event]: ...
     @property
     def status(self) -> Status: ...
     @property

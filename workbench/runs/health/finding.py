@@ -42,7 +42,8 @@ def taken(event: StepsDone) -> NDArray[np.bool_]:
     good = ~(column(event, "skipped") > 0) & ~np.isinf(column(event, "grad_norm"))
     loss = column(event, "loss")
     # Of several optimizers that take turns there is no loss of all together: NaN there is not a number gone wrong.
-    return good & (np.isfinite(loss) if not several(event) else ~np.isinf(loss))
+    there: NDArray[np.bool_] = good & (np.isfinite(loss) if not several(event) else ~np.isinf(loss))
+    return there
 
 
 def several(event: StepsDone) -> bool:
