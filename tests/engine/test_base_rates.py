@@ -229,3 +229,11 @@ def test_a_fit_goes_on_from_a_rate_of_0(tmp_path):
         assert run.history["lr"].tolist()[-2:] == pytest.approx([0.1, 0.1])
         down = b.fit(start=run.id, lr=0, max_steps=5).result()
         assert down.history["lr"].tolist()[-1] == 0.0
+
+
+def test_on_two_processes(tmp_path):
+    with bench(tmp_path, optimizer=by_rates(0.0, 0.2), devices=2, strategy="pool", batch_size=4) as b:
+        before = [p.detach().clone() for p in b.model.parameters()]
+        assert b.fit().result().history["lr"].tolist() == pytest.approx([0.2] * 3)
+        moved = [not torch.equal(p, q) for p, q in zip(b.model.parameters(), before, strict=True)]
+        assert moved == [False, False, True, True]

@@ -52,8 +52,10 @@ def _compile(part: nn.Module, wanted: bool | str, compiler: Callable[..., Any] |
 def _inlined(part: nn.Module) -> Callable[..., Any]:
     """The call of a module of torch's own (nn.Sequential), in a function: by itself torch.compile passes it over."""
 
+    inner: Callable[..., Any] = part._call_impl
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        return part._call_impl(*args, **kwargs)
+        return inner(*args, **kwargs)
 
     return call
 

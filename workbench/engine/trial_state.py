@@ -249,7 +249,7 @@ def _put_attributes(value: Any, before: Mapping[str, Any], only_numbers: bool) -
 def _put_tensor(tensor: Tensor, value: Tensor) -> None:
     with torch.no_grad():
         if tensor.shape != value.shape:
-            tensor.set_(value)
+            tensor.data = value
         elif not torch.equal(tensor, value):
             tensor.copy_(value)
 
