@@ -39,6 +39,11 @@ CASES = {
         "    def configure_optimizers(self):\n        made = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)\n"
         "        return [made], [torch.optim.lr_scheduler.StepLR(made, 1, 0.5)]\n",
     ),
+    "double precision": (
+        f"model.double(), train=(x[:66].double(), y[:66]), val=(x[:41].double(), y[:41]), loss=F.cross_entropy, {COMMON}, "
+        "accumulate_grad_batches=2, gradient_clip_val=0.5",
+        "",
+    ),
     "parameters without a gradient, a stream and a sampler that draw": (
         f"net, train=Stream(), val=torch.utils.data.DataLoader(data, 8, sampler=sampler), loss=F.cross_entropy, {COMMON}",
         "import random\n\nimport numpy as np\n\n\nclass Stream(torch.utils.data.IterableDataset):\n    def __iter__(self):\n"
