@@ -25,6 +25,7 @@ X, Y = labelled().tensors
 
 def make(tmp_path, model=None, data=(X, Y), **more):
     more = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", "batch_size": 8, **more}
+    more = {name: value for name, value in more.items() if name != "batch_size" or value is not None}
     return wb.Workbench(plain_net() if model is None else model, train=data, **more)
 
 
@@ -225,19 +226,19 @@ def test_a_scheduler_needs_to_know_how_long(tmp_path):
 def test_an_iterator_that_can_be_read_once(tmp_path):
     """The dry step gives its batch back, and a second epoch is a clear error."""
     model = plain_net()
-    b = make(tmp_path, model, data=((X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)), optimizer=sgd)
+    b = make(tmp_path, model, data=((X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)), optimizer=sgd, batch_size=None)
     run = b.fit(max_epochs=1).result()
     assert run.step == 5
     twin = plain_net()
     ready = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)]
-    other = make(tmp_path / "b", twin, data=wb.batches(ready), optimizer=sgd).fit(max_epochs=1).result()
+    other = make(tmp_path / "b", twin, data=wb.batches(ready), optimizer=sgd, batch_size=None).fit(max_epochs=1).result()
     assert np.array_equal(run.history["loss"], other.history["loss"])
-    again = make(tmp_path, data=iter(ready), max_epochs=2).fit()
+    again = make(tmp_path, data=iter(ready), max_epochs=2, batch_size=None).fit()
     with refused(TaskError, "no batch in epoch 1", "read only once", "give a Dataset or a DataLoader"):
         again.result()
     assert sum(e.rows for e in again.events if isinstance(e, StepsDone)) == 5
     with refused(TaskError, "read only once", "would use it up", "give a Dataset"):
-        make(tmp_path, data=iter(ready)).find_lr().result()
+        make(tmp_path, data=iter(ready), batch_size=None).find_lr().result()
 
 
 def test_drop_last_leaves_nothing(tmp_path):

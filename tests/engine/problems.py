@@ -106,7 +106,9 @@ class Augmented(Dataset):
 
 
 def bench(model, data, root, optimizer=sgd, **settings):
-    settings = {"accelerator": "cpu", "batch_size": 8, "lr": 0.05, **settings}
+    own = data if isinstance(data, torch.utils.data.DataLoader) else None
+    size = {"batch_size": 8} if own is None or own.batch_size is not None else {}  # a loader may have batches of its own
+    settings = {"accelerator": "cpu", **size, "lr": 0.05, **settings}
     loss = settings.pop("loss", F.cross_entropy)
     return wb.Workbench(model, train=data, loss=loss, optimizer=optimizer, root=root, **settings)
 

@@ -45,7 +45,7 @@ def bench(root, train=DATA, **given):
 ])  # fmt: skip
 def test_it_is_refused_wherever_it_is_given(train, given, decides, tmp_path):
     (name, value), = given.items()
-    words = rf"{name}={value} would change nothing of train: .*{decides.replace('(', '.').replace(')', '.')}.*Leave {name} out"
+    words = rf"{name}={value} would change nothing of train, since .*{decides.replace('(', '.').replace(')', '.')}.*Leave {name} out"
     with pytest.raises(SettingsError, match=words):
         bench(tmp_path, train, **given)
     b = bench(tmp_path, train)
@@ -57,7 +57,7 @@ def test_it_is_refused_wherever_it_is_given(train, given, decides, tmp_path):
 
 
 def test_workers_for_what_is_read_once(tmp_path):
-    with pytest.raises(SettingsError, match="num_workers=2 would change nothing of train: it can be read only once"):
+    with pytest.raises(SettingsError, match="num_workers=2 would change nothing of train, since it can be read only once"):
         bench(tmp_path, iter(READY), num_workers=2)
 
 

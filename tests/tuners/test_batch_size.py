@@ -122,7 +122,7 @@ def test_data_that_makes_its_own_batches_is_refused_by_name(tmp_path):
         bench(plain_net(), loader, tmp_path).find_batch_size().result()
     ready = [(data.tensors[0][:4], data.tensors[1][:4])]
     with pytest.raises(TaskError, match="yields ready batches"):
-        bench(plain_net(), ready, tmp_path).find_batch_size().result()
+        bench(plain_net(), torch.utils.data.DataLoader(ready, batch_size=None), tmp_path).find_batch_size().result()
     assert bench(plain_net(), loader, tmp_path, max_epochs=2).fit().result().step == 4
 
 

@@ -244,6 +244,8 @@ class DataSpec:
     def refuse_unused(self, given: Mapping[str, Any]) -> None:
         """Raise SettingsError for a setting that the user gave and that cannot take effect on this data."""
         parts = self.parts
+        if isinstance(parts.dataset, Batches) and parts.dataset.peek() is None:
+            raise self._empty()
         if parts.own_batches is not None:
             if given.get("batch_size") is not None and given["batch_size"] != self.defaults.get("batch_size"):
                 raise self._unused("batch_size", given, parts.own_batches)
@@ -255,6 +257,9 @@ class DataSpec:
             raise self._unused("shuffle", given, "its loader has a RandomSampler of its own")
         if given.get("num_workers") and self.one_shot:
             raise self._unused("num_workers", given, "it can be read only once, which one process does")
+
+    def _empty(self) -> TaskError:
+        return TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
 
     def _orders_itself(self, parts: Parts) -> str | None:
         """Why nobody else can shuffle these samples; None where it can be done, or is what their sampler does."""
@@ -271,7 +276,7 @@ class DataSpec:
     def _unused(self, name: str, given: Mapping[str, Any], decides: str) -> SettingsError:
         remedy = "give the samples (a Dataset, or a loader without it)" if self.from_loader else "give the samples in a Dataset"
         return SettingsError(
-            f"{name}={given[name]!r} would change nothing of {self.name}: {decides}, which decides. Leave {name} out, or {remedy}."
+            f"{name}={given[name]!r} would change nothing of {self.name}, since {decides}. Leave {name} out, or {remedy}."
         )
 
     def refuse_larger(self, size: int) -> None:
@@ -390,7 +395,7 @@ class DataSpec:
             calm = Settings(batch_size=max(size, 1), shuffle=False, pin_memory=False)
             batch = next(iter(self._loader(calm, Share())), None)
         if batch is None:
-            raise TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
+            raise self._empty()
         return batch
 
 
