@@ -74,6 +74,11 @@ def test_the_record_says_what_the_loader_has(tmp_path):
     assert run.settings.batch_size == 5
 
 
+def test_validation_beside_ready_batches_has_the_size_of_its_loader(tmp_path):
+    assert bench(tmp_path, wb.batches(READY), val=DataLoader(DATA, 7)).settings.batch_size == 7
+    assert bench(tmp_path, DATA, val=DataLoader(DATA, 7)).settings.batch_size == 20
+
+
 def test_evaluations(tmp_path):
     b = bench(tmp_path, val=wb.batches(READY), test=DATA)
     with pytest.raises(SettingsError, match="batch_size=8 would change nothing of val"):
