@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ X, Y = labelled().tensors
 
 
 def make(tmp_path, model=None, data=(X, Y), **more):
-    more = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", "batch_size": 8, **more}
+    ready = isinstance(data, (Iterator, type(wb.batches([]))))
+    more = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", **({} if ready else {"batch_size": 8}), **more}
     return wb.Workbench(plain_net() if model is None else model, train=data, **more)
 
 

@@ -65,7 +65,7 @@ def test_what_takes_effect_is_taken(tmp_path):
     assert bench(tmp_path, OWN_SAMPLER, shuffle=False, batch_size=10, drop_last=True).settings.batch_size == 10
     assert bench(tmp_path, RANDOM, shuffle=True).settings.shuffle
     assert not bench(tmp_path, Stream(), shuffle=False, batch_size=5, drop_last=True).settings.shuffle
-    ready = bench(tmp_path, DataLoader(READY, batch_size=None), shuffle=True)
+    ready = bench(tmp_path, DataLoader(READY, batch_size=None, shuffle=True), shuffle=True)
     assert len(ready.fit().result().history["loss"]) == 5
 
 
