@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -24,8 +25,8 @@ X, Y = labelled().tensors
 
 
 def make(tmp_path, model=None, data=(X, Y), **more):
-    more = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", "batch_size": 8, **more}
-    more = {name: value for name, value in more.items() if name != "batch_size" or value is not None}
+    ready = isinstance(data, (Iterator, type(wb.batches([]))))
+    more = {"loss": F.cross_entropy, "root": tmp_path, "accelerator": "cpu", **({} if ready else {"batch_size": 8}), **more}
     return wb.Workbench(plain_net() if model is None else model, train=data, **more)
 
 
@@ -226,19 +227,19 @@ def test_a_scheduler_needs_to_know_how_long(tmp_path):
 def test_an_iterator_that_can_be_read_once(tmp_path):
     """The dry step gives its batch back, and a second epoch is a clear error."""
     model = plain_net()
-    b = make(tmp_path, model, data=((X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)), optimizer=sgd, batch_size=None)
+    b = make(tmp_path, model, data=((X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)), optimizer=sgd)
     run = b.fit(max_epochs=1).result()
     assert run.step == 5
     twin = plain_net()
     ready = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 50, 10)]
-    other = make(tmp_path / "b", twin, data=wb.batches(ready), optimizer=sgd, batch_size=None).fit(max_epochs=1).result()
+    other = make(tmp_path / "b", twin, data=wb.batches(ready), optimizer=sgd).fit(max_epochs=1).result()
     assert np.array_equal(run.history["loss"], other.history["loss"])
-    again = make(tmp_path, data=iter(ready), max_epochs=2, batch_size=None).fit()
+    again = make(tmp_path, data=iter(ready), max_epochs=2).fit()
     with refused(TaskError, "no batch in epoch 1", "read only once", "give a Dataset or a DataLoader"):
         again.result()
     assert sum(e.rows for e in again.events if isinstance(e, StepsDone)) == 5
     with refused(TaskError, "read only once", "would use it up", "give a Dataset"):
-        make(tmp_path, data=iter(ready), batch_size=None).find_lr().result()
+        make(tmp_path, data=iter(ready)).find_lr().result()
 
 
 def test_drop_last_leaves_nothing(tmp_path):

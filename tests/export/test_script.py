@@ -136,7 +136,7 @@ CASES = {
         "data = Told(x, y)\nloader = DataLoader(data, 16, sampler=DistributedSampler(data, num_replicas=1, rank=0))\n",
     ),
     "ready batches in a variable, and samples in a list": (
-        "model, train=ready, val=held_out, loss=F.cross_entropy, max_epochs=2, batch_size=8",
+        "model, train=ready, val=held_out, loss=F.cross_entropy, max_epochs=2",
         "held_out = [(x[i], y[i]) for i in range(30)]\nready = wb.batches([(x[i : i + 7], y[i : i + 7]) for i in range(0, 70, 7)])\n",
     ),
     "samples in a list, shuffled": (

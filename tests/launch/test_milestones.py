@@ -321,7 +321,8 @@ def test_epochs_that_are_never_reached(tmp_path):
 
 def test_what_would_fail_in_the_middle_fails_before(tmp_path):
     x, y = labelled().tensors
-    b = bench(plain_net(), [(x[:4], y[:4])], tmp_path, max_epochs=2, find_batch_size_at={1})
+    b = wb.Workbench(plain_net(), train=wb.batches([(x[:4], y[:4])]), loss=F.cross_entropy, root=tmp_path, accelerator="cpu", max_epochs=2,
+                     find_batch_size_at={1})  # fmt: skip
     with pytest.raises(TaskError, match="yields ready batches"):
         b.fit().result()
 

@@ -32,7 +32,9 @@ def net(features=6, classes=3):
 
 
 def bench(data, root, model=None, **given):
-    given = {"loss": F.cross_entropy, "batch_size": 4, "max_epochs": 2, "lr": 0.1, "accelerator": "cpu", "root": root, **given}
+    loader = isinstance(data, DataLoader) and data.batch_size is None
+    ready = loader or isinstance(data, (type(wb.batches([])), type(iter([]))))
+    given = {"loss": F.cross_entropy, **({} if ready else {"batch_size": 4}), "max_epochs": 2, "lr": 0.1, "accelerator": "cpu", "root": root, **given}
     return wb.Workbench(model or net(), train=data, optimizer=torch.optim.SGD, **given)
 
 

@@ -65,13 +65,18 @@ def test_what_takes_effect_is_taken(tmp_path):
     assert bench(tmp_path, OWN_SAMPLER, shuffle=False, batch_size=10, drop_last=True).settings.batch_size == 10
     assert bench(tmp_path, RANDOM, shuffle=True).settings.shuffle
     assert not bench(tmp_path, Stream(), shuffle=False, batch_size=5, drop_last=True).settings.shuffle
-    ready = bench(tmp_path, DataLoader(READY, batch_size=None), shuffle=True)
+    ready = bench(tmp_path, DataLoader(READY, batch_size=None, shuffle=True), shuffle=True)
     assert len(ready.fit().result().history["loss"]) == 5
 
 
 def test_the_record_says_what_the_loader_has(tmp_path):
     run = bench(tmp_path, OWN_BATCHES).fit().result()
     assert run.settings.batch_size == 5
+
+
+def test_validation_beside_ready_batches_has_the_size_of_its_loader(tmp_path):
+    assert bench(tmp_path, wb.batches(READY), val=DataLoader(DATA, 7)).settings.batch_size == 7
+    assert bench(tmp_path, DATA, val=DataLoader(DATA, 7)).settings.batch_size == 20
 
 
 def test_evaluations(tmp_path):

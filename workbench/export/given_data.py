@@ -37,7 +37,7 @@ def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Set
     columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
     by_collate = sliced.arguments.get("collate_fn", "None") != "None" and not before
     loader = spec.loader(settings, train=name == "train")
-    if parts.ready and not stream and (parts.sampler is not None or (name == "train" and settings.shuffle)):
+    if parts.ready and not stream and (parts.sampler is not None or (name == "train" and settings.shuffle and parts.defaults.get("shuffle"))):
         raise ExportError(
             f"the loader of {name} gives batches of the data set's own making (batch_size=None) in the order of a sampler, which "
             "no script can repeat yet: give the samples in a Dataset."

@@ -243,9 +243,9 @@ class DataSpec:
 
     def refuse_unused(self, given: Mapping[str, Any]) -> None:
         """Raise SettingsError for a setting that the user gave and that cannot take effect on this data."""
-        parts = self.parts
-        if isinstance(parts.dataset, Batches) and parts.dataset.peek() is None:
-            raise self._empty()
+        parts, users = self.parts, users_data(self.parts.dataset)
+        if isinstance(users, (list, tuple)) and not users:
+            return  # that it is empty is a matter of its own
         if parts.own_batches is not None:
             if given.get("batch_size") is not None and given["batch_size"] != self.defaults.get("batch_size"):
                 raise self._unused("batch_size", given, parts.own_batches)
@@ -268,7 +268,7 @@ class DataSpec:
         if parts.sampler is not None:
             drawn = bool(parts.defaults.get("shuffle"))
             return None if drawn else f"its loader has a sampler of its own ({type(parts.sampler).__name__})"
-        if isinstance(parts.dataset, IterableDataset):
+        if isinstance(parts.dataset, IterableDataset) or (parts.ready and not parts.defaults.get("shuffle")):
             what = "yields ready batches in their order" if parts.ready else "can only be iterated"
             return f"it {what} ({type(users_data(parts.dataset)).__name__})"
         return None
@@ -380,7 +380,8 @@ class DataSpec:
                     "give the Dataset, or a loader without it."
                 )
             return _apart(parts.sampler)
-        return Shuffled(dataset, generator=generator) if train and settings.shuffle else SequentialSampler(dataset)
+        shuffled = settings.shuffle and (not parts.ready or parts.defaults.get("shuffle", False))
+        return Shuffled(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
 
     def peek(self, count: int) -> Any:
         """One batch of `count` samples, or the first ready batch; a one-shot iterable keeps it."""

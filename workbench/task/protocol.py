@@ -252,7 +252,12 @@ class Task(abc.ABC):
     @property
     def implied(self) -> dict[str, Any]:
         """Settings that the user's own objects imply where none was given (a loader's batch size, say)."""
-        return dict(self.train.defaults) if self.train else {}
+        if self.train is None:
+            return {}
+        found = dict(self.train.defaults)
+        if self.train.parts.own_batches is not None and self.val is not None and "batch_size" in self.val.defaults:
+            found.setdefault("batch_size", self.val.defaults["batch_size"])  # it counts for the validation data alone
+        return found
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on its data."""
