@@ -3,6 +3,7 @@
 import copy
 import functools
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -106,8 +107,8 @@ class Augmented(Dataset):
 
 
 def bench(model, data, root, optimizer=sgd, **settings):
-    own = data if isinstance(data, torch.utils.data.DataLoader) else None
-    size = {"batch_size": 8} if own is None or own.batch_size is not None else {}  # a loader may have batches of its own
+    ready = isinstance(data, torch.utils.data.DataLoader) and data.batch_size is None
+    size = {} if ready or isinstance(data, Iterator) else {"batch_size": 8}  # these have batches of their own
     settings = {"accelerator": "cpu", **size, "lr": 0.05, **settings}
     loss = settings.pop("loss", F.cross_entropy)
     return wb.Workbench(model, train=data, loss=loss, optimizer=optimizer, root=root, **settings)
