@@ -243,6 +243,12 @@ def test_weights_on_the_meta_device(tmp_path):
         make(tmp_path, nn.Sequential(plain_net(), nn.Linear(3, 3, device="meta")))
 
 
+def test_several_models(tmp_path):
+    for models in ([plain_net(), plain_net()], (plain_net(),), {"a": plain_net()}):
+        with refused(f"model is a {type(models).__name__} of {len(models)}, and one nn.Module is needed", "nn.ModuleList"):
+            make(tmp_path, models)
+
+
 def test_torchscript(tmp_path):
     with refused("model is TorchScript", "give the nn.Module that it was made of", "torch.jit.script(bench.model)"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -323,6 +329,78 @@ def test_optimizers_of_parts_of_the_model(tmp_path):
         make(tmp_path, model, optimizer=lambda params, lr: sgd([{"params": [weight]}, {"params": [bias], "lr": lr / 10}], lr))
         make(tmp_path, model, optimizer=lambda params, lr: sgd([*body, weight, bias], lr))
         make(tmp_path, tuned, optimizer=lambda params, lr: sgd(tuned.head.parameters(), lr))
+
+
+class Hollow(torch.optim.Optimizer):
+    """It wraps another without being made as one, as some libraries do."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.defaults, self.state = inner, inner.param_groups, inner.defaults, inner.state
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+def test_an_optimizer_without_a_state(tmp_path):
+    with refused("the state of the Hollow cannot be stored", "AttributeError", "has to call torch.optim.Optimizer.__init__"):
+        make(tmp_path, optimizer=lambda params, lr: Hollow(sgd(params, lr)))
+
+
+class Sharpness(torch.optim.SGD):
+    """As sharpness-aware minimisation has it: a second gradient at weights that are moved along the first."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        if closure is None:
+            raise RuntimeError("missing closure")
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        moves = [0.05 * p.grad for p in parameters if p.grad is not None]
+        torch._foreach_add_(parameters, moves)
+        with torch.enable_grad():
+            closure()
+        torch._foreach_sub_(parameters, moves)
+        return super().step()
+
+
+class Asking(Sharpness):
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        closure()
+        return super().step(closure)
+
+
+class SecondOrder(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        torch.autograd.grad([p.grad for p in parameters], parameters, [torch.ones_like(p) for p in parameters])  # type: ignore[misc]
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    (Sharpness, ("Sharpness.step() asks for a closure", "super().step(closure)")),
+    (SecondOrder, ("SecondOrder.step() differentiates the gradients again", "Take another optimizer")),
+])  # fmt: skip
+def test_a_step_that_needs_more_than_gradients(kind, words, tmp_path):
+    job = make(tmp_path, optimizer=lambda params, lr: kind(params, lr=lr), max_epochs=1).fit()
+    with pytest.raises(RuntimeError) as caught:
+        job.result()
+    told = " ".join(caught.value.__notes__)
+    assert all(word in told for word in words), told
+
+
+def test_the_remedy_for_a_step_that_asks_for_a_closure(tmp_path):
+    model, twin = plain_net(), plain_net()
+    losses = make(tmp_path, model, optimizer=lambda params, lr: Asking(params, lr=lr), lr=0.1, max_epochs=2, shuffle=False).fit().result().history["loss"]
+    plain, expected = Sharpness(twin.parameters(), lr=0.1), []
+    for x, y in zip(X.split(8) * 2, Y.split(8) * 2, strict=True):
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            plain.zero_grad()
+            loss = F.cross_entropy(twin(x), y)
+            loss.backward()
+            return loss
+
+        expected.append(closure().item())
+        plain.step(closure)
+    assert torch.equal(torch.tensor(losses).float(), torch.tensor(expected).float())
 
 
 # -- the first samples

@@ -26,6 +26,7 @@ def optimizers_of(
     if shards is None:
         for optimization in listed:
             _refuse_others_parameters(task, optimization.optimizer)
+            _refuse_stateless(optimization.optimizer)
     found: list[Optimizing] = []
     frequencies = [optimization.frequency for optimization in listed]
     for index, optimization in enumerate(listed):
@@ -65,6 +66,18 @@ def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
             f"the {kind} has {_counted(others)} that belongs to no module of the run, so that its value would be neither stored "
             "nor put back: make it part of the model (model.scale = nn.Parameter(…)), or of an nn.Module given as loss=."
         )
+
+
+def _refuse_stateless(optimizer: Optimizer) -> None:
+    """Refuse an optimizer whose state cannot be asked for: no trial, checkpoint or finder could put it back."""
+    try:
+        optimizer.state_dict()
+    except Exception as error:
+        kind = type(optimizer).__name__
+        raise TaskError(
+            f"the state of the {kind} cannot be stored (state_dict() failed with {type(error).__name__}: {error}), which checkpoints "
+            f"and finders need: {kind}.__init__ has to call torch.optim.Optimizer.__init__. Take another implementation of it."
+        ) from error
 
 
 def _counted(parameters: list[Tensor]) -> str:
