@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import workbench as wb
 from tests.engine.problems import bench, labelled, plain_net, same_weights, sgd, weights
-from workbench.events import StepsDone
+from workbench.events import Message, StepsDone
 from workbench.instruments.finite import NonFiniteError
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
@@ -240,6 +240,57 @@ def test_an_iterator_that_can_be_read_once(tmp_path):
     assert sum(e.rows for e in again.events if isinstance(e, StepsDone)) == 5
     with refused(TaskError, "read only once", "would use it up", "give a Dataset"):
         make(tmp_path, data=iter(ready)).find_lr().result()
+
+
+class TooLong(IterableDataset):
+    """Its length says 80 samples, and it has 50."""
+
+    def __len__(self):
+        return 80
+
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+class OfStages(Dataset):
+    """Of stages: each epoch has as many samples as are given for it."""
+
+    def __init__(self, *samples):
+        self.samples, self.epoch = samples, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return self.samples[self.epoch]
+
+    def __getitem__(self, index):
+        return X[index], Y[index]
+
+
+LENGTHS = {
+    "a stream": (TooLong(), "gave 7 batches in epoch 0, and their length (len) says 10"),
+    "grows": (OfStages(16, 48), "have 6 batches in epoch 1, and had 2 when the run began"),
+    "shrinks": (OfStages(48, 16), "gave 2 batches in epoch 1, and their length (len) says 6"),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_data_of_another_length_than_planned(name, tmp_path):
+    data, words = LENGTHS[name]
+    run = make(tmp_path, data=data, max_epochs=2, num_sanity_val_steps=0).fit().result()
+    told = [event for event in run.events if isinstance(event, Message) and "the training data" in event.text]
+    assert len(told) == 1
+    assert words in told[0].text
+    assert told[0].level == "warning"
+
+
+def test_nothing_is_told_of_data_of_the_planned_length(tmp_path):
+    for data in (TooLong(), OfStages(16, 48)):
+        run = make(tmp_path, data=data, max_epochs=2, limit_train_batches=2).fit().result()
+        assert not [event for event in run.events if isinstance(event, Message) and "the training data" in event.text]
+    run = make(tmp_path, data=OfStages(48, 48), max_epochs=2, max_steps=9).fit().result()
+    assert not [event for event in run.events if isinstance(event, Message) and "the training data" in event.text]
 
 
 def test_drop_last_leaves_nothing(tmp_path):

@@ -209,6 +209,28 @@ def test_a_metric_that_compares_each_sample_with_every_other(tmp_path):
     make(tmp_path, ONE, (X, NUMBERS), metrics={"mae": lambda output, y: (output.squeeze(1) - y).abs().mean()}, **good)
 
 
+# -- names of metrics
+
+
+@pytest.mark.parametrize("metrics", [
+    {"loss": lambda output, y: 0.5},
+    {"loss": wb.over_epoch(lambda output, y: 0.5)},
+    {"loss_averaged": lambda output, y: 0.5},
+    {"own": lambda output, y: {"loss": 0.5}},
+    {"own": wb.over_epoch(lambda output, y: {"val_loss": 0.5})},
+])  # fmt: skip
+def test_a_metric_in_the_place_of_the_loss(metrics, tmp_path):
+    with refused("metrics[", "would be reported as val_loss in place of the loss itself", "another name"):
+        make(tmp_path, val=(X, Y), metrics=metrics)
+
+
+@pytest.mark.parametrize("first", [lambda output, y: {"b": 0.5}, wb.over_epoch(lambda output, y: {"b": 0.5})], ids=["by batch", "over a check"])
+@pytest.mark.parametrize("second", [lambda output, y: 0.1, wb.over_epoch(lambda output, y: 0.1)], ids=["by batch", "over a check"])
+def test_two_metrics_of_one_name(first, second, tmp_path):
+    with refused("metrics", "reported as 'val_b'", "rename one of them"):
+        make(tmp_path, val=(X, Y), metrics={"a": first, "b": second})
+
+
 # -- models
 
 
@@ -219,6 +241,12 @@ def test_weights_on_the_meta_device(tmp_path):
         make(tmp_path, model)
     with refused("'1.weight' (and 1 more)"):
         make(tmp_path, nn.Sequential(plain_net(), nn.Linear(3, 3, device="meta")))
+
+
+def test_several_models(tmp_path):
+    for models in ([plain_net(), plain_net()], (plain_net(),), {"a": plain_net()}):
+        with refused(f"model is a {type(models).__name__} of {len(models)}, and one nn.Module is needed", "nn.ModuleList"):
+            make(tmp_path, models)
 
 
 def test_torchscript(tmp_path):
@@ -242,3 +270,162 @@ def test_parameters_that_only_a_function_has(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(tmp_path, Net(), loss=functools.partial(loss, scale=2.0))
+
+
+# -- optimizers
+
+
+def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr)
+
+
+def test_an_optimizer_of_another_model(tmp_path):
+    old = plain_net()
+    for dry_run in (True, False):
+        with refused("the SGD has 4 parameters (of shape ", "none of which belongs to the model", "optimizer=lambda params, lr: "):
+            make(tmp_path, optimizer=lambda params, lr: sgd(old.parameters(), lr), dry_run=dry_run)
+
+
+def test_an_optimizer_that_adds_a_parameter(tmp_path):
+    scale = nn.Parameter(torch.ones(3))
+    with refused("the SGD has 1 parameter (of shape (3,)) that belongs to no module", "make it part of the model"):
+        make(tmp_path, optimizer=lambda params, lr: sgd([*params, scale], lr))
+    model = plain_net()
+    model.scale = scale
+    make(tmp_path, model, optimizer=lambda params, lr: sgd(list(params), lr))
+
+
+def test_parameters_that_the_optimizer_leaves_out(tmp_path):
+    with pytest.warns(UserWarning, match=r"^3 parameters \(.*\) get gradients and are in no optimizer.*requires_grad_\(False\)"):
+        make(tmp_path, optimizer=lambda params, lr: sgd(params[:1], lr))
+    with pytest.warns(UserWarning, match="^the parameter '.*' gets a gradient and is in no optimizer"):
+        make(tmp_path, optimizer=lambda params, lr: sgd(params[1:], lr))
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    for parameter in [*model.parameters()][:2]:
+        parameter.requires_grad_(False)
+    return model
+
+
+class WithinNoGrad(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self.body(x)
+        return self.head(x)
+
+
+def test_optimizers_of_parts_of_the_model(tmp_path):
+    """Frozen parts, groups made from the model itself, and parts whose outputs are taken without gradients."""
+    model, tuned = frozen(plain_net()), WithinNoGrad()
+    *body, weight, bias = model.parameters()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(tmp_path, model)
+        make(tmp_path, model, optimizer=lambda params, lr: sgd([{"params": [weight]}, {"params": [bias], "lr": lr / 10}], lr))
+        make(tmp_path, model, optimizer=lambda params, lr: sgd([*body, weight, bias], lr))
+        make(tmp_path, tuned, optimizer=lambda params, lr: sgd(tuned.head.parameters(), lr))
+
+
+class Hollow(torch.optim.Optimizer):
+    """It wraps another without being made as one, as some libraries do."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.defaults, self.state = inner, inner.param_groups, inner.defaults, inner.state
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+def test_an_optimizer_without_a_state(tmp_path):
+    with refused("the state of the Hollow cannot be stored", "AttributeError", "has to call torch.optim.Optimizer.__init__"):
+        make(tmp_path, optimizer=lambda params, lr: Hollow(sgd(params, lr)))
+
+
+class Sharpness(torch.optim.SGD):
+    """As sharpness-aware minimisation has it: a second gradient at weights that are moved along the first."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        if closure is None:
+            raise RuntimeError("missing closure")
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        moves = [0.05 * p.grad for p in parameters if p.grad is not None]
+        torch._foreach_add_(parameters, moves)
+        with torch.enable_grad():
+            closure()
+        torch._foreach_sub_(parameters, moves)
+        return super().step()
+
+
+class Asking(Sharpness):
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        closure()
+        return super().step(closure)
+
+
+class SecondOrder(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        torch.autograd.grad([p.grad for p in parameters], parameters, [torch.ones_like(p) for p in parameters])  # type: ignore[misc]
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    (Sharpness, ("Sharpness.step() asks for a closure", "super().step(closure)")),
+    (SecondOrder, ("SecondOrder.step() differentiates the gradients again", "Take another optimizer")),
+])  # fmt: skip
+def test_a_step_that_needs_more_than_gradients(kind, words, tmp_path):
+    job = make(tmp_path, optimizer=lambda params, lr: kind(params, lr=lr), max_epochs=1).fit()
+    with pytest.raises(RuntimeError) as caught:
+        job.result()
+    told = " ".join(caught.value.__notes__)
+    assert all(word in told for word in words), told
+
+
+def test_the_remedy_for_a_step_that_asks_for_a_closure(tmp_path):
+    model, twin = plain_net(), plain_net()
+    losses = make(tmp_path, model, optimizer=lambda params, lr: Asking(params, lr=lr), lr=0.1, max_epochs=2, shuffle=False).fit().result().history["loss"]
+    plain, expected = Sharpness(twin.parameters(), lr=0.1), []
+    for x, y in zip(X.split(8) * 2, Y.split(8) * 2, strict=True):
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            plain.zero_grad()
+            loss = F.cross_entropy(twin(x), y)
+            loss.backward()
+            return loss
+
+        expected.append(closure().item())
+        plain.step(closure)
+    assert torch.equal(torch.tensor(losses).float(), torch.tensor(expected).float())
+
+
+# -- the first samples
+
+
+def test_labels_that_are_all_ignored(tmp_path):
+    some = torch.cat([torch.full((2,), -100), Y[2:]])
+    with refused("the loss of the first 2 samples is nan", "All labels of these samples are -100 (element 1)", "dry_run=False"):
+        make(tmp_path, data=(X, some))
+    run = make(tmp_path, data=(X, some), dry_run=False, max_epochs=1, shuffle=False).fit().result()
+    assert run.status == "finished"
+
+
+class Forces(nn.Module):
+    def __init__(self, enable: bool) -> None:
+        super().__init__()
+        self.layer, self.enable = nn.Linear(6, 1), enable
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.set_grad_enabled(self.enable or torch.is_grad_enabled()):
+            x = x.clone().requires_grad_()
+            return torch.autograd.grad(self.layer(x).tanh().sum(), x, create_graph=True)[0]
+
+
+def test_a_model_that_takes_gradients_in_a_check(tmp_path):
+    with refused("on a batch of val", "Checks run under torch.no_grad()", "`with torch.enable_grad():`"):
+        make(tmp_path, Forces(False), (X, X), loss=F.mse_loss, val=(X, X))
+    make(tmp_path, Forces(True), (X, X), loss=F.mse_loss, val=(X, X))

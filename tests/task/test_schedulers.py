@@ -28,6 +28,11 @@ def get_constant_schedule_with_warmup(optimizer, num_warmup_steps, last_epoch=-1
     return lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, n / max(1, num_warmup_steps)), last_epoch)
 
 
+def get_constant_schedule(optimizer, last_epoch=-1):
+    """As transformers has it."""
+    return lr_scheduler.LambdaLR(optimizer, lambda n: 1.0, last_epoch)
+
+
 class Warmup(lr_scheduler.LRScheduler):
     def __init__(self, optimizer, warmup):
         super().__init__(optimizer)
@@ -51,6 +56,9 @@ REFUSED = [
     (torch.optim.swa_utils.SWALR, "is swa_lr", "SWALR(optimizer, swa_lr=…)"),
     (Warmup, "is warmup", "Warmup(optimizer, warmup=…)"),
     (partial(lr_scheduler.StepLR, gamma=0.5), "partial(StepLR, …)", "StepLR(optimizer, gamma=0.5, step_size=…)"),
+    (partial(lr_scheduler.StepLR, step_size=3), "cannot be called", "StepLR(optimizer, step_size=3)"),
+    (get_constant_schedule, "is last_epoch", "get_constant_schedule(optimizer, …)"),
+    (partial(get_constant_schedule, last_epoch=-1), "cannot be called", "get_constant_schedule(optimizer, last_epoch=-1)"),
     (partial(lr_scheduler.ExponentialLR, gamma=0.9), "cannot be called", "ExponentialLR(optimizer, gamma=0.9)"),
     (partial(lr_scheduler.OneCycleLR, max_lr=0.1), "cannot be called", "OneCycleLR(optimizer, max_lr=0.1"),
     (get_linear_schedule_with_warmup, "cannot be called", "num_warmup_steps=…, num_training_steps=updates)"),

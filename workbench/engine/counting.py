@@ -1,4 +1,4 @@
-"""Tells once that a batch of the user's own may count as another number of samples than it holds."""
+"""Warns once where data of the user's own hold another number of samples, or of batches, than they are counted as."""
 
 from __future__ import annotations
 
@@ -25,3 +25,27 @@ def note_count(session: Session, name: Literal["train", "val", "test"], batch: A
             "are counted as they are drawn"
         )
         session.notes.append(Message(f"a batch of {name} {why}: if it holds another number, {remedy}.", "warning", session.step))
+
+
+def note_length(session: Session) -> None:
+    """The training data have come to the end of an epoch: compare the batches they gave with those that were planned."""
+    data, settings = session.data, session.settings
+    planned, there = data.batches, data.length
+    if planned is None or not data.begun or "length" in session.counts_seen:
+        return
+    spare = 1 if session.ranks.several else 0  # the last round may miss some ranks
+    whole = settings.limit_train_batches == 1.0 and not settings.overfit_batches
+    text, epoch = "", session.epoch
+    if data.taken + spare < planned:
+        text = (
+            f"the training data gave {data.taken} batches in epoch {epoch}, and their length (len) says {planned}: schedules are planned "
+            f"for {planned} and will not reach their end. Let len say how many there are, or set limit_train_batches={data.taken}."
+        )
+    elif whole and there is not None and there > planned:
+        text = (
+            f"the training data have {there} batches in epoch {epoch}, and had {planned} when the run began: the others are left out, "
+            f"since schedules are planned for {planned}. Give data of the same length in every epoch, or make a fit of each stage."
+        )
+    if text:
+        session.counts_seen.add("length")
+        session.notes.append(Message(text, "warning", session.step))

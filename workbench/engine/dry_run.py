@@ -29,6 +29,11 @@ from workbench.task.protocol import Schedule, Task, TaskError
 SAMPLES = 2
 _NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
 
+_NO_GRADIENT_IN_CHECKS = (
+    "Checks run under torch.no_grad(): where the model or a metric takes gradients itself (forces, say), write "
+    "`with torch.enable_grad():` around that part."
+)
+
 
 class Tried(NamedTuple):
     """What the trial has found."""
@@ -79,6 +84,7 @@ def _try(session: Session) -> None:
     session.train_mode()
     count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may only do one by one
     _train(session, _peek(task.train, count))
+    _warn_of_unowned(session)
     if task.val is not None:
         held_out = _peek(task.val, count)
         _explained("validation_step" if hasattr(task, "module") else "the model or a metric", held_out, "val",
@@ -128,7 +134,7 @@ def _evaluate(session: Session, opt: Optimizing, batch: Any) -> None:
     value = float(loss.detach())
     if value - value != 0.0 and session.settings.on_nonfinite == "stop":
         raise TaskError(
-            f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch)} (batch: {describe(batch)})"
+            f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
         )
     _warn_of_strangers(session, loss)
     _explained("backward", batch, "train", lambda: loss.backward())
@@ -152,6 +158,21 @@ def _warn_of_strangers(session: Session, loss: Tensor) -> None:
             f"the loss depends on {len(found)} parameter{'s' if len(found) > 1 else ''} (of shape {shapes}) that no optimizer of the "
             "run trains: to train them, give the nn.Module that has them as loss=, or make it a part of the model; else "
             "requires_grad_(False) saves their gradients.",
+            stacklevel=2,
+        )
+
+
+def _warn_of_unowned(session: Session) -> None:
+    """Parameters of the model that get a gradient, which no optimizer uses."""
+    owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
+    pairs = zip(session.names, session.parameters, strict=True)
+    found = [name for name, p in pairs if p.grad is not None and id(p) not in owned]
+    if found:
+        names = ", ".join(map(repr, found[:3])) + (", …" if len(found) > 3 else "")
+        which = f"{len(found)} parameters ({names}) get gradients and are" if len(found) > 1 else f"the parameter {names} gets a gradient and is"
+        warnings.warn(
+            f"{which} in no optimizer, so that no update changes them: give them to the optimizer, or freeze them with "
+            "requires_grad_(False), which saves their gradients.",
             stacklevel=2,
         )
 
@@ -192,8 +213,9 @@ def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
     except (TaskError, NonFiniteError):
         raise
     except Exception as error:
+        remedy = _remedy(str(error), batch, check=name != "train")
         raise TaskError(
-            f"{what} failed on a batch of {name} ({describe(batch)}) with {_said(error)}.{_remedy(str(error), batch)}{_noted(error)}"
+            f"{what} failed on a batch of {name} ({describe(batch)}) with {_said(error)}.{remedy}{_noted(error)}"
         ) from error
 
 
@@ -206,7 +228,7 @@ def _noted(error: BaseException) -> str:
     return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
 
 
-def _remedy(text: str, batch: Any) -> str:
+def _remedy(text: str, batch: Any, *, check: bool = False) -> str:
     low = text.lower()
     of_types = any(words in low for words in ("same dtype", "should be the same", "scalar type", "unsigned char", "byte"))
     bytes_at = [name or "x" for name, tensor in leaves(batch) if tensor.dtype is torch.uint8] if of_types else []
@@ -216,7 +238,7 @@ def _remedy(text: str, batch: Any) -> str:
             "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
         )
     if "does not require grad" in low:
-        return f" {_NO_GRADIENT}"
+        return f" {_NO_GRADIENT_IN_CHECKS if check else _NO_GRADIENT}"
     if "found dtype long but expected float" in low:
         return " The target is made of integers, and the loss compares numbers: y.float()."
     if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):
@@ -232,10 +254,28 @@ def _remedy(text: str, batch: Any) -> str:
     return ""
 
 
-def _non_finite(batch: Any) -> str:
+_IGNORED = -100
+"""The label that torch's losses leave out, unless they are given another `ignore_index`."""
+
+
+def _non_finite(batch: Any, value: float) -> str:
     bad = [
         name for name, t in leaves(batch, "") if t.is_floating_point() and not bool(torch.isfinite(t).all())
     ]
     if bad:
         return f"The data holds NaN or infinite values in {', '.join(f'element {b}' for b in bad)}: clean it first."
-    return "The data is finite: look for log(0), 0/0 or overflow in the model or the loss."
+    if value != value and (ignored := _all_ignored(batch)):
+        return (
+            f"All labels of these samples are {_IGNORED} (element {ignored}), which losses leave out: the mean over none is NaN. If "
+            "whole batches do have labels, wb.Workbench(…, dry_run=False) leaves this trial out."
+        )
+    return (
+        "The data is finite: look for log(0), 0/0 or overflow in the model or the loss. Where whole batches do have a finite loss, "
+        "wb.Workbench(…, dry_run=False) leaves this trial out."
+    )
+
+
+def _all_ignored(batch: Any) -> str:
+    """The first part of a batch that holds nothing but the ignored label; "": none does."""
+    labels = ((name, t) for name, t in leaves(batch, "") if not t.is_floating_point() and not t.is_complex() and t.numel())
+    return next((name or "y" for name, t in labels if bool((t == _IGNORED).all())), "")

@@ -213,6 +213,11 @@ class Feeds:
         return self._going.taken if self._going is not None and self._going.begun else 0
 
     @property
+    def length(self) -> int | None:
+        """The batches of the training loader as its data say now; None: they do not, or an epoch continues at another batch size."""
+        return batches_in(self._train.loader) if self._going is self._train else None
+
+    @property
     def dealt(self) -> tuple[int, int] | None:
         """How many batches have been dealt out in the latest pass, to whichever rank, and a checksum of which they were."""
         return None if self._going is None else self._going.dealt

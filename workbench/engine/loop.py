@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from workbench.commands import Inbox
 from workbench.engine import averaged, rng
 from workbench.engine.checks import Checks, HearsChecks
+from workbench.engine.counting import note_length
 from workbench.engine.errands import Errands, Keeps
 from workbench.engine.observations import Observations
 from workbench.engine.orders import obey
@@ -23,6 +24,7 @@ from workbench.engine.trouble import refuse_unguarded
 from workbench.engine.validate import floats
 from workbench.events import Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
+from workbench.task.advice import of_step
 from workbench.task.batch import describe
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import size_at, windows
@@ -202,6 +204,7 @@ class _Fit:
                     keeper.mark()
             window = next(batches, None)
             if window is None:
+                note_length(session)
                 break
             # Now that there is another window, the update before it was not the epoch's last, which has a check of its own.
             if due and checks.midway(self.emit, inbox):
@@ -275,6 +278,8 @@ def _take(session: Session, window: Sequence[Any]) -> None:
     except Exception as error:
         batch = window[0].batch if session.tbptt is not None else window[0]
         error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
+        if remedy := of_step(error):
+            error.add_note(remedy)
         if session.settings.detect_anomaly and "returned nan values" in str(error):
             raise NonFiniteError(f"at update {session.step}, detect_anomaly: {error}") from error
         raise

@@ -17,6 +17,7 @@ from workbench.engine.session import Session
 from workbench.engine.shards import Borrowed
 from workbench.engine.snapshot import Modes
 from workbench.task.moments import Values
+from workbench.task.protocol import TaskError
 
 
 def validate(
@@ -53,7 +54,10 @@ def validate(
         if not cut():
             computed = over.compute()
     own = {name: _summed(values, weights[name]) for name, values in sums.items()}
-    return _means(session.ranks.gather(own)) | computed | floats(session.moments.evaluated(stage))
+    means = _means(session.ranks.gather(own))
+    if twice := means.keys() & computed.keys():
+        raise TaskError(f"metrics=: two of them are reported as {min(twice)!r}: rename one of them.")
+    return means | computed | floats(session.moments.evaluated(stage))
 
 
 @contextlib.contextmanager

@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from workbench.task.protocol import TaskError
@@ -98,6 +101,33 @@ def of_loss(loss: Callable[..., Any], output: Any, target: Any, error: BaseExcep
     if output.ndim != target.ndim and output.numel() == target.numel():
         return f"it was given {_shapes(output, target)}: {_one_shape(loss, output, target)}."
     return None
+
+
+def of_step(error: BaseException) -> str | None:
+    """What to do about an error of an optimizer's own step; None: it was another error, or nobody knows."""
+    kind = next((kind for frame, _ in traceback.walk_tb(error.__traceback__) if (kind := _stepping(frame)) is not None), None)
+    if kind is None:
+        return None
+    text = f"{type(error).__name__}: {error}".lower()
+    if "closure" in text:
+        return (
+            f"{kind}.step() asks for a closure, to evaluate the loss again: an optimizer is given one only where its step has `closure` "
+            "without a default (as LBFGS). Take another optimizer, or a subclass whose step(self, closure) calls closure() and then "
+            "super().step(closure)."
+        )
+    if "does not require grad" in text or "create_graph" in text:
+        return (
+            f"{kind}.step() differentiates the gradients again, which takes loss.backward(create_graph=True): no job calls it so. Take "
+            "another optimizer."
+        )
+    return None
+
+
+def _stepping(frame: FrameType) -> str | None:
+    """The kind of the optimizer whose step a frame belongs to; None: it is another frame."""
+    names = frame.f_code.co_varnames
+    owner = frame.f_locals.get(names[0]) if frame.f_code.co_name == "step" and names else None
+    return type(owner).__name__ if isinstance(owner, Optimizer) else None
 
 
 def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:

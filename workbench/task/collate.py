@@ -30,6 +30,7 @@ class DefaultCollate:
     def __call__(self, samples: list[Any]) -> Any:
         if self.of_lists:
             self._refuse_lists(samples[0])
+        self._refuse_masked(samples[0])
         try:
             return default_collate(samples)
         except (TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
@@ -48,6 +49,13 @@ class DefaultCollate:
                 f"{self.name}: the {column} lists of Python numbers, no tensors: give {self.name}=ds.with_format(\"torch\") (or "
                 "ds.set_format(\"torch\")), or collate_fn=."
             )
+
+    def _refuse_masked(self, sample: Any) -> None:
+        """torch would take what is masked for numbers."""
+        parts = sample.values() if isinstance(sample, Mapping) else sample if isinstance(sample, (tuple, list)) else (sample,)
+        for part in parts:
+            if isinstance(part, np.ma.MaskedArray):
+                raise TaskError(f"{self.name}: a sample has a masked array: fill what is masked in the data set, x.filled(0), say.")
 
 
 def _trouble(parts: Sequence[Any], path: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
@@ -33,7 +34,7 @@ def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bo
     if isinstance(data, Mapping):
         return _columns_of_mapping(name, data), False
     if isinstance(data, (tuple, list)):
-        return (_of_list(name, data, collated), False) if data else (Batches(data), True)
+        return (_of_list(name, data, collated) if data else data), False
     if is_frame(data):
         raise _lonely(name, data)
     if not isinstance(data, (str, bytes)):
@@ -162,7 +163,9 @@ def column_of(where: str, value: Any) -> Tensor:
         array = value.to_numpy()
         array = array if array.flags.writeable else array.copy()
     if isinstance(array, np.ndarray):
-        return torch.as_tensor(_plain(where, value, array))
+        with warnings.catch_warnings():  # nothing here writes into the user's arrays
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.as_tensor(_plain(where, value, array))
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:

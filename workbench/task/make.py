@@ -64,6 +64,11 @@ def task_of(
         task.model, compiler = uncompiled(task.model)
     else:
         if not isinstance(model, nn.Module):
+            if isinstance(model, (list, tuple, dict)) and model:
+                raise TaskError(
+                    f"model is a {type(model).__name__} of {len(model)}, and one nn.Module is needed: make them parts of one (nn.ModuleList "
+                    "or nn.ModuleDict keeps them), whose forward calls them."
+                )
             raise TaskError(
                 f"model={shown(model)} is no nn.Module, and has no training_step and configure_optimizers either."
             )

@@ -17,6 +17,8 @@ from workbench.values import shown
 _METHODS = ("update", "compute", "reset")
 _TARGET_FIRST = "y_true"
 """What scikit-learn calls the first argument of its metrics."""
+_OF_LOSS = ("loss", "loss_averaged")
+"""Names under which a check reports the loss: that of the weights, and that of their average."""
 
 
 def is_running(metric: Any) -> bool:
@@ -86,7 +88,18 @@ def _named(stage: str, name: str, value: Any) -> list[tuple[str, str, Any]]:
     if not isinstance(value, Mapping):
         return [(f"{stage}_{name}", where, value)]
     prefix = f"{stage}_"
-    return [(key if (key := str(own)).startswith(prefix) else prefix + key, f"{where}, {key!r},", one) for own, one in value.items()]
+    found = [(key if (key := str(own)).startswith(prefix) else prefix + key, f"{where}, {key!r},", one) for own, one in value.items()]
+    if any(key == f"{prefix}loss" for key, _, _ in found):
+        raise _named_loss(f"{where} gave a value by the name 'loss', which")
+    return found
+
+
+def _named_loss(subject: str) -> TaskError:
+    """The error of a metric that would take the place of the loss."""
+    return TaskError(
+        f"{subject} would be reported as val_loss in place of the loss itself, which early stopping, checkpoints and schedules "
+        "follow: give it another name."
+    )
 
 
 def _number(where: str, value: Any) -> float:
@@ -117,6 +130,8 @@ def _check(name: Any, metric: Any) -> None:
     if not isinstance(name, str):
         raise TaskError(f"metrics= has the key {name!r}: the name of a metric is a text, as in metrics={{'accuracy': …}}.")
     where = f"metrics[{name!r}]"
+    if name in _OF_LOSS:
+        raise _named_loss(where)
     if isinstance(metric, type):
         raise TaskError(f"{where}={metric.__name__} is a class: give an instance, {metric.__name__}(…).")
     function = metric.function if isinstance(metric, OverEpoch) else metric

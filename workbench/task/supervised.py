@@ -129,7 +129,10 @@ class Supervised(Task):
                     error.add_note(f"It was metrics[{name!r}], called with {in_words(output, target)}.")
                 raise
             self.names_its_metrics = bool(self.names_its_metrics) or isinstance(found, Mapping)
-            values |= batch_values(stage, name, found, _counts(batch, target))
+            own = batch_values(stage, name, found, _counts(batch, target))
+            if twice := own.keys() & values.keys():
+                raise TaskError(f"metrics[{name!r}]: there is another metric that is reported as {min(twice)!r}: rename one of them.")
+            values |= own
         return Scores(values, score_weight(result, self.samples_in(batch), "the loss"), (output, target) if self.epoch_metrics else None)
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:
