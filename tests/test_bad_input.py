@@ -85,6 +85,11 @@ def test_float64_from_numpy(tmp_path):
         make(tmp_path, data=(X.numpy().astype("float64"), Y.numpy()))
 
 
+def test_float32_for_a_float64_model(tmp_path):
+    with refused(TaskError, "dtype", "give a float64 model float64 data (x.double())"):
+        make(tmp_path, model=nn.Linear(X.shape[1], 3).double())
+
+
 def test_a_label_out_of_range(tmp_path):
     with refused(TaskError, "Target", "out of bounds", "class label is not below the number of the model's outputs"):
         make(tmp_path, data=(X, Y + 7))

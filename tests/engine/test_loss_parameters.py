@@ -197,6 +197,16 @@ def test_weights_of_before_they_were_trained_open(tmp_path):
         assert torch.equal(made.model[2].weight, trained)
 
 
+def test_a_fit_that_did_not_train_them_continues_where_they_are_frozen(tmp_path):
+    loss = Centres().requires_grad_(False)
+    with bench(tmp_path, loss, max_epochs=1) as made:
+        run = made.fit().result()
+    with bench(tmp_path, Centres(), max_epochs=2) as made, pytest.raises(TaskError, match=r"loss.*requires_grad_\(False\).*bench\.load"):
+        made.fit(start=run.id, max_epochs=2).result()
+    with bench(tmp_path, loss, max_epochs=2) as made:
+        assert made.fit(start=run.id, max_epochs=2).result().status == "finished"
+
+
 def test_shards_are_refused():
     with pytest.raises(TaskError, match=r"the loss has parameters of its own.*make it a part of the model"):
         sharded(net, {"train": (X, Y), "loss": Centres()}, {"max_epochs": 1, "accelerator": "cpu"})

@@ -168,6 +168,25 @@ def test_what_cannot_go_with_it(tmp_path):
         assert any("batch normalisation" in event.text for event in job.events if type(event).__name__ == "Message")
 
 
+class AsksForAMode(torch.optim.SGD):
+    def train(self, mode): ...
+
+    def eval(self): ...
+
+
+class Refuses(torch.optim.SGD):
+    def train(self):
+        raise ValueError("not today")
+
+    def eval(self): ...
+
+
+@pytest.mark.parametrize(("make", "why"), [(AsksForAMode, "missing 1 required positional"), (Refuses, "ValueError: not today")])
+def test_modes_that_cannot_be_called(make, why, tmp_path):
+    with pytest.raises(TaskError, match=rf"optimizer: {make.__name__}\.train\(\) failed with .*{why}.*train = None"):
+        bench(tmp_path, make)
+
+
 def test_on_two_processes(tmp_path):
     """The ranks move their weights alike, and hand over those to evaluate."""
     with bench(tmp_path / "one", max_steps=4) as b:

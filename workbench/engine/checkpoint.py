@@ -32,7 +32,7 @@ _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
 Modules = nn.Module | Mapping[str, nn.Module]
-"""A module, or several: a model, and behind it others by the prefix of their names (`Task.trained_modules`)."""
+"""A module, or several: a model, followed by others, by the prefix of their names (`Task.trained_modules`)."""
 
 
 def tensors_of(modules: Modules) -> dict[str, Tensor]:

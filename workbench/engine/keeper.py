@@ -128,7 +128,7 @@ class Keeper:
             self._save(self._here())
 
     def keep_before(self, error: TaskError) -> TaskError:
-        """Behind a check with which the run ends in an error: write one, and say how to continue from it."""
+        """After a check with which the run ends in an error: write a checkpoint; the error says how to continue from it."""
         self._save(self._here())
         run = self._folder.parent.name
         return TaskError(f"{error} A checkpoint of update {self._session.step} was saved: bench.fit(start={run!r}, …) continues from it.")

@@ -56,7 +56,7 @@ class Keeping(HearsChecks, Keeps, Protocol):
         """An epoch is over, and the next has not begun."""
 
     def keep_before(self, error: TaskError) -> TaskError:
-        """Behind a check with which the run ends in an error: write one, and say how to continue from it."""
+        """After a check with which the run ends in an error: write a checkpoint; the error says how to continue from it."""
 
     def the_end(self) -> contextlib.AbstractContextManager[None]:
         """The fit is over; inside, the model gets the weights that it keeps."""

@@ -57,17 +57,26 @@ class OptimizerModes:
 
     def train(self) -> None:
         """The model has the weights that train."""
-        for optimizer in self._optimizers:
-            optimizer.train()
+        self._call("train")
 
     def eval(self) -> None:
         """The model has the weights that are evaluated, saved and handed over."""
+        self._call("eval")
+
+    def _call(self, mode: str) -> None:
         for optimizer in self._optimizers:
-            optimizer.eval()
+            try:
+                getattr(optimizer, mode)()
+            except Exception as error:
+                kind = type(optimizer).__name__
+                raise TaskError(
+                    f"optimizer: {kind}.{mode}() failed with {type(error).__name__}: {error}. An optimizer with train() and eval() is "
+                    f"called as a schedule-free one, without arguments: give it such methods, or a subclass with {mode} = None."
+                ) from error
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Inside, the model has the weights to evaluate; behind it those of the training, to the last bit.
+        """Inside, the model has the weights to evaluate; afterwards those of the training, to the last bit.
 
         The way there and back rounds, so that a run would depend on how often it is validated: the weights are kept.
         """

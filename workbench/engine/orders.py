@@ -101,7 +101,7 @@ def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
         return True
     if lr != session.base_lr:
         what = "to 0" if session.base_lr else "from 0"
-        text = f"lr={lr:g} was left out: while a run goes on its rate cannot change {what}. pause() the run, or fit(lr=…) anew."
+        text = f"lr={lr:g} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew."
         tell(session, emit, Message(text, "warning", session.step))
     return lr == session.base_lr
 

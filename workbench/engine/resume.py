@@ -201,6 +201,12 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
             if kept["tensors"]:
                 wrong = wrong or misfit(part, kept["tensors"], grown=True)
     wrong = wrong or rates.misfit(session, state["optimizers"])
+    untrained = [prefix for prefix in session.task.trained_modules if not any(name.startswith(prefix) for name in weights)]
+    if wrong is not None and untrained:
+        raise TaskError(
+            f"the checkpoint is of a fit that did not train the parameters of the loss ({', '.join(untrained).rstrip('.')}): continue it "
+            "as it was after loss.requires_grad_(False); to train them too: bench.load(run), then bench.fit()."
+        )
     if wrong is not None:
         raise TaskError(
             f"the checkpoint is of another model or other optimizers: {wrong}. Make the bench as it was for that run; to take "

@@ -43,7 +43,7 @@ PutBack = Callable[[], str | None]
 
 @contextlib.contextmanager
 def kept(task: Task) -> Iterator[list[str]]:
-    """Behind it, what the task's functions and data reach is as it was. The list gets the places of what could not be put back."""
+    """Afterwards, what the task's functions and data reach is as it was. The list gets the places of what could not be put back."""
     lost: list[str] = []
     put_back = list(_recorded(task))
     try:

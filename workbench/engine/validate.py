@@ -27,7 +27,8 @@ def validate(
     """The metrics of `batches`, in evaluation mode: means over the samples, and those that are computed over all of them.
 
     What the task itself logged and reduced stands beside it, and wins. trial: of a few batches, for which a metric need
-    have no value. aside: what metrics keep for themselves is as before behind it. cut: asked behind the last batch, whether some were left out; then no metric is computed over the check.
+    have no value. aside: what metrics keep for themselves is afterwards as it was before. cut: asked after the last batch, whether
+    some were left out; then no metric is computed over the check.
     """
     trial = trial or session.stage == "sanity"
     over, computed = EpochMetrics(session, stage, trial=trial, aside=trial or aside), dict[str, float]()

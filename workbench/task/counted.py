@@ -40,7 +40,7 @@ class CountedPass:
 
     def __init__(self, loader: Any, batches: Iterator[Any]) -> None:
         self.inner = batches
-        self._loader = loader
+        self._told = vars(loader)  # its own __setattr__ is a look-up for each batch
         found = (getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler))
         self._drawn: deque[int | None] = next((drawn for drawn in found if drawn is not None), deque())
 
@@ -50,9 +50,9 @@ class CountedPass:
     def __next__(self) -> Any:
         batch = next(self.inner)
         if type(batch) is Collated:
-            self._loader.samples = batch.samples
+            self._told["samples"] = batch.samples
             return batch.batch
-        self._loader.samples = self._drawn.popleft() if self._drawn else None
+        self._told["samples"] = self._drawn.popleft() if self._drawn else None
         return batch
 
     def _shutdown_workers(self) -> None:

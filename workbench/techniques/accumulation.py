@@ -30,9 +30,10 @@ def from_now_on(setting: int | Mapping[int, int], epoch: int, size: int) -> int 
 
 
 class Window(list[Batch]):
-    """The batches of one update; `samples`: how many samples each was made of, where that is known."""
+    """The batches of one update, as `windows` makes them; `samples`: how many samples each was made of, where that is known."""
 
-    samples: Sequence[int | None] = ()
+    __slots__ = ("samples",)
+    samples: Sequence[int | None]
 
 
 def _unknown() -> None:
@@ -42,6 +43,12 @@ def _unknown() -> None:
 def windows(batches: Iterable[Batch], size: int, samples: Callable[[], int | None] = _unknown) -> Iterator[Window[Batch]]:
     """The batches in windows of `size`, the last one as long as what is left. samples: of the latest batch, if it is known."""
     iterator = iter(batches)
+    if size == 1:
+        for batch in iterator:
+            single = Window((batch,))
+            single.samples = (samples(),)
+            yield single
+        return
     while True:
         window: Window[Batch] = Window()
         counts = window.samples = []
