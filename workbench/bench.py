@@ -327,7 +327,12 @@ class Workbench:
     @property
     def runs(self) -> list[Run]:
         """The fits recorded under `root`, oldest first. Of each the end is read now, the rest when something of it is asked for."""
-        return [*map(Run.open, (found.path for found in list_runs(self.root) if found.kind == "fit"))]
+        found = []
+        for told in list_runs(self.root):
+            if told.kind == "fit":
+                with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
+                    found.append(Run.listed(told))
+        return found
 
     def load(self, run: Run | str, which: str | int = "last") -> None:
         """Give the model the weights of a run; they are the start of what comes.

@@ -135,6 +135,18 @@ def test_a_backend_of_compile_is_one_that_is_registered(tmp_path: Path) -> None:
         bench(tmp_path).fit(start=run.id, max_epochs=2).result()
 
 
+@pytest.mark.parametrize(("name", "value"), [
+    ("epoch", torch.tensor(float("nan"))), ("epoch", None), ("step", "1"), ("step", -1), ("seconds", float("nan")), ("seconds", 10**400),
+    ("mid_epoch", 1), ("settings", [1]), ("held", None), ("optimizers", {}), ("checks", "x"),
+], ids=lambda value: str(value)[:12])  # fmt: skip
+def test_state_of_another_type_is_refused_by_name(tmp_path: Path, name: str, value: Any) -> None:
+    run = bench(tmp_path).fit().result()
+    file = run.checkpoints[-1].path / "state.pt"
+    torch.save({**torch.load(file, weights_only=True), name: value}, file)
+    with pytest.raises(RuntimeError, match=f"state.pt cannot be read .its {name} is .* another checkpoint"):
+        bench(tmp_path).fit(start=run.id, max_epochs=2).result()
+
+
 def test_a_checkpoint_sets_no_machinery_of_a_module(tmp_path: Path) -> None:
     """Attributes of a module's own are state; what every module has (hooks, submodules, its class) is not."""
     run = bench(tmp_path).fit().result()

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import workbench as wb
 import workbench.runs.event_log as module
+import workbench.runs.stream as stream
 from tests.runs.test_thin import a_long_run, flush, folder
 from workbench.events import BY_LAYER, Event, Message, StepsDone
 from workbench.runs.event_log import EventLog, Recorded, RecordGone, newest, now, since
 from workbench.runs.run import Run
 from workbench.runs.store import retire
+from workbench.ui.panel import Panel
 
 
 @pytest.fixture(params=["recorded", "thinned", "not recorded", "in part"])
@@ -100,8 +107,8 @@ def test_a_recorded_run_is_read_when_it_is_asked_for(tmp_path: Path, monkeypatch
         for event in a_long_run(400):
             made.append(event)
     read: list[int] = []
-    real = module.event_of
-    monkeypatch.setattr(module, "event_of", lambda line, only=None: (read.append(1), real(line, only))[1])
+    real = stream.event_of
+    monkeypatch.setattr(stream, "event_of", lambda line, only=None: (read.append(1), real(line, only))[1])
     run = Run.open(made.path)
     assert (run.status, run.step, run.id, len(read)) == ("finished", 400, "a", 1)
     assert run.metrics["loss"] == 399
@@ -124,3 +131,63 @@ def test_a_run_that_goes_on_is_as_it_was_when_it_was_opened(tmp_path: Path) -> N
             made.append(event)
         assert run.events == events[:10]
         assert len(Recorded(made.path, True)) == len(events)
+
+
+def a_fit(root: Path, **settings: Any) -> wb.Workbench:
+    x = torch.arange(64.0).reshape(16, 4) / 64
+    return wb.Workbench(
+        nn.Linear(4, 2), train=(x, torch.arange(16) % 2), loss=nn.functional.cross_entropy, root=root, batch_size=4,
+        accelerator="cpu", strategy="thread", **settings,
+    )  # fmt: skip
+
+
+def test_a_deleted_run_is_still_known_and_no_other_run_is_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD", 2000)
+    bench = a_fit(tmp_path, max_epochs=30)
+    job = bench.fit()
+    job.result()
+    run, listed = Run.from_events(job.events, job.folder.path), bench.runs[-1]
+    bench.delete(run.id)
+    panel = Panel(bench)
+    assert any("was deleted" in str(child.value) for child in panel.notice.children)
+    panel.close()
+    for known in (run, listed, job.result()):
+        assert (known.status, known.step) == ("finished", 120)
+        assert "record deleted" in repr(known)
+        assert "record" in known._repr_html_()
+        with pytest.raises(RecordGone, match=f"run {run.id} was deleted"):
+            _ = known.history
+    after = bench.fit(start="continue", max_epochs=1).result()
+    assert after.id == run.id  # its id is given again
+    for known in (run, listed):
+        with pytest.raises(RecordGone, match=f"run {run.id} was deleted"):
+            _ = known.history
+        with pytest.raises(RecordGone):
+            next(reversed(known.events[:5]))
+    assert len(after.history["loss"]) == 4
+
+
+def test_a_run_can_be_pickled_and_copied_whatever_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD", 2000)
+    run = a_fit(tmp_path, max_epochs=30).fit().result()
+    assert isinstance(run.events, EventLog)
+    for other in (pickle.loads(pickle.dumps(run)), copy.deepcopy(run)):
+        assert other == run
+        np.testing.assert_array_equal(other.history["loss"], run.history["loss"])
+
+
+def test_who_asks_for_the_newest_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD", 2000)
+    reads: list[Path] = []
+    real = module.recorded
+    monkeypatch.setattr(module, "recorded", lambda path, *rest: (reads.append(path), real(path, *rest))[1])
+    made, log, seen = folder(tmp_path, None), EventLog(record=tmp_path / "runs" / "a"), 0
+    for event in a_long_run(2000):
+        log.add(event, made.append(event))
+        seen += len([*since(log, seen)])
+        assert log[-1] is event
+    made.close()
+    assert seen == len(log) > 50
+    assert reads == []
+    assert log[0] == next(iter(a_long_run(2000)))  # the beginning is held too
+    assert reads == []

@@ -24,10 +24,18 @@ from torch import Tensor, nn
 from workbench.engine.pieces import in_shards, local
 from workbench.engine.plain import unpacked
 from workbench.engine.weights import expanded
+from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.files import check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
+from workbench.values import shown
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "left_out", "world"), (int,)),
+    **dict.fromkeys(("mid_epoch", "checking"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)),
+    **dict.fromkeys(("settings", "held", "checks"), (dict,)), "optimizers": (list,),
+}  # fmt: skip
+"""Of what type the state of a fit is, where another one would be met deep inside the fit or never."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
@@ -171,6 +179,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
 def read_state(path: Path) -> dict[str, Any]:
     """All state in the directory of a checkpoint, in host memory; its weights under "weights"."""
     state: dict[str, Any] = unpacked(_packed_state(path / "state.pt"))
+    _check_types(path / "state.pt", state)
     return {**state, "weights": _read_tensors(path / "model.safetensors")}
 
 
@@ -180,7 +189,17 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
     missing = ", ".join(name for name in names if name not in state)
     if missing:
         raise _unreadable(path / "state.pt", f"it lacks {missing}")
-    return {name: unpacked(state[name]) for name in names}
+    found = {name: unpacked(state[name]) for name in names}
+    _check_types(path / "state.pt", found)
+    return found
+
+
+def _check_types(file: Path, state: dict[str, Any]) -> None:
+    """A file may come from anywhere: with a NaN for an epoch a fit would never end."""
+    for name in state.keys() & _TYPES.keys():
+        value, kinds = state[name], _TYPES[name]
+        if type(value) not in kinds or (kinds != (bool,) and not isinstance(value, dict | list) and not 0 <= value <= LARGEST):
+            raise _unreadable(file, f"its {name} is {shown(value)}")
 
 
 def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -10,10 +11,9 @@ from pathlib import Path
 from typing import Any, overload
 
 from workbench.events import BY_LAYER, Event, StepsDone, thinned
-from workbench.runs.files import open_regular
-from workbench.runs.read import RECORD, UNREADABLE, event_of
+from workbench.runs.read import RECORD, read_header
 from workbench.runs.sequence import Events
-from workbench.runs.stream import whole_lines
+from workbench.runs.stream import count_lines, recorded
 
 HELD = 1 << 22
 """Bytes of the newest events that are held as they are."""
@@ -34,19 +34,19 @@ class Recorded(Events):
 
     def __init__(self, folder: Path, over: bool) -> None:
         """over: whether nothing will be added to it."""
-        self._path = folder / RECORD
-        self._lines = None if over else _count(self._path)
+        self._record = _Record(folder)
+        self._lines = None if over else count_lines(self._record.path)
         self._kept: tuple[Event, ...] | None = None
         self._length: int | None = None
 
     def stream(self, only: Container[str] | None = None) -> Iterator[Event]:
         if self._kept is None and only is None and self._is_small():
-            self._kept = tuple(_read(self._path, 0, self._lines, None))
-        return iter(self._kept) if self._kept is not None else _read(self._path, 0, self._lines, only)
+            self._kept = tuple(self._record.read(0, self._lines))
+        return iter(self._kept) if self._kept is not None else self._record.read(0, self._lines, only)
 
     def _is_small(self) -> bool:
         try:
-            return self._path.stat().st_size <= HELD
+            return self._record.path.stat().st_size <= HELD
         except FileNotFoundError:
             return False
 
@@ -58,16 +58,17 @@ class Recorded(Events):
     def __reversed__(self) -> Iterator[Event]:
         if self._kept is not None:
             return reversed(self._kept)
-        return _back(self._path, 0, self._lines)
+        return self._record.back(0, self._lines)
 
 
 class EventLog(Events):
-    """Those of a job, which come one by one (`add`). The newest are held as they are; of older ones it is known where the record
-    has them. What is in no record is held, its columns by layer thinned out when they are too many."""
+    """Those of a job, which come one by one (`add`). The newest are held as they are, and the beginning, which says what the job is;
+    of the others it is known where the record has them. What is in no record is held, its columns by layer thinned out when they
+    are too many."""
 
     def __init__(self, events: Iterable[Event] = (), record: Path | None = None) -> None:
         """record: the folder of the run."""
-        self._path = None if record is None else record / RECORD
+        self._record = None if record is None else _Record(record)
         self._old: list[_Lines | list[Event]] = []
         self._old_count = self._unrecorded = 0
         self._stride = 1
@@ -91,7 +92,8 @@ class EventLog(Events):
         self._size -= _size(event)
         self._old_count += 1
         last = self._old[-1] if self._old else None
-        if line is not None and self._path is not None:
+        beginning = self._old_count <= FEWEST and not isinstance(last, _Lines) and not isinstance(event, StepsDone)
+        if line is not None and self._record is not None and not beginning:
             if isinstance(last, _Lines) and last.first + last.count == line:
                 last.count += 1
             else:
@@ -115,14 +117,12 @@ class EventLog(Events):
 
     def now(self) -> Sequence[Event]:
         """Those until now: as they are where all of them are held, else another log that none are added to."""
-        with self._lock:
-            if not self._old:
-                return tuple(event for event, _ in self._new)
-            other = EventLog()
-            other._path, other._old_count, other._size = self._path, self._old_count, self._size
-            other._old = [_Lines(part.first, part.count) if isinstance(part, _Lines) else [*part] for part in self._old]
-            other._new = deque(self._new)
-            return other
+        state = self.__getstate__()
+        if not state["_old"]:
+            return tuple(event for event, _ in state["_new"])
+        other = EventLog()
+        other.__setstate__(state)
+        return other
 
     @property
     def recent(self) -> list[Event]:
@@ -132,19 +132,15 @@ class EventLog(Events):
 
     def since(self, seen: int) -> Iterator[Event]:
         """Those behind the first `seen`."""
-        place, old, new = 0, *self._parts()
+        old, new = self._parts(seen)
         for part in old:
-            count = part.count if isinstance(part, _Lines) else len(part)
-            skip = min(max(0, seen - place), count)
-            place += count
-            if skip < count:
-                yield from self._of(part, skip, None)
-        yield from new[max(0, seen - place) :]
+            yield from self._of(part, None)
+        yield from new
 
     def stream(self, only: Container[str] | None = None) -> Iterator[Event]:
         old, new = self._parts()
         for part in old:
-            yield from self._of(part, 0, only)
+            yield from self._of(part, only)
         yield from new
 
     def __len__(self) -> int:
@@ -155,7 +151,7 @@ class EventLog(Events):
         old, new = self._parts()
         yield from reversed(new)
         for part in reversed(old):
-            yield from reversed(part) if isinstance(part, list) else _back(self._record, part.first, part.count)
+            yield from reversed(part) if isinstance(part, list) else self._recorded.back(part.first, part.count)
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
@@ -168,22 +164,40 @@ class EventLog(Events):
             if step == 1:
                 found = [event for _, event in zip(range(start, stop), self.since(start), strict=False)]
                 return found
-        return super().__getitem__(index)
+            return super().__getitem__(index)
+        place = index if index >= 0 else len(self) + index
+        found = next(self.since(place), None) if place >= 0 else None
+        if found is None:
+            raise IndexError(index)
+        return found
 
-    def _parts(self) -> tuple[list[_Lines | list[Event]], list[Event]]:
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process reads the same record."""
         with self._lock:
-            old = [_Lines(part.first, part.count) if isinstance(part, _Lines) else [*part] for part in self._old]
-            return old, [event for event, _ in self._new]
+            old, new = [part.rest(0) if isinstance(part, _Lines) else [*part] for part in self._old], deque(self._new)
+            return {**self.__dict__, "_old": old, "_new": new, "_lock": None}
 
-    def _of(self, part: _Lines | list[Event], skip: int, only: Container[str] | None) -> Iterator[Event]:
-        if isinstance(part, list):
-            return iter(part[skip:])
-        return _read(self._record, part.first + skip, part.count - skip, only)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+    def _parts(self, skip: int = 0) -> tuple[list[_Lines | list[Event]], list[Event]]:
+        """What lies behind the first `skip` events: the older parts, and the newest events. Who asks for the newest copies no others."""
+        with self._lock:
+            old: list[_Lines | list[Event]] = []
+            for part in self._old if skip < self._old_count else ():
+                if skip < len(part):
+                    old.append(part.rest(skip) if isinstance(part, _Lines) else part[skip:])
+                skip = max(0, skip - len(part))
+            skip = 0 if old else max(0, skip - self._old_count)
+            return old, [event for event, _ in islice(self._new, skip, None)]
+
+    def _of(self, part: _Lines | list[Event], only: Container[str] | None) -> Iterator[Event]:
+        return iter(part) if isinstance(part, list) else self._recorded.read(part.first, part.count, only)
 
     @property
-    def _record(self) -> Path:
-        assert self._path is not None
-        return self._path
+    def _recorded(self) -> _Record:
+        assert self._record is not None
+        return self._record
 
 
 class _Lines:
@@ -194,37 +208,46 @@ class _Lines:
     def __init__(self, first: int, count: int) -> None:
         self.first, self.count = first, count
 
+    def __len__(self) -> int:
+        return self.count
 
-def _read(path: Path, first: int, count: int | None, only: Container[str] | None) -> Iterator[Event]:
-    """The events in lines of a record; None: in all from the first one on."""
-    try:
-        file = open_regular(path)
-    except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise RecordGone(f"run {path.parent.name} was deleted, and what is asked for was in its record ({path}).") from None
-        return
-    with file:
-        for line in islice(whole_lines(file), first, None if count is None else first + count):
-            try:
-                yield event_of(line, only)
-            except UNREADABLE:
-                continue
+    def rest(self, skip: int) -> _Lines:
+        """All but the first `skip`."""
+        return _Lines(self.first + skip, self.count - skip)
 
 
-def _back(path: Path, first: int, count: int | None) -> Iterator[Event]:
-    """The same from the last one on."""
-    whole = _count(path) - first if count is None else count
-    for start in range((whole - 1) // _BLOCK * _BLOCK, -1, -_BLOCK):
-        yield from reversed([*_read(path, first + start, min(_BLOCK, whole - start), None)])
+class _Record:
+    """The record of one run. Where that run was deleted, another one may have its id and its folder: that is not read for it."""
 
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.path = folder, folder / RECORD
+        self._created = self._now_created()
 
-def _count(path: Path) -> int:
-    """The whole lines of a record."""
-    try:
-        with open_regular(path) as file:
-            return sum(1 for _ in whole_lines(file))
-    except FileNotFoundError:
-        return 0
+    def read(self, first: int, count: int | None, only: Container[str] | None = None) -> Iterator[Event]:
+        """The events in `count` lines from line `first` on; None: in all. RecordGone where the run was deleted."""
+        self._check()
+        try:
+            yield from recorded(self.path, only, first, count)
+        except FileNotFoundError:
+            self._check()
+
+    def back(self, first: int, count: int | None) -> Iterator[Event]:
+        """The same from the last one on."""
+        self._check()
+        whole = count_lines(self.path) - first if count is None else count
+        for start in range((whole - 1) // _BLOCK * _BLOCK, -1, -_BLOCK):
+            yield from reversed([*self.read(first + start, min(_BLOCK, whole - start))])
+
+    def _check(self) -> None:
+        now = self._now_created()
+        another = None not in (now, self._created) and now != self._created
+        if another or not self._folder.is_dir():
+            raise RecordGone(f"run {self._folder.name} was deleted, and what is asked for was in its record ({self.path}).")
+
+    def _now_created(self) -> Any:
+        with contextlib.suppress(OSError, ValueError):
+            return read_header(self._folder).get("created")
+        return None
 
 
 def newest(events: Sequence[Event]) -> list[Event]:

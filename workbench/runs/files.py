@@ -87,6 +87,8 @@ def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
     folder: the opened folder that `path` starts from.
     """
     # Without O_NONBLOCK a pipe of that name would hold us until somebody writes into it.
+    if not _NO_LINK:
+        check_no_link(Path(path))
     number = os.open(path, os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
@@ -131,13 +133,15 @@ def make_folder(path: Path) -> Path:
 
 
 def check_no_link(path: Path) -> None:
-    """OSError where this is a link: what is written there would be written elsewhere."""
+    """OSError where this is a link: what it leads to is not the run's."""
     if path.is_symlink():
-        raise OSError(f"{path} is a link, and nothing is written where it leads")
+        raise OSError(f"{path} is a link, and links in a run's folder are not followed")
 
 
 def append_to(path: Path, *, create: bool = True) -> int:
     """A file opened to append to; made if it is not there and `create`. OSError where it is a link, or a pipe nobody reads."""
+    if not _NO_LINK:
+        check_no_link(path)
     made = os.O_CREAT if create else 0
     return os.open(path, os.O_WRONLY | os.O_APPEND | made | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | _PLAIN, 0o666)
 

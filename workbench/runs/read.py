@@ -9,6 +9,7 @@ A folder may come from anybody. Only regular files are opened, types are checked
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -307,12 +308,22 @@ def _tail(path: Path) -> list[Event]:
                 data = file.read(size - start)
                 # Unless the block begins the file, its first line is cut.
                 whole = data if start == 0 else data.partition(b"\n")[2]
-                events = parse(whole).events
+                events = _ending(whole) or parse(whole).events
                 if events or start == 0 or block > LONGEST:
                     return events
                 block *= 8
     except FileNotFoundError:
         return []
+
+
+def _ending(lines: bytes) -> list[Event]:
+    """The last event alone where it ends the run: nothing before it matters then. Else none."""
+    last = lines[: lines.rfind(b"\n") + 1].rstrip(b"\n").rpartition(b"\n")[2]
+    with contextlib.suppress(*UNREADABLE):
+        event = event_of(last)
+        if isinstance(event, RunEnded):
+            return [event]
+    return []
 
 
 def created(header: Mapping[str, Any], folder: Path) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -31,7 +31,7 @@ from workbench.plots.chart import Chart
 from workbench.plots.run import Told
 from workbench.runs import drawn, read, terse
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
-from workbench.runs.event_log import Recorded, now
+from workbench.runs.event_log import Recorded, RecordGone, now
 from workbench.runs.health import Finding, examine
 from workbench.runs.printable import printable
 from workbench.runs.sequence import but_by_layer
@@ -68,26 +68,27 @@ class Run:
     """Whether it only counts as running: its record has no end, and its process cannot be seen from here."""
 
     @classmethod
-    def from_events(cls, events: Iterable[Event], folder: Path | None = None) -> Self:
-        """The run that these events tell of; `folder` is where it is recorded, if it is."""
-        return cls._make(now(events), folder, None)
-
-    @classmethod
     def open(cls, folder: Path) -> Self:
         """The run in a run folder. One whose process died without ending it has failed."""
         folder = Path(folder)
         try:
-            told = read.summary(folder)
-            events = Recorded(folder, told.over)
-            start = _start(islice(events.stream(()), _BEFORE))
+            return cls.listed(read.summary(folder))
         except (OSError, ValueError) as error:
             raise FileNotFoundError(f"{folder} is not a run folder: {error}") from None
-        id, kind = (start.run, start.kind) if start else (folder.name, told.kind)
-        return cls(id, kind, told.status, told.step, told.seconds, told.error, events, folder, told.unseen)
 
     @classmethod
-    def _make(cls, events: Sequence[Event], folder: Path | None, header: Mapping[str, Any] | None) -> Self:
-        if header is None and folder is not None:
+    def listed(cls, told: read.RunSummary) -> Self:
+        """A run of the list (`read.list_runs`). OSError or ValueError where it was deleted meanwhile."""
+        events = Recorded(told.path, told.over)
+        start = _start(islice(events.stream(()), _BEFORE))
+        id, kind = (start.run, start.kind) if start else (told.id, told.kind)
+        return cls(id, kind, told.status, told.step, told.seconds, told.error, events, told.path, told.unseen)
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event], folder: Path | None = None) -> Self:
+        """The run that these events tell of; `folder` is where it is recorded, if it is."""
+        events, header = now(events), None
+        if folder is not None:
             with contextlib.suppress(OSError, ValueError):
                 header = read.read_header(folder)
         start = _start(islice(events, _BEFORE))
@@ -257,6 +258,13 @@ class Run:
 
     def _facts(self) -> list[tuple[str, str]]:
         facts = [("", f"{self.kind} {read.shown_status(self.status, self.unseen)}".strip()), ("updates", str(self.step))]
+        try:
+            return facts + self._recorded_facts()
+        except RecordGone:
+            return [*facts, ("time", duration(self.seconds)), ("record", "deleted")]
+
+    def _recorded_facts(self) -> list[tuple[str, str]]:
+        facts: list[tuple[str, str]] = []
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
         known = self._metrics  # what is there as `…_epoch` too is told once

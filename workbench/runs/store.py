@@ -27,7 +27,7 @@ from workbench.events import BY_LAYER, Event, StepsDone, to_line
 from workbench.runs.alive import identity
 from workbench.runs.files import append_to, make_folder, open_regular, write_whole
 from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, run_folders, summary
-from workbench.runs.stream import whole_lines
+from workbench.runs.stream import count_lines
 from workbench.runs.thin import NEWEST, layer_size, next_stride, thinned_lines
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
@@ -125,8 +125,7 @@ class RunFolder:
 
     def _count(self) -> None:
         """Of a record that another process has written: its lines, and what its columns by layer take."""
-        with open_regular(self.path / RECORD) as file:
-            self.lines = sum(1 for _ in whole_lines(file))
+        self.lines = count_lines(self.path / RECORD)
         if self._allowed is not None:
             for _ in thinned_lines(self.path / RECORD, 1, 0, self._sizes):
                 pass
@@ -446,7 +445,7 @@ def _allowance(header: Mapping[str, Any]) -> int | None:
 
 
 def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         return file.read(1) in (b"", b"\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -24,7 +26,8 @@ def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
 
     only: the columns of flushes that are wanted; the others are not decoded. Lines that cannot be read are left out.
     """
-    return joined(_events(folder, only))
+    with contextlib.suppress(FileNotFoundError):
+        yield from joined(recorded(folder / RECORD, only))
 
 
 def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | StepsDone]:
@@ -47,17 +50,21 @@ def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | Ste
         yield _one(held, rows)
 
 
-def _events(folder: Path, only: Container[str] | None) -> Iterator[Event]:
-    try:
-        file = open_regular(folder / RECORD)
-    except FileNotFoundError:
-        return
-    with file:
-        for line in whole_lines(file):
+def recorded(path: Path, only: Container[str] | None = None, first: int = 0, count: int | None = None) -> Iterator[Event]:
+    """The events in `count` lines of a record from line `first` on; None: in all. Lines that cannot be read are left out."""
+    with open_regular(path) as file:
+        for line in islice(whole_lines(file), first, None if count is None else first + count):
             try:
                 yield event_of(line, only)
             except UNREADABLE:
                 continue
+
+
+def count_lines(path: Path) -> int:
+    """The whole lines of a record; 0 where there is none."""
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
+        return sum(1 for _ in whole_lines(file))
+    return 0
 
 
 def whole_lines(file: BinaryIO) -> Iterator[bytes]:

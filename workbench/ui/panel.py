@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from workbench.events import (
     BenchEvent,
     Changed,
     Deleted,
+    Event,
     Message,
     Resumed,
     RunEnded,
@@ -28,7 +29,7 @@ from workbench.events import (
     Status,
     StatusChanged,
 )
-from workbench.runs.event_log import newest, now
+from workbench.runs.event_log import RecordGone, newest, now
 from workbench.runs.sequence import stream
 from workbench.runs.stream import joined
 from workbench.runs.terse import same, terse
@@ -254,7 +255,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             seen = [(job, now(job.events)) for job in _to_be_seen(self._bench.jobs)]  # at once: what comes is heard otherwise
             for job, events in seen:
                 held = newest(events)
-                for event in chain(joined(islice(stream(events), len(events) - len(held))), held):
+                for event in chain(self._older(events, len(held)), held):
                     try:
                         self._hear(event)
                     except Exception as error:  # noqa: BLE001 - shown; the others are drawn
@@ -265,6 +266,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._show_queued()
             if self._status is not None:
                 self.pump.put(_CAUGHT_UP)
+
+    def _older(self, events: Sequence[Event], held: int) -> Iterator[Event]:
+        """All but the newest, as far as the record is still there."""
+        try:
+            yield from joined(islice(stream(events), len(events) - held))
+        except RecordGone as error:
+            self.notice.error(error)
 
     def _hear(self, event: BenchEvent) -> None:
         with self._lock:
