@@ -109,9 +109,17 @@ def test_a_model_output_given_to_a_plain_loss_is_named(tmp_path: Path) -> None:
 
 
 def test_label_for_labels_is_named(tmp_path: Path) -> None:
-    samples = [{"input_ids": s["input_ids"], "label": s["labels"]} for s in sentences()]
+    samples = [{"input_ids": torch.tensor(s["input_ids"]), "label": s["labels"]} for s in sentences()]
     with pytest.raises(Exception, match="labels") as error:
         wb.Workbench(bert(), train=samples, root=tmp_path)
+    assert len(str(error.value)) < 1000
+
+
+def test_samples_of_lists_without_a_collator_are_named(tmp_path: Path) -> None:
+    """torch's own collation makes one tensor for each place in a list."""
+    with pytest.raises(Exception, match="'input_ids' is a list of 12 tensors") as error:
+        wb.Workbench(bert(), train=sentences(), root=tmp_path)
+    assert "collate_fn" in str(error.value)
     assert len(str(error.value)) < 1000
 
 

@@ -322,3 +322,16 @@ def test_a_nan_in_a_packed_sequence_is_named(tmp_path):
     data.data[0][0][0, 0] = float("nan")
     with pytest.raises(TaskError, match="The data holds NaN or infinite values in element 0: clean it first"):
         wb.Workbench(Packed(), train=data, loss=F.cross_entropy, collate_fn=pack, root=tmp_path, accelerator="cpu")
+
+
+def test_samples_that_are_lists_of_numbers_are_explained(tmp_path):
+    """torch's own collation makes one tensor for each place in a list, which few models take."""
+    samples = [{"x": [0.0, 1.0, 2.0, 3.0, 4.0], "y": n % 2} for n in range(6)]
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+    with pytest.raises(TaskError, match=r"'x' is a list of 5 tensors.*torch\.tensor\(x\).*collate_fn=") as error:
+        wb.Workbench(Net(5, 2), train=samples, loss=F.cross_entropy, root=tmp_path)
+    assert "x: 5 of (2,) float64, y: (2,) int64" in str(error.value)

@@ -22,7 +22,7 @@ from workbench.engine.whereabouts import brought_back
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
 from workbench.task.advice import strangers
-from workbench.task.batch import describe, leaves, sample_count
+from workbench.task.batch import describe, leaves, made_of_lists, sample_count
 from workbench.task.data import DataSpec
 from workbench.task.protocol import Schedule, Task, TaskError
 
@@ -236,6 +236,11 @@ def _remedy(text: str, batch: Any, *, check: bool = False) -> str:
         return (
             f" Element {bytes_at[0]} is uint8, and the weights are not: make it numbers of their type in the data set, "
             "x.float() / 255 (v2.ToDtype(torch.float32, scale=True)), or in the model."
+        )
+    if "list" in low and (found := made_of_lists(batch)):
+        return (
+            f" Element {found[0]} is a list of {found[1]} tensors, which torch's collation makes of samples that are lists of numbers: "
+            "make tensors in the data set, torch.tensor(x), or give collate_fn= (a data collator of transformers, say)."
         )
     if "does not require grad" in low:
         return f" {_NO_GRADIENT_IN_CHECKS if check else _NO_GRADIENT}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+
+_FEW = 3
+"""So many alike tensors of a list are described one by one."""
 
 
 def sample_count(batch: Any) -> int:
@@ -88,11 +92,31 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def describe(batch: Any) -> str:
-    """Shapes and types in a batch, as a person would write them down."""
+    """Shapes and types in a batch, as a person would write them down; a long list of like tensors in one."""
     found = _parts(batch, "")
     if not found:
         return type(batch).__name__
-    return ", ".join(f"{name or 'x'}: {_described(part)}" for name, part in found)
+    rows: list[tuple[str, str]] = []
+    for (where, what), group in itertools.groupby(found, lambda leaf: (leaf[0].rpartition(".")[0], _described(leaf[1]))):
+        paths = [path for path, _ in group]
+        if where and len(paths) > _FEW:
+            rows.append((where, f"{len(paths)} of {what}"))
+        else:
+            rows += [(path, what) for path in paths]
+    return ", ".join(f"{path or 'x'}: {what}" for path, what in rows)
+
+
+def made_of_lists(batch: Any) -> tuple[str, int] | None:
+    """Of a batch of lists of numbers, the first element that is a list of one-dimensional tensors, and their number.
+
+    torch's default collation makes one tensor for each place in the lists. None: there is no such element.
+    """
+    if not isinstance(batch, (Mapping, tuple, list)):
+        return None
+    for key, part in batch.items() if isinstance(batch, Mapping) else enumerate(batch):
+        if isinstance(part, list) and part and all(isinstance(one, Tensor) and one.ndim == 1 for one in part):
+            return repr(key), len(part)
+    return None
 
 
 def _described(part: Tensor | PackedSequence) -> str:
