@@ -60,8 +60,9 @@ class Workbench:
             `configure_optimizers` (a LightningModule as it is), or a `wb.Task`.
         train, val, test: a Dataset, a DataLoader, a tuple of arrays, tensors, frames or series (x, y) or (x1, x2, y), a dict
             of these, a list of samples, ready batches as `wb.batches(list)`, or an object with `train_dataloader()`. None: the model object's own.
-        loss: a function of (output, target) that gives one number.
-        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`.
+        loss: a function of (output, target) that gives one number. Parameters of a loss module are trained with the model.
+        optimizer: makes an optimizer: `optimizer(params, lr=…, weight_decay=…)`. A rate that it has already
+            (`partial(SGD, lr=0.5)`) is the rate until `lr` is set.
         scheduler: makes a scheduler: `scheduler(optimizer, updates)`; it steps once per update. For anything else
             it returns a `wb.Schedule` (every so many updates or epochs), a ReduceLROnPlateau (after each check of
             the validation data), or a list of these.
@@ -84,7 +85,7 @@ class Workbench:
             (generators, counters) is put back; a warning names what cannot be. False: no sample is read before the first job.
         settings: any field of `Settings`.
 
-    Raises `TaskError` or `SettingsError` with what is wrong and what to do: two samples are tried at once.
+    Raises `TaskError` or `SettingsError` with what is wrong and what to do.
     """
 
     def __init__(
