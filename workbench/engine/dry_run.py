@@ -247,8 +247,8 @@ def _remedy(text: str, batch: Any, *, check: bool = False) -> str:
     if "found dtype long but expected float" in low:
         return " The target is made of integers, and the loss compares numbers: y.float()."
     if "same dtype" in low or "double" in low or ("scalar type" in low and "float" in low):
-        found = {tensor.dtype for _, tensor in leaves(batch)}
-        if torch.float32 in found and torch.float64 not in found:
+        types = {tensor.dtype for _, tensor in leaves(batch)}
+        if torch.float32 in types and torch.float64 not in types:
             return " Inputs and weights differ in type, and the inputs are float32: give a float64 model float64 data (x.double())."
         return " Inputs and weights differ in type: numpy makes float64; convert with x.astype('float32')."
     if "using a target size" in low:

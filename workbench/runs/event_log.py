@@ -162,8 +162,7 @@ class EventLog(Events):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:
-                found = [event for _, event in zip(range(start, stop), self.since(start), strict=False)]
-                return found
+                return [event for _, event in zip(range(start, stop), self.since(start), strict=False)]
             return super().__getitem__(index)
         place = index if index >= 0 else len(self) + index
         found = next(self.since(place), None) if place >= 0 else None
