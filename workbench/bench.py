@@ -109,8 +109,6 @@ class Workbench:
         **settings: Any,
     ) -> None:
         self._site = CallSite.capture(sys._getframe(1))
-        for name in ("callbacks", "logger"):  # a Trainer's arguments: its objects have their counterparts here
-            refuse_callbacks(settings.get(name, ()), f"{name}=")
         settings = _named(settings, type(self), "Workbench")
         Settings.make(**settings)  # a bad value is refused before anything is tried
         following = followers(trackers, Path(root), model)
@@ -552,6 +550,8 @@ def _why_not_set(name: str, value: Any) -> str:
 
 def _named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "") -> dict[str, Any]:
     """The settings among keyword arguments of a method of the bench; `SettingsError` names what was meant by any other."""
+    for argument in ("callbacks", "logger"):  # a Trainer's arguments: its objects have their counterparts here
+        refuse_callbacks(given.get(argument, ()), f"{argument}=")
     taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
     return Settings.named(given, name or called.__name__, taken)
 

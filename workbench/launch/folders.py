@@ -53,7 +53,7 @@ def place_for(
         return Place(id, folder, (Message(f"old runs could not be removed ({error}).", "warning"),))
     if not gone or kind != FIT:
         return Place(id, folder)
-    return Place(id, folder, (Message(f"deleted {_named(gone)}, as was said before (keep_runs={settings.keep_runs})."),))
+    return Place(id, folder, (Message(f"deleted {_named(gone)}, which an earlier message named (keep_runs={settings.keep_runs})."),))
 
 
 def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
