@@ -34,7 +34,7 @@ def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bo
     if isinstance(data, Mapping):
         return _columns_of_mapping(name, data), False
     if isinstance(data, (tuple, list)):
-        return (_of_list(name, data, collated) if data else data), False
+        return (_of_list(name, data, collated), False) if data else (Batches(data), True)
     if is_frame(data):
         raise _lonely(name, data)
     if not isinstance(data, (str, bytes)):
