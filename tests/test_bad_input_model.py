@@ -331,6 +331,19 @@ def test_optimizers_of_parts_of_the_model(tmp_path):
         make(tmp_path, tuned, optimizer=lambda params, lr: sgd(tuned.head.parameters(), lr))
 
 
+def test_a_function_that_gives_one_optimizer_to_all_runs(tmp_path):
+    model = plain_net()
+    made = torch.optim.Adam(model.parameters())
+    with refused("returned the same Adam twice, and each run needs its own", "optimizer=lambda params, lr: "):
+        make(tmp_path, model, optimizer=lambda params, lr: made)
+
+
+def test_a_function_that_takes_no_parameters(tmp_path):
+    for optimizer in (lambda: None, lambda *, lr: None):
+        with refused("takes no parameters to train: it is called as optimizer(params, lr=…)"):
+            make(tmp_path, optimizer=optimizer)
+
+
 class Hollow(torch.optim.Optimizer):
     """It wraps another without being made as one, as some libraries do."""
 

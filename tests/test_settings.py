@@ -296,3 +296,10 @@ def test_every_field_has_what_a_face_needs() -> None:
         assert knob(name).group
         assert field.description
         assert field.description.endswith(".")
+
+
+@pytest.mark.parametrize("name", ["lr", "batch_size", "max_epochs", "seed"])
+def test_true_is_no_number(name):
+    with pytest.raises(SettingsError, match=f"^{name}=True: input should be a number"):
+        Settings.make(**{name: True})
+    assert Settings.make(fast_dev_run=True).fast_dev_run == 1  # as in Lightning

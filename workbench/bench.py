@@ -302,7 +302,7 @@ class Workbench:
         chosen = self._settings.replace(**settings)
         spec = None if data is None else spec_to_predict(data, self._collate_fn)
         if spec is not None:
-            spec.refuse_unused(settings)
+            spec.refuse_unused(settings, train=False)
         else:
             self._task.refuse_unused(settings, "predict")
         work = jobs.Predict(self._task, chosen, spec)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -288,6 +288,9 @@ class Settings(BaseModel):
     def make(cls, **values: Any) -> Self:
         """Settings from keyword arguments; a typo or a bad value is a `SettingsError` that says what to do."""
         values = _as_fields(settings_of(values, cls.model_fields))
+        for name, value in values.items():
+            if value is True and name != "fast_dev_run" and _is_number(cls.model_fields[name]):
+                raise SettingsError(f"{name}=True: input should be a number. {_meaning(cls.model_fields[name])}")
         try:
             return cls(**values)
         except ValidationError as error:
@@ -326,6 +329,12 @@ def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
     found = {name: plain(value) for name, value in values.items()}
     defaults = {name: Settings.model_fields[name].default for name in NONE_IS_DEFAULT if name in found and found[name] is None}
     return {**found, **defaults}
+
+
+def _is_number(field: FieldInfo) -> bool:
+    """Whether a field takes a number or None alone, which pydantic makes of True as well; one that looks itself is none of these."""
+    looks = any(isinstance(part, BeforeValidator) for part in field.metadata)
+    return not looks and {*(get_args(field.annotation) or (field.annotation,))} <= {int, float, type(None)}
 
 
 def _same(value: object, default: object) -> bool:

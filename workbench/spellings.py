@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from workbench.values import SettingsError, shown
+from workbench.values import SettingsError, plain, shown
 
 _BENCH = (
     "model", "train", "val", "test", "loss", "optimizer", "metrics", "collate_fn", "avg_fn", "should_update",
@@ -164,7 +164,7 @@ def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = 
 
 def _refuse_other(name: str, value: Any) -> None:
     """Refuse a value of an argument of Lightning's Trainer that asks for something else than is done."""
-    alike, instead = _ALIKE[name]
+    value, (alike, instead) = plain(value), _ALIKE[name]
     if not any(type(value) is type(one) and value == one for one in alike):
         raise SettingsError(f"{name}={shown(value)} is not used here: {instead}.")
 

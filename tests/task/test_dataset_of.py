@@ -18,7 +18,7 @@ from torch_geometric.loader import DataLoader as GraphLoader
 
 import workbench as wb
 from tests.engine.problems import labelled
-from workbench.settings import Settings
+from workbench.settings import Settings, SettingsError
 from workbench.task.data import DataSpec
 from workbench.task.protocol import TaskError
 
@@ -35,6 +35,8 @@ def bench(data, root, model=None, **given):
     loader = isinstance(data, DataLoader) and data.batch_size is None
     ready = loader or isinstance(data, (type(wb.batches([])), type(iter([]))))
     given = {"loss": F.cross_entropy, **({} if ready else {"batch_size": 4}), "max_epochs": 2, "lr": 0.1, "accelerator": "cpu", "root": root, **given}
+    if given.get("batch_size", 0) is None:
+        del given["batch_size"]
     return wb.Workbench(model or net(), train=data, optimizer=torch.optim.SGD, **given)
 
 
@@ -101,12 +103,14 @@ def test_a_list_of_graphs(tmp_path):
 
 
 def test_ready_batches(tmp_path):
-    """Read in their order, whatever batch_size says, and the same in three ways."""
-    ready = list(DataLoader(labelled(20), 5))
-    expected = losses(DataLoader(ready, batch_size=None), tmp_path / "a")
+    """Read in their order, and the same in three ways; a batch_size beside them is refused."""
+    ready, own = list(DataLoader(labelled(20), 5)), {"batch_size": None}
+    expected = losses(DataLoader(ready, batch_size=None), tmp_path / "a", **own)
     assert len(expected) == 8
-    assert losses(wb.batches(ready), tmp_path / "b") == expected
-    assert losses(iter(ready), tmp_path / "c", max_epochs=1) == expected[:4]
+    assert losses(wb.batches(ready), tmp_path / "b", **own) == expected
+    assert losses(iter(ready), tmp_path / "c", max_epochs=1, **own) == expected[:4]
+    with pytest.raises(SettingsError, match="batch_size=4 would change nothing of train: it yields ready batches"):
+        bench(wb.batches(ready), tmp_path)
     with pytest.raises(TypeError, match=r"wb\.batches\(int\): give a list of batches"):
         wb.batches(3)
     refused(ready, "batch_size=32", "4 samples", "wb.batches(…)", batch_size=32)
@@ -262,3 +266,27 @@ def test_a_sequence_of_ones_own():
     x, _ = DataSpec.of("train", Own()).peek(2)
     assert x.tolist() == [[0.0] * 6, [1.0] * 6]
     assert len(DataSpec.of("train", range(20)).loader(Settings(batch_size=8))) == 3
+
+
+class Masked(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return np.ma.masked_array(np.zeros(6, dtype="float32"), mask=True), 0
+
+
+def test_masked_arrays_in_samples(tmp_path):
+    with pytest.raises(TaskError, match=r"train: a sample has a masked array: .*x\.filled\(0\)"):
+        bench(Masked(), tmp_path)
+
+
+def test_a_read_only_array_warns_of_nothing(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((20, 6), dtype="float32"))
+    code = (  # torch warns once in a process
+        "import numpy as np, torch, warnings; warnings.simplefilter('error')\n"
+        "from workbench.task.data import DataSpec\n"
+        f"print(len(DataSpec.of('train', (np.load({str(path)!r}, mmap_mode='r'), torch.zeros(20))).parts.dataset))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "20\n"

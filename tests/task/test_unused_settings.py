@@ -86,3 +86,11 @@ def test_evaluations(tmp_path):
     assert b.test(batch_size=8).result()
     with pytest.raises(SettingsError, match="batch_size=8 would change nothing of data"):
         b.predict(DataLoader(READY, batch_size=None), batch_size=8)
+
+
+@pytest.mark.parametrize("name", ["shuffle", "drop_last"])
+def test_only_training_data_are_shuffled_and_cut(name, tmp_path):
+    b = bench(tmp_path, val=DATA, test=DATA, batch_size=4, **{name: True})
+    for kind, call in {"val": b.validate, "test": b.test, "data": lambda **given: b.predict(DATA, **given)}.items():
+        with pytest.raises(SettingsError, match=f"{name}=True would change nothing of {kind}: only training data"):
+            call(**{name: True})

@@ -241,11 +241,16 @@ class DataSpec:
         parts = self.parts
         return None if parts.ready else _length(parts.dataset)
 
-    def refuse_unused(self, given: Mapping[str, Any]) -> None:
-        """Raise SettingsError for a setting that the user gave and that cannot take effect on this data."""
+    def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
+        """Raise SettingsError for a setting that the user gave and that cannot take effect on this data. train: they are trained on."""
         parts, users = self.parts, users_data(self.parts.dataset)
         if isinstance(users, (list, tuple)) and not users:
             return  # that it is empty is a matter of its own
+        for name in () if train else ("shuffle", "drop_last"):
+            if given.get(name):
+                raise SettingsError(
+                    f"{name}={given[name]!r} would change nothing of {self.name}: only training data are shuffled or cut. Leave {name} out."
+                )
         if parts.own_batches is not None:
             if given.get("batch_size") is not None and given["batch_size"] != self.defaults.get("batch_size"):
                 raise self._unused("batch_size", given, parts.own_batches)

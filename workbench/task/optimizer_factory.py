@@ -53,6 +53,11 @@ class OptimizerFactory:
         if not self._probed:
             first = self._call(parameters, _PROBED, probing=True)
             second = self._call(parameters, 2 * _PROBED, probing=True)
+            if first is second:
+                raise TaskError(
+                    f"optimizer={self.name} returned the same {type(first).__name__} twice, and each run needs its own, with no state of "
+                    "another: make it within, optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr)."
+                )
             own = base_rate(first, self.name)
             self._made_at = own if group_rates(first) == group_rates(second) else None
             self._probed = True
@@ -80,6 +85,10 @@ class OptimizerFactory:
                     f"weight_decay={weight_decay}: the optimizer {self.name} takes no weight_decay; leave the setting at None."
                 )
             arguments["weight_decay"] = weight_decay
+        if self._parameters is not None and not any(p.kind is not p.KEYWORD_ONLY for p in self._parameters.values()):
+            raise TaskError(
+                f"optimizer={self.name} takes no parameters to train: it is called as optimizer(params, lr=…). Give lambda params, lr: …"
+            )
         missing = self._missing(arguments)
         if probing and "weight_decay" in missing:  # the rate is all that is looked at
             arguments["weight_decay"] = 0.0

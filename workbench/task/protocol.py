@@ -264,4 +264,4 @@ class Task(abc.ABC):
         specs = {"fit": self.train, "validate": self.val, "test": self.test, "predict": self.predict or self.test}
         spec = specs[stage]
         if spec is not None:
-            spec.refuse_unused(given)
+            spec.refuse_unused(given, train=stage == "fit")
