@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import shutil
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -191,3 +193,24 @@ def test_who_asks_for_the_newest_reads_no_record(tmp_path: Path, monkeypatch: py
     assert reads == []
     assert log[0] == next(iter(a_long_run(2000)))  # the beginning is held too
     assert reads == []
+
+
+def test_the_record_is_deleted_while_the_run_trains_and_its_result_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD", 2000)
+    until, passed = threading.Event(), threading.Event()
+    bench = a_fit(tmp_path / "root", max_epochs=60)
+
+    def hear(event: Any) -> None:
+        if isinstance(event, StepsDone) and event.step > 150 and not passed.is_set():
+            shutil.rmtree(tmp_path / "root", ignore_errors=True)  # the fit may write beside
+            passed.set()
+            until.wait(30)
+
+    bench.subscribe(hear)
+    job = bench.fit()
+    assert passed.wait(30)
+    with pytest.raises(TimeoutError):
+        job.result(timeout=0.01)  # its bar asks for the whole record
+    until.set()
+    run = job.result()
+    assert (run.status, run.step) == ("finished", 240)

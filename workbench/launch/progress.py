@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from workbench.events import (
     Trial,
     Validated,
 )
-from workbench.runs.event_log import since
+from workbench.runs.event_log import RecordGone, since
 from workbench.runs.printable import printable
 
 _NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
@@ -83,7 +84,8 @@ class Progress:
     @staticmethod
     def _new(events: Sequence[Event], seen: int, now: int) -> Iterator[tuple[int, Event]]:
         """Those from `seen` to `now`; read twice, since they may be more than memory holds."""
-        return enumerate(islice(since(events, seen), now - seen))
+        with contextlib.suppress(RecordGone):  # whoever waits for the job waits for its end, and not for its record
+            yield from enumerate(islice(since(events, seen), now - seen))
 
     def _note(self, event: Event) -> None:
         if isinstance(event, RunStarted):

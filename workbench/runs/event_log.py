@@ -165,10 +165,10 @@ class EventLog(Events):
                 return [event for _, event in zip(range(start, stop), self.since(start), strict=False)]
             return super().__getitem__(index)
         place = index if index >= 0 else len(self) + index
-        found = next(self.since(place), None) if place >= 0 else None
-        if found is None:
+        one = next(self.since(place), None) if place >= 0 else None
+        if one is None:
             raise IndexError(index)
-        return found
+        return one
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process reads the same record."""
