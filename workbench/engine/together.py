@@ -40,6 +40,8 @@ class Together:
     def __init__(self, session: Session, ranks: ManyRanks, runtime: Runtime) -> None:
         self._session, self._ranks, self._runtime = session, ranks, runtime
         self._round = Beat(0.0, 0, 0, 0)
+        self._kind = torch.float64 if session.double else torch.float32
+        """The type of the mean loss: that of a model in double precision stays as it was measured."""
         self._copy: nn.Module | None = None
         self._trains: tuple[bool, ...] = ()
         self._wrapped: list[Tensor] = []
@@ -242,11 +244,6 @@ class Together:
             return losses, torch.tensor(weight, dtype=self._kind), torch.tensor(other, dtype=self._kind), weight != self._round.weight, there
         total, loss = self._numbers.to(self._kind)
         return losses, total, loss, other > 0 or weight != self._round.weight, there
-
-    @property
-    def _kind(self) -> torch.dtype:
-        """What the mean loss is told in: that of a model in double precision as it was measured."""
-        return torch.float64 if self._session.double else torch.float32
 
     def _bring_together(self, parameters: Sequence[Tensor]) -> None:
         """The mean of gradients over ranks, where any rank has one."""
