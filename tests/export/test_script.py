@@ -150,6 +150,10 @@ CASES = {
         "model, train=(x, y), val=(x[:20], y[:20]), loss=loss, metrics={'n': lambda output, target: float(len(target))}, max_epochs=2",
         "def loss(output, target):\n    return {'loss': F.cross_entropy(output, target)}\n",
     ),
+    "a loss in a dict, that leaves batches out": (
+        "model, train=(x, y), loss=loss, max_epochs=2, batch_size=8, accumulate_grad_batches=2, drop_last=True",
+        "def loss(output, target):\n    return None if target[0] == 0 else {'loss': F.cross_entropy(output, target)}\n",
+    ),
     "more parts in training than in validation, a collate_fn": (
         "Of(), train=Samples(True), val=Samples(False), loss=F.cross_entropy, collate_fn=collate, accumulate_grad_batches=3, batch_size=8",
         "class Of(Net):\n    def forward(self, x, more=None):\n        return super().forward(x)\n\n\n"

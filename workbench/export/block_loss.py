@@ -101,7 +101,7 @@ def _with_loss(r: Recipe) -> list[str]:
     loss = f"loss_function({'output' if r.carries or 'output' in names else output}, target)"
     if r.step.in_dict and not r.skips:
         loss += '["loss"]'
-    if names == ["loss"]:
+    if names == ["loss"] and not (r.step.in_dict and r.skips):
         return [*lines, f"return {loss}"]
     if not (r.skips or "weight" in names):
         return [*lines, f"return {loss}, {', '.join(names[1:])}"]

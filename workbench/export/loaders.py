@@ -222,20 +222,21 @@ def _counts_of(r: Recipe) -> list[str]:
 
 def counted(r: Recipe) -> str:
     """Classes that compare a batch with the samples that were drawn for it: the run weighs by these, the script by the batch."""
+    where = "the loss" if r.hooks is None else "validation_step"
     return "\n\n\n".join(
         dedent(f'''\
             class {name}:
                 """A collate function; it raises where a batch would weigh otherwise than as the samples that it was made of."""
 
-                def __init__(self, collate):
-                    self.collate = collate
+                def __init__(self, users):
+                    self.users = users
 
                 def __call__(self, samples):
-                    batch = self.collate(samples)
+                    batch = self.users(samples)
                     if batch is not None and (count := {count}) != len(samples):
                         raise ValueError(
                             f"collate_fn made a batch of {{count}} from {{len(samples)}} samples, and the run weighed it by the samples: "
-                            "return {{'loss': ..., 'weight': n}} from the loss, and train again."
+                            "return {{'loss': ..., 'weight': n}} from {where}, and train again."
                         )
                     return batch''')
         for name, count in zip(_COUNTED, _counts_of(r), strict=False)

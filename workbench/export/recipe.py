@@ -351,9 +351,9 @@ class Recipe:
 
     def weighs(self, data: Data) -> bool:
         """Whether a batch of this data weighs as the samples that were drawn for it."""
-        if self.step.reports_weight:
-            return False
-        return self.mean and (self.accumulates or self.together) if data is self.train else self.validates
+        if data is self.train:
+            return self.mean and (self.accumulates or self.together) and not self.step.reports_weight
+        return self.validates and not (self.step.reports_weight if self.hooks is None else self.own.weighs)
 
     @property
     def tries_validation(self) -> bool:
