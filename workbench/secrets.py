@@ -54,7 +54,7 @@ _SHAPES = re.compile(
     r"|(?i:\b(?:bearer|basic)\s+[A-Za-z0-9+/_.=-]{16,})"
     r"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
 )
-_SETS = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<is>\s*[=:]\s*)(?P<quote>[\"']?)(?P<value>[^\s\"'#,;]++)(?P=quote)(?!\s*[=:])")
+_SETS = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)(?P<is>[\"']?\s*[=:]\s*)(?P<quote>[\"']?)(?P<value>[^\s\"'#,;]++)(?P=quote)(?!\s*[=:])")
 """A line of a .env file, a shell's export, a comment that was code: NAME=value."""
 _PIECE = re.compile(r"\[\w+\]|<[^<>]*>|\W*|.")
 """A piece of a vocabulary, such as `[PAD]`, `</s>` and `<|end|>`, or a single sign."""
@@ -97,7 +97,7 @@ def hide(text: str) -> str:
     """`text` with what has the shape of a secret, and what is set under a secret's name, replaced by `…`."""
 
     def value_hidden(found: re.Match[str]) -> str:
-        return f"{found['name']}{found['is']}{found['quote']}{HIDDEN}{found['quote']}" if _is_set(found) else found[0]
+        return f"{found['name']}{found['is']}{found['quote']}{HIDDEN}{found['quote']}" if _is_set(found, random_too=True) else found[0]
 
     return _SETS.sub(value_hidden, _SHAPES.sub(HIDDEN, text))
 
@@ -125,11 +125,13 @@ def secrets_in(value: Any, name: str = "") -> set[str]:
     return set()
 
 
-def _is_set(found: re.Match[str]) -> bool:
+def _is_set(found: re.Match[str], *, random_too: bool = False) -> bool:
+    """random_too: a name such as `token` counts as well, where its value looks random."""
     # `key=value` in a sentence or a URL pattern is no setting: the name must leave no doubt, or be written as a variable.
     name, value = found["name"], found["value"]
     if value in (HIDDEN, "None", "True", "False") or re.match(r"[\w.]+\(|os\.environ|\$|\{", value):
         return False
     words = {word.lower() for word in _WORD.findall(name)}
     strong = bool(words & _SECRET) or bool(words & {"key", "token"} and words & _OF_A_KEY)
-    return (strong or _VARIABLE.fullmatch(name) is not None) and is_secret_name(name, value)
+    sure = strong or _VARIABLE.fullmatch(name) is not None or (random_too and _RANDOM.fullmatch(value) is not None)
+    return sure and is_secret_name(name, value)

@@ -10,6 +10,7 @@ import pytest
 from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
 from workbench.engine import loop
 from workbench.engine.session import Session
+from workbench.export.errors import ExportError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -138,6 +139,27 @@ CASES = {
     "ready batches in a variable, and samples in a list": (
         "model, train=ready, val=held_out, loss=F.cross_entropy, max_epochs=2",
         "held_out = [(x[i], y[i]) for i in range(30)]\nready = wb.batches([(x[i : i + 7], y[i : i + 7]) for i in range(0, 70, 7)])\n",
+    ),
+    "ready batches that hold a part with a count of its own": (
+        "Of(), train=wb.batches(batches), val=wb.batches(batches), loss=F.cross_entropy, max_epochs=2, accumulate_grad_batches=3",
+        "class Graphs:\n    def __init__(self, x, n):\n        self.x, self.num_graphs = x, n\n\n    def to(self, device):\n        return self\n\n\n"
+        "class Of(Net):\n    def forward(self, graphs):\n        return super().forward(graphs.x)\n\n\n"
+        "batches = [(Graphs(x[i : i + 4 + i % 3], i + 2), y[i : i + 4 + i % 3]) for i in range(0, 80, 8)]\n",
+    ),
+    "a loss in a dict, without a weight": (
+        "model, train=(x, y), val=(x[:20], y[:20]), loss=loss, metrics={'n': lambda output, target: float(len(target))}, max_epochs=2",
+        "def loss(output, target):\n    return {'loss': F.cross_entropy(output, target)}\n",
+    ),
+    "a loss in a dict, that leaves batches out": (
+        "model, train=(x, y), loss=loss, max_epochs=2, batch_size=8, accumulate_grad_batches=2, drop_last=True",
+        "def loss(output, target):\n    return None if target[0] == 0 else {'loss': F.cross_entropy(output, target)}\n",
+    ),
+    "more parts in training than in validation, a collate_fn": (
+        "Of(), train=Samples(True), val=Samples(False), loss=F.cross_entropy, collate_fn=collate, accumulate_grad_batches=3, batch_size=8",
+        "class Of(Net):\n    def forward(self, x, more=None):\n        return super().forward(x)\n\n\n"
+        "class Samples(torch.utils.data.Dataset):\n    def __init__(self, more):\n        self.more = more\n\n    def __len__(self):\n        return 30\n\n"
+        "    def __getitem__(self, i):\n        return (x[i], x[i], y[i]) if self.more else (x[i], y[i])\n\n\n"
+        "def collate(samples):\n    return torch.utils.data.default_collate(samples)\n",
     ),
     "samples in a list, shuffled": (
         "model, train=samples, loss=F.cross_entropy, max_epochs=2, batch_size=8",
@@ -315,3 +337,54 @@ def test_odd_names(runner: Runner, tmp_path: Path) -> None:
     before = "Net.__name__ = 'A \"\"\"quoted\"\"\" \\\\N name %s {}'\n"
     text = repeat(runner, tmp_path, f"{PAIR}", before)
     assert "quoted" in text.splitlines()[0]
+
+
+FILTERED = (
+    "class Samples(torch.utils.data.Dataset):\n    def __len__(self):\n        return 60\n\n"
+    "    def __getitem__(self, i):\n        return None if i >= 10 and i % 3 == 0 else (x[i], y[i])\n\n\n"
+    "def collate(samples):\n    return torch.utils.data.default_collate([s for s in samples if s is not None])\n"
+)
+
+
+def test_a_collate_fn_that_leaves_samples_out_is_named_by_the_script(runner: Runner, tmp_path: Path) -> None:
+    """The run weighs a batch by the samples that were drawn, and the script cannot: it does not go on with other weights."""
+    arguments = "model, train=Samples(), val=Samples(), loss=F.cross_entropy, collate_fn=collate, batch_size=8, max_epochs=1"
+    with make_bench(tmp_path, arguments, FILTERED) as bench:
+        bench.fit().result()
+        script = bench.export(tmp_path / "train.py")
+    with pytest.raises(AssertionError, match=r"collate_fn made a batch of \d from \d samples.*'weight': n"):
+        runner.run(script)
+
+
+BY_NAME = (
+    "class ByName(torch.utils.data.Dataset):\n    def __init__(self, key):\n        self.key = key\n\n    def __len__(self):\n        return 20\n\n"
+    "    def __getitem__(self, i):\n        return {'x': x[i], self.key: y[i]}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "expected"),
+    [
+        ("(x, y)", "ByName('labels')", "train is a tuple and one of val is a dict with the target 'labels'"),
+        ("ByName('labels')", "(x, y)", "train is a dict with the target 'labels' and one of val is a tuple"),
+        ("ByName('labels')", "ByName('target')", "the target 'labels' and one of val is a dict with the target 'target'"),
+    ],
+)
+def test_validation_batches_of_another_form_are_refused(train: str, val: str, expected: str, tmp_path: Path) -> None:
+    with make_bench(tmp_path, f"model, train={train}, val={val}, loss=F.cross_entropy, max_steps=2, batch_size=10", BY_NAME) as bench:
+        bench.fit().result()
+        with pytest.raises(ExportError, match=expected):
+            bench.export(tmp_path / "train.py")
+        bench.fit(limit_val_batches=0).result()
+        bench.export(tmp_path / "train.py")
+
+
+def test_a_loss_that_returns_a_weight_in_training_alone_is_refused(tmp_path: Path) -> None:
+    own = (
+        "class Loss(nn.Module):\n    def forward(self, output, target):\n        loss = F.cross_entropy(output, target)\n"
+        "        return {'loss': loss, 'weight': len(target)} if self.training else loss\n"
+    )
+    with make_bench(tmp_path, "model, train=(x, y), val=(x, y), loss=Loss(), max_steps=2", own) as bench:
+        bench.fit().result()
+        with pytest.raises(ExportError, match="a dict with loss and weight in training and a tensor in evaluation mode"):
+            bench.export(tmp_path / "train.py")

@@ -61,6 +61,31 @@ CASES = {
         'x = "sk-v4lu3-of-the-secret"\nmodel = [x]',
         'x = os.environ["API_KEY"]',
     ),
+    "a default of a field": (
+        'import dataclasses\n%dataclasses.dataclass\nclass Config:\n    token: str = dataclasses.field(default="@")\nmodel = [Config().token]',
+        '    token: str = dataclasses.field(default=os.environ["TOKEN"])',
+    ),
+    "a pair": (
+        'import os\nfor name, value in [("MY_API_KEY", "@"), ("OTHER", "x")]:\n    os.environ[name] = value\nmodel = [os.environ["MY_API_KEY"]]',
+        '[("MY_API_KEY", os.environ["MY_API_KEY"]), ("OTHER", "x")]',
+    ),
+    "a name and a value by keyword": (
+        'def put(name, value): return value\nmodel = [put(name="MY_API_KEY", value="@")]',
+        'put(name="MY_API_KEY", value=os.environ["MY_API_KEY"])',
+    ),
+    "a command line's default": (
+        'def add(flag, default): return default\nmodel = [add("--api-key", default="@")]',
+        'default=os.environ["API_KEY"]',
+    ),
+    "by position": (
+        'class Client(list):\n    def __init__(self, n, token): super().__init__([token])\nmodel = Client(1, "@")',
+        'Client(1, os.environ["TOKEN"])',
+    ),
+    "put together by format": ('API_KEY = "{}".format("@")\nmodel = [API_KEY]', 'API_KEY = "{}".format(os.environ["API_KEY"])'),
+    "in JSON": (
+        "import json\ncfg = json.loads('{\"api_key\": \"@\"}')\nmodel = [cfg['api_key']]",
+        'json.loads(os.environ["SECRET"])',
+    ),
     "in the call": ('class M(list):\n    def __init__(self, token): super().__init__([token])', None),
     "os.environ in a function": (
         'import os\ndef f():\n    os.environ["MY_API_KEY"] = "@"\n    return os.environ["MY_API_KEY"]\nmodel = [f()]',
@@ -116,16 +141,24 @@ def test_comments_and_docstrings_hold_none() -> None:
     cell = (
         "# the old one: API_KEY = 'abc12345'\n"
         'def f():\n    """Uses sk-abcdefghijklmnop1234."""\n    return 1  # hf_AbCdEfGhIjKlMnOpQrSt\n'
+        "# token: 4fQ9x2LmZ81kPw7vRt3n\n"
         "model = [f()]"
     )
     found = slice_cells(WB, cell, MAKE).sliced.code
-    assert found == "# the old one: API_KEY = '…'\ndef f():\n    \"\"\"Uses ….\"\"\"\n    return 1  # …\n\n\nmodel = [f()]\n"
+    assert found == "# the old one: API_KEY = '…'\ndef f():\n    \"\"\"Uses ….\"\"\"\n    return 1  # …\n\n\n# token: …\nmodel = [f()]\n"
+
+
+def test_what_a_format_puts_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", VALUE)
+    sliced = slice_cells(WB, f'API_KEY = "%s" % "{VALUE}"\nmodel = [API_KEY]', MAKE).sliced
+    assert 'API_KEY = "%s" % os.environ["API_KEY"]\n' in sliced.code
 
 
 UNTOUCHED = (
     'tokenizer = "bpe"\nmonkey = "m"\nn_tokens = "3"\nkeys = {"a": 1}.keys()\n'
     'names = sorted(["b", "a"], key=lambda s: s)\nkey = "label"\npad_token = "[PAD]"\nAPI_KEY = None\ntoken_file = "t.txt"\n'
-    "model = [tokenizer, monkey, n_tokens, list(keys), names, key, pad_token, API_KEY, token_file]"
+    'columns = ["token", "label"]\npairs = [("key", "value1")]\nurl = "key: layer1_attention_weights"\n'
+    "model = [tokenizer, monkey, n_tokens, list(keys), names, key, pad_token, API_KEY, token_file, columns, pairs, url]"
 )
 
 

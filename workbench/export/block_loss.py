@@ -99,13 +99,16 @@ def _with_loss(r: Recipe) -> list[str]:
     elif "output" in names:
         lines.append(f"output = {output}")
     loss = f"loss_function({'output' if r.carries or 'output' in names else output}, target)"
-    if names == ["loss"]:
+    if r.step.in_dict and not r.skips:
+        loss += '["loss"]'
+    if names == ["loss"] and not (r.step.in_dict and r.skips):
         return [*lines, f"return {loss}"]
     if not (r.skips or "weight" in names):
         return [*lines, f"return {loss}, {', '.join(names[1:])}"]
     lines.append(f"result = {loss}")
     lines += ["if result is None:", "    return None"] if r.skips else []
-    own = ['result["loss"]', 'result["weight"]'] if "weight" in names else ["result"]
+    plain = 'result["loss"]' if r.step.in_dict else "result"
+    own = ['result["loss"]', 'result["weight"]'] if "weight" in names else [plain]
     return [*lines, f"return {', '.join([*own, *names[len(own) :]])}"]
 
 

@@ -208,6 +208,8 @@ class Step:
 
     reports_weight: bool = False
     """Whether it says how much its batch counts."""
+    in_dict: bool = False
+    """Whether the loss function returns {"loss": …} without a weight."""
     skips: bool = False
     """Whether it may leave a batch out (return None)."""
 

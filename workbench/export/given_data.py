@@ -169,14 +169,18 @@ def layout_of(batch: Any, has_loss: bool) -> str:
 
 
 def _count(batch: Any, name: str = "batch") -> str | None:
-    """How many samples `batch` holds, as an expression; None where it holds no tensor. As `task.data.sample_count`."""
+    """How many samples `batch` holds, as an expression; None where it holds no tensor. As `task.batch.sample_count`."""
+    if (own := own_count(batch)) is not None:
+        return f"{name}.{own}"
+    return _first_count(batch, name)
+
+
+def _first_count(batch: Any, name: str) -> str | None:
     if isinstance(batch, PackedSequence):
         return f"int({name}.batch_sizes[0])"
     if isinstance(batch, (Tensor, np.ndarray)):
         return f"len({name})" if batch.ndim else "1"
-    if (own := own_count(batch)) is not None:
-        return f"{name}.{own}"
-    counts = (_count(value, part) for part, value in _parts(batch, name))
+    counts = (_first_count(value, part) for part, value in _parts(batch, name))
     return next((count for count in counts if count is not None), None)
 
 

@@ -27,7 +27,11 @@ def step_of(session: Session, batch: Any, settings: Settings) -> Step:
         return Step()
     assert isinstance(task, (Supervised, LightningLike))
     by = task.module.training_step if isinstance(task, LightningLike) else task._loss
-    return Step(reports_weight=_reports_weight(session, batch, settings), skips=by is not None and may_skip(by))
+    return Step(
+        reports_weight=_reports_weight(session, batch, settings),
+        in_dict=isinstance(task, Supervised) and by is not None and _form_of_loss(session, task, batch, settings) == "loss",
+        skips=by is not None and may_skip(by),
+    )
 
 
 def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
@@ -42,6 +46,25 @@ def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
     except Exception as error:
         raise ExportError(f"a training step could not be tried: {type(error).__name__}: {error}") from error
     return isinstance(result, Mapping) and "weight" in result
+
+
+def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Settings) -> str:
+    """What the loss function returns: "" for a tensor, else its keys. It must be the same in training and in validation."""
+    forms = []
+    for training in (True, False):
+        with session.scratch(), torch.no_grad():
+            for module in task.modules:
+                module.train(training)
+            result = task._forward(session.to_device(batch), None, carries=settings.truncated_bptt_steps is not None)[0]
+        given = ("loss", "weight") if isinstance(result, Mapping) else ()
+        forms.append(" and ".join(key for key in given if result.get(key) is not None))
+    if forms[0] != forms[1] and task.val is not None and settings.limit_val_batches != 0:
+        train, val = (f"a dict with {form}" if form else "a tensor" for form in forms)
+        raise ExportError(
+            f"loss returns {train} in training and {val} in evaluation mode: a script has one forward pass for both. "
+            "Return the same from both to export it."
+        )
+    return forms[0]
 
 
 def may_skip(function: Callable[..., Any]) -> bool:

@@ -127,7 +127,7 @@ def make_loader(r: Recipe) -> str:
     samples = [data for data in r.loaders if data.kind == "samples"]
     if not samples:
         return ""
-    options = [name for name in ("batches", "sampler", "generator", "collate_fn", "worker_init_fn") if _differs(samples, name)]
+    options = [name for name in ("batches", "sampler", "generator", "collate_fn", "worker_init_fn") if _differs(r, samples, name)]
     lines = []
     seeded = "torch.Generator().manual_seed(config.seed)"
     if "generator" in options:
@@ -143,7 +143,7 @@ def make_loader(r: Recipe) -> str:
         ]
     made = ["dataset", "batch_sampler=batches", "generator=generator", *common(r)]
     if "collate_fn" in options or any(data.collate for data in samples):
-        made.append(f"collate_fn={'collate_fn' if 'collate_fn' in options else 'collate'}")
+        made.append(f"collate_fn={'collate_fn' if 'collate_fn' in options else _collate(r, samples[0])}")
     if "worker_init_fn" in options:
         made.append("worker_init_fn=worker_init_fn")
     both = ["train=False"] if r.val in samples and r.train in samples else []
@@ -184,23 +184,63 @@ def _batches(r: Recipe, samples: list[Data], options: list[str]) -> list[str]:
     return [*lines, "if accelerator.num_processes > 1:", *indented(call("batches = ", "BatchSamplerShard", shard, 8))]
 
 
-def _differs(samples: list[Data], option: str) -> bool:
+def _differs(r: Recipe, samples: list[Data], option: str) -> bool:
     """Whether an option must be given for each loader."""
     if option == "collate_fn":
         return any(data.collate not in (None, "collate") for data in samples) or (
-            len({data.collate for data in samples}) > 1
+            len({_collate(r, data) for data in samples}) > 1
         )
-    return any(_options(data).get(option) for data in samples)
+    return any(_options(r, data).get(option) for data in samples)
 
 
-def _options(data: Data) -> dict[str, str | None]:
+def _options(r: Recipe, data: Data) -> dict[str, str | None]:
     return {
         "batches": data.batch_sampler,
         "sampler": None if data.batch_sampler else data.sampler,
         "generator": data.generator,
-        "collate_fn": data.collate,
+        "collate_fn": _collate(r, data),
         "worker_init_fn": f"WorkerInit({data.worker_init})" if data.kind == "samples" and data.worker_init else data.worker_init,
     }
+
+
+def _collate(r: Recipe, data: Data) -> str | None:
+    """The user's collate function; inside of `Counted` where batches weigh as the samples that they were made of."""
+    return f"{_COUNTED[_counts_of(r).index(data.count)]}({data.collate})" if _is_counted(r, data) else data.collate
+
+
+_COUNTED = ("Counted", "CountedInValidation")
+
+
+def _is_counted(r: Recipe, data: Data) -> bool:
+    return data.collate is not None and data.kind != "batches" and r.weighs(data)
+
+
+def _counts_of(r: Recipe) -> list[str]:
+    """How the counted batches of training and validation are counted."""
+    return list(dict.fromkeys(data.count for data in r.loaders if _is_counted(r, data)))
+
+
+def counted(r: Recipe) -> str:
+    """Classes that compare a batch with the samples that were drawn for it: the run weighs by these, the script by the batch."""
+    where = "the loss" if r.hooks is None else "validation_step"
+    return "\n\n\n".join(
+        dedent(f'''\
+            class {name}:
+                """A collate function; it raises where a batch would weigh otherwise than as the samples that it was made of."""
+
+                def __init__(self, users):
+                    self.users = users
+
+                def __call__(self, samples):
+                    batch = self.users(samples)
+                    if batch is not None and (count := {count}) != len(samples):
+                        raise ValueError(
+                            f"collate_fn made a batch of {{count}} from {{len(samples)}} samples, and the run weighed it by the samples: "
+                            "return {{'loss': ..., 'weight': n}} from {where}, and train again."
+                        )
+                    return batch''')
+        for name, count in zip(_COUNTED, _counts_of(r), strict=False)
+    )
 
 
 def common(r: Recipe) -> list[str]:
@@ -220,12 +260,12 @@ def common(r: Recipe) -> list[str]:
 
 def loader(r: Recipe, data: Data, name: str) -> list[str]:
     """The lines that make one loader."""
-    options = {option: value for option, value in _options(data).items() if value}
+    options = {option: value for option, value in _options(r, data).items() if value}
     if data.kind == "samples":
         samples = [other for other in r.loaders if other.kind == "samples"]
         dataset = f"Columns({data.dataset})" if data.columns else data.dataset
         train = ["train=True"] if data is r.train and r.val in samples else []
-        given = [f"{option}={value}" for option, value in options.items() if _differs(samples, option)]
+        given = [f"{option}={value}" for option, value in options.items() if _differs(r, samples, option)]
         made = call(f"{name} = ", "make_loader", [dataset, "config", "accelerator", *train, *given], 4)
         return [*data.before, *made]
     wrapped = not _wraps(data)

@@ -256,13 +256,39 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         return {**found, **none, "hooks": _hooks(task, sliced, settings)}
     return {
         **found,
-        "batch": layout_of(batch, sliced.arguments.get("loss", "None") != "None"),
+        "batch": _layout(task, batch, sliced, settings),
         "mean": task.loss_is_mean,
         "loss_is_module": task.loss_is_module,
         "loss_prefix": list(task.trained_modules)[-1],
         "metrics": metrics_of(task, session.batches[1], ranks),
         "hooks": None,
     }
+
+
+def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
+    """What batches look like, in training and in validation: a script has one forward pass for both."""
+    has_loss = sliced.arguments.get("loss", "None") != "None"
+    train = layout_of(batch, has_loss)
+    if task.val is None or settings.limit_val_batches == 0:
+        return train
+    val = layout_of(first_batch(task.val, settings), has_loss)
+    if train == val:
+        return train
+    if {train, val} == {"pair", "tuple"}:
+        return "tuple"
+    if not has_loss and train.startswith("dict") and val.startswith("dict") and not (task.metrics or task.epoch_metrics):
+        return train
+    raise ExportError(
+        f"a batch of train is {_in_words(train)} and one of val is {_in_words(val)}: "
+        "a script has one forward pass for both. Give val in the form of train to export it."
+    )
+
+
+def _in_words(layout: str) -> str:
+    kind, _, key = layout.partition(":")
+    if kind == "dict":
+        return f"a dict with the target {key!r}" if key else "a dict"
+    return {"single": "a single tensor"}.get(kind, "a tuple")
 
 
 def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:

@@ -349,6 +349,12 @@ class Recipe:
         """Whether there are metrics to report beside the loss."""
         return self.validates and self.given("metrics") is not None
 
+    def weighs(self, data: Data) -> bool:
+        """Whether a batch of this data weighs as the samples that were drawn for it."""
+        if data is self.train:
+            return self.mean and (self.accumulates or self.together) and not self.step.reports_weight
+        return self.validates and not (self.step.reports_weight if self.hooks is None else self.own.weighs)
+
     @property
     def tries_validation(self) -> bool:
         """Whether the object hears of the check before the first update."""

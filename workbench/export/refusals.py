@@ -33,12 +33,8 @@ def _metrics(r: Recipe) -> dict[str, bool]:
 
 def _counts(r: Recipe) -> dict[str, bool]:
     """Batches that weigh as the samples that were drawn for them, which a script cannot tell from the batch."""
-    told = r.step.reports_weight
-    weighs = r.mean and (r.accumulates or r.together) and not told
     what = "batches whose collate_fn does not keep the samples in the first dimension (return {'loss': …, 'weight': n} from the loss)"
-    train = weighs and not r.train.counts
-    val = r.validates and r.val is not None and not r.val.counts and not told
-    return {what: train or val}
+    return {what: any(r.weighs(data) and not data.counts for data in r.loaders)}
 
 
 def _ranks(r: Recipe) -> dict[str, bool]:

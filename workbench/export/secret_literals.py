@@ -10,7 +10,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.export.errors import ExportError
@@ -44,11 +44,19 @@ class Secrets:
     """The value in the run of each variable that must be set."""
     read: dict[str, str] = field(default_factory=dict)
     """The variable of each expression that the script reads one with."""
+    parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The positional parameters of each function and class that the code defines: `load("…")` may be given a token."""
     _names: dict[str | bytes, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, trees: Iterable[ast.AST]) -> Secrets:
+        """For a script with this code."""
+        code = list(trees)
+        return cls(module_name(code), parameters=_parameters(code))
 
     def edits(self, node: ast.AST) -> tuple[tuple[ast.AST, str], ...]:
         """What to write instead of the secrets in `node`."""
-        return tuple((found.node, self._read(found)) for found in literals(node))
+        return tuple((found.node, self._read(found)) for found in literals(node, self.parameters))
 
     def variables_of(self, edits: Iterable[tuple[ast.AST, str]]) -> tuple[str, ...]:
         """The variables that these edits read."""
@@ -103,11 +111,11 @@ def needs(variables: Iterable[str]) -> str:
     return f"Set {', '.join(variables)} in the environment: the script holds no secrets."
 
 
-def literals(node: ast.AST) -> Iterator[Literal]:
-    """The outermost expressions in `node` that hold a secret as a literal."""
+def literals(node: ast.AST, parameters: Mapping[str, Sequence[str]] | None = None) -> Iterator[Literal]:
+    """The outermost expressions in `node` that hold a secret as a literal. parameters: as in `Secrets`."""
     seen: set[int] = set()
     documented = {id(part.value) for part in ast.walk(node) if isinstance(part, ast.Expr)}
-    for name, value, callee in _named(node):
+    for name, value, callee in _named(node, parameters or {}):
         for part in _texts_of(value):
             text = _text(part)
             if id(part) not in seen and text is not None and is_secret_name(name, _as_str(text), callee):
@@ -163,7 +171,7 @@ class _Hidden(ast.NodeTransformer):
 # ---- where a literal is given a name ----------------------------------------------------------------------------
 
 
-def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr, str]]:
+def _named(node: ast.AST, parameters: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ast.expr, str]]:
     """(name, value, callee) for all that is given a name in `node`."""
     for part in ast.walk(node):
         match part:
@@ -177,6 +185,8 @@ def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr, str]]:
             case ast.Dict(keys=keys, values=values):
                 for key, value in zip(keys, values, strict=True):
                     yield _literal(key), value, ""
+            case ast.Tuple(elts=[name, value]) | ast.List(elts=[name, value]) if _is_pair(name, value):
+                yield _literal(name), value, ""
             case ast.Compare(left=left, comparators=[right]):
                 yield _called(left), right, ""
                 yield _called(right), left, ""
@@ -184,6 +194,8 @@ def _named(node: ast.AST) -> Iterator[tuple[str, ast.expr, str]]:
                 yield from _defaults(part)
             case ast.Call():
                 yield from _given(part)
+                named = zip(parameters.get(_called(part.func), ()), part.args, strict=False)
+                yield from ((name, value, "") for name, value in named)
 
 
 def _bound(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr, str]]:
@@ -212,10 +224,18 @@ def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
             yield keyword.arg, keyword.value, callee
     for before, value in zip(call.args, call.args[1:], strict=False):
         yield _literal(before), value, callee
+    names = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg in _NAMES)]
+    values = [keyword.value for keyword in call.keywords if keyword.arg in _VALUES]
+    yield from ((name, value, callee) for name in filter(None, map(_literal, names)) for value in values)
     if _LOGIN.search(callee):
         yield from (("password", value, callee) for value in call.args)
     elif call.args and (setter := _SETTER.match(callee)):
         yield callee[setter.end() :], call.args[0], callee
+
+
+def _is_pair(name: ast.expr, value: ast.expr) -> bool:
+    """Whether two elements are the name of an environment variable and its value, not two names of columns."""
+    return re.fullmatch(r"[A-Z][A-Z0-9_]*", _literal(name)) is not None and _text(value) is not None
 
 
 def _called(node: ast.expr | None) -> str:
@@ -240,6 +260,8 @@ def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
     match value:
         case ast.Constant() | ast.JoinedStr():
             yield value
+        case ast.BinOp(left=ast.Constant(value=str() | bytes()), op=ast.Mod(), right=right):
+            yield from _texts_of(right)
         case ast.BinOp(left=left, op=ast.Add() | ast.Mod(), right=right):
             if _text(value) is not None:
                 yield value
@@ -252,12 +274,19 @@ def _texts_of(value: ast.expr) -> Iterator[ast.expr]:
                 yield from _texts_of(part)
         case ast.NamedExpr(value=inner) | ast.Starred(value=inner) | ast.Await(value=inner):
             yield from _texts_of(inner)
+        case ast.Call(func=ast.Attribute(value=ast.Constant(), attr="format" | "join"), args=args):
+            for part in args:
+                yield from _texts_of(part)
         case ast.Call(func=ast.Attribute(value=ast.Constant() as inner)):
             yield inner
-        case ast.Call(func=func, args=[ast.Constant() as inner, *_]) if _called(func) in _WRAPPERS:
-            yield inner
+        case ast.Call(func=func, args=args, keywords=keywords) if _called(func) in _WRAPPERS:
+            for part in (*args[:1], *(keyword.value for keyword in keywords if keyword.arg in _VALUES)):
+                yield from _texts_of(part)
 
 
+_VALUES = {"value", "default", "const"}
+"""Arguments that give a value to what another argument of the call names."""
+_NAMES = {"name", "key", "var", "variable"}
 _WRAPPERS = {"str", "bytes", "b64decode", "b64encode", "SecretStr", "SecretBytes", "quote", "encode", "decode", "field", "Field"}
 
 
@@ -340,6 +369,23 @@ def module_name(trees: Iterable[ast.AST]) -> str:
             if bound:
                 return '__import__("os")'
     return "os"
+
+
+def _parameters(trees: Iterable[ast.AST]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for tree in trees:
+        for part in ast.walk(tree):
+            if isinstance(part, ast.FunctionDef):
+                found[part.name] = _positional(part)
+            elif isinstance(part, ast.ClassDef):
+                inits = [one for one in part.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+                fields = [one.target.id for one in part.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+                found[part.name] = _positional(inits[0])[1:] if inits else fields
+    return found
+
+
+def _positional(node: ast.FunctionDef) -> list[str]:
+    return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
 
 
 def _span(text: str, node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -29,7 +29,7 @@ from workbench.export.capture import CallSite, Piece, Spot
 from workbench.export.errors import ExportError
 from workbench.export.layout import Block, Import
 from workbench.export.program import At, Program
-from workbench.export.secret_literals import Secrets, hide_in_comments, module_name, needs
+from workbench.export.secret_literals import Secrets, hide_in_comments, needs
 from workbench.export.slicer import Slicer
 from workbench.export.statements import (
     Line,
@@ -99,7 +99,7 @@ def slice_call(site: CallSite) -> Sliced:
     wanted = _uses_of({name: node for name, node in given.items() if name in CODE_ARGUMENTS}, program, source)
     slicer.want(program, wanted)
     code = (statement.node for each in slicer.programs.values() for statement in each.statements)
-    secrets = Secrets(module_name(code))
+    secrets = Secrets.of(code)
     writer = _Writer(slicer, list(given.values()), secrets)
     writer.write(program)
     writer.check(wanted)

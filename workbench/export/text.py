@@ -85,7 +85,7 @@ def _place(r: Recipe, name: str) -> int:
 def _ours(r: Recipe) -> str:
     """All that is not the user's, in the names of `GIVEN`."""
     functions = [
-        loaders.datasets(r), block_ranks.share(r), loaders.workers(r), loaders.make_loader(r), loaders.first_of(r), block_windows.sizes(r), block_ranks.rounds(r), block_pieces.pieces(r),
+        loaders.datasets(r), block_ranks.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), block_windows.sizes(r), block_ranks.rounds(r), block_pieces.pieces(r),
         block_precision.precision(r), body.compile_calls(r), "" if r.manual else block_loss.forward(r), block_schedule.schedule(r),
         block_rate.set_lr(r), block_turns.owned(r), block_turns.toggled(r), block_manual.manual(r), block_hooks.moved(r), block_hooks.outputs_of(r), block_hooks.clip_gradients(r), block_hooks.stepper(r), block_log.log(r),
         block_averaging.averaging(r), block_validation.kept(r), block_validation.evaluation_weights(r), block_validation.validate(r), block_stopping.stopping(r),
