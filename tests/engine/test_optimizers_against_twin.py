@@ -104,7 +104,7 @@ def test_each_optimizer_has_its_schedules(tmp_path):
     optimizers, _, (per_update, per_epoch, plateau) = twin.made()
     record = twin_run(
         twin, data, step_of(twin, ["optimizer_idx"]), optimizers, epochs=4, check=checker(val, lambda m, b: m.validation_step(b, 0)),
-        schedules=[Scheduled(per_update, "step", 2), Scheduled(per_epoch, "epoch"), Scheduled(plateau, "check")],
+        schedules=[Scheduled(per_update, "batch", 2), Scheduled(per_epoch, "epoch"), Scheduled(plateau, "check")],
     )  # fmt: skip
     assert_same(run, record, model, columns=["loss", "loss.0", "loss.1", "lr.0", "lr.1"])
     assert run.history["lr.0"][-1] == np.float32(0.05 / 8)

@@ -40,7 +40,7 @@ class Record:
 
 @dataclass
 class Scheduled:
-    """A torch scheduler and when it steps: "step", "epoch", or "check" (a plateau one, with its metric)."""
+    """A torch scheduler and when it steps: "step" (updates), "batch" (updates, at every n-th batch of an epoch), "epoch", or "check" (a plateau one, with its metric)."""
 
     scheduler: object
     when: str = "step"

@@ -90,7 +90,7 @@ def train(model, loader, step, optimizers, **techniques):
             losses.append(row["loss"])
             if not row["skipped"]:
                 taken += 1
-                _after_update(t, taken, count, epoch)
+                _after_update(t, taken, count, epoch, min(number * size, t.limit or len(t.loader)))
             if number < per_epoch and count != t.max_steps and _due(t, epoch, count, in_epoch, per_epoch):
                 end = _check(t, run, stoppers, count, losses) and epoch >= t.min_epochs and count >= t.min_steps
             if end or count == t.max_steps:
@@ -233,9 +233,11 @@ def _clipped(own, gradients, clip, by):
     return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
 
 
-def _after_update(t, taken, count, epoch):
+def _after_update(t, taken, count, epoch, batches):
+    """batches: those of this epoch that are done with."""
     for entry in t.schedules:
-        if entry.when == "step" and taken % entry.frequency == 0:
+        counted = {"step": taken, "batch": batches}.get(entry.when)
+        if counted is not None and counted % entry.frequency == 0:
             entry.scheduler.step()
     if t.average:
         t.average.after_update(t.model, count, epoch)
