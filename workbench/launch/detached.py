@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -213,11 +213,7 @@ def _refused(command: Command, settings: Settings) -> str | None:
     except SettingsError as error:
         return f"a change was left out: {error}"
     fixed = [name for name in command.values if not knob(name).live]
-    if fixed:
-        return f"a change was left out: {fixed[0]} cannot change while a run goes on."
-    values: Mapping[str, object] = command.values
-    flags = [name for name, value in values.items() if isinstance(value, bool) and not isinstance(getattr(settings, name), bool)]
-    return f"a change was left out: {flags[0]}={values[flags[0]]} should be a number." if flags else None
+    return f"a change was left out: {fixed[0]} cannot change while a run goes on." if fixed else None
 
 
 # -- the others
