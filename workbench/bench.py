@@ -38,7 +38,7 @@ from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
-from workbench.settings import Settings, SettingsError
+from workbench.settings import Settings, SettingsError, knob
 from workbench.task.lightning_refused import refuse_callbacks
 from workbench.task.make import task_of
 from workbench.task.protocol import Phase, Task, TaskError
@@ -299,6 +299,7 @@ class Workbench:
         model object predicts on (`predict_dataloader`), else the test data. It is not shuffled.
         """
         settings = _named(settings, self.predict)
+        _refuse_of_training("predict", settings)
         chosen = self._settings.replace(**settings)
         spec = None if data is None else spec_to_predict(data, self._collate_fn)
         if spec is not None:
@@ -317,6 +318,7 @@ class Workbench:
 
     def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
         settings = _named(settings, getattr(self, kind))
+        _refuse_of_training(kind, settings)
         chosen = self._chosen(settings, "validate" if stage == "val" else "test")
         work = jobs.Evaluate(self._task, chosen, stage)
         return self._submit(kind, chosen, settings, work, metrics_of)
@@ -524,6 +526,10 @@ class Workbench:
         return partial(self._listeners.called, line(f"{name}.{method}", arguments))
 
 
+_OF_TRAINING = ("optimisation", "length", "validation", "early stopping", "averaging", "milestones", "checkpoints")
+"""Groups of settings that training alone uses."""
+_OF_MODELS = ("batch_size", "precision", "compile")
+"""Settings of these groups that every use of a model has."""
 _PUBLIC = ("model", "root", "summary", "jobs")
 
 
@@ -554,6 +560,13 @@ def _named(given: Mapping[str, Any], called: Callable[..., Any], name: str = "")
         refuse_callbacks(given.get(argument, ()), f"{argument}=")
     taken = [one for one, p in inspect.signature(called).parameters.items() if p.kind is not p.VAR_KEYWORD]
     return Settings.named(given, name or called.__name__, taken)
+
+
+def _refuse_of_training(kind: str, given: Mapping[str, Any]) -> None:
+    """Raise SettingsError for a setting that a job which trains nothing would not use."""
+    for name, value in given.items():
+        if knob(name).group in _OF_TRAINING and name not in _OF_MODELS:
+            raise SettingsError(f"{name}={shown(value)} would change nothing of {kind}(), which trains nothing. Leave {name} out.")
 
 
 def _lost(places: Sequence[str]) -> str:

@@ -94,3 +94,13 @@ def test_only_training_data_are_shuffled_and_cut(name, tmp_path):
     for kind, call in {"val": b.validate, "test": b.test, "data": lambda **given: b.predict(DATA, **given)}.items():
         with pytest.raises(SettingsError, match=f"{name}=True would change nothing of {kind}: only training data"):
             call(**{name: True})
+
+
+@pytest.mark.parametrize("given", [{"lr": 3.0}, {"max_epochs": 2}, {"monitor": "val_loss"}, {"weight_averaging": "ema"}, {"gradient_clip_val": 1.0}])
+def test_settings_of_the_training_are_refused_where_nothing_is_trained(given, tmp_path):
+    b = bench(tmp_path, val=labelled(8), test=labelled(8))
+    for job in (b.validate, b.test, b.predict):
+        with pytest.raises(SettingsError, match=rf"{next(iter(given))}=.* would change nothing of {job.__name__}\(\)"):
+            job(**given)
+    assert b.jobs == []
+    assert b.validate(batch_size=4, precision="32-true", seed=3).result().keys() == {"val_loss"}
