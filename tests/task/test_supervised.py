@@ -335,3 +335,39 @@ def test_samples_that_are_lists_of_numbers_are_explained(tmp_path):
     with pytest.raises(TaskError, match=r"'x' is a list of 5 tensors.*torch\.tensor\(x\).*collate_fn=") as error:
         wb.Workbench(Net(5, 2), train=samples, loss=F.cross_entropy, root=tmp_path)
     assert "x: 5 of (2,) float64, y: (2,) int64" in str(error.value)
+
+
+def test_a_loss_that_returns_more_than_itself_is_explained(tmp_path):
+    net = nn.Linear(5, 3)
+    with pytest.raises(TaskError, match=r"give the loss alone \(loss=lambda output, y: your_loss\(output, y\)\[0\], say\)") as error:
+        wb.Workbench(net, train=(torch.randn(20, 5), torch.zeros(20).long()), loss=lambda o, y: (F.cross_entropy(o, y), o), root=tmp_path)
+    assert len(str(error.value)) < 300
+
+
+def test_labels_that_are_texts_are_explained(tmp_path):
+    samples = [(torch.randn(5), "cat") for _ in range(20)]
+    with pytest.raises(TaskError, match=r"the labels are texts \('cat', …\): make numbers of them in the data set"):
+        wb.Workbench(nn.Linear(5, 3), train=samples, loss=F.cross_entropy, batch_size=4, root=tmp_path)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_sample_that_is_none_is_named(at, tmp_path):
+    samples = [(torch.randn(5), 0) for _ in range(20)]
+    samples[at] = None
+    with pytest.raises(TaskError, match=r"train: a sample is None: leave such samples out of the data set, or give collate_fn="):
+        wb.Workbench(nn.Linear(5, 3), train=samples, loss=F.cross_entropy, batch_size=4, root=tmp_path)
+
+
+def test_many_tensors_are_described_in_part():
+    many = describe([(torch.zeros(2, n), torch.zeros(2)) for n in range(20)])
+    assert many.endswith("and 28 more")
+    assert describe({"x": [torch.zeros(2)] * 20, "y": torch.zeros(2)}) == "x: 20 of (2,) float32, y: (2,) float32"
+
+
+def test_a_dict_for_a_model_that_takes_it_whole_is_explained(tmp_path):
+    class Whole(nn.Linear):
+        def forward(self, batch):
+            return {"loss": super().forward(batch["x"]).mean()}
+
+    with pytest.raises(TaskError, match=r"passed by its names \(x, y\), which Whole.forward\(batch\) does not take.*training_step"):
+        wb.Workbench(Whole(5, 3), train={"x": torch.randn(20, 5), "y": torch.zeros(20)}, root=tmp_path)

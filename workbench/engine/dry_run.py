@@ -25,6 +25,7 @@ from workbench.task.advice import strangers
 from workbench.task.batch import describe, leaves, made_of_lists, sample_count
 from workbench.task.data import DataSpec
 from workbench.task.protocol import Schedule, Task, TaskError
+from workbench.values import shown
 
 SAMPLES = 2
 _NO_GRADIENT = "Look for detach(), torch.no_grad(), .item(), argmax or numpy between the model and the loss."
@@ -194,8 +195,10 @@ def _loss(session: Session, opt: Optimizing, batch: Any) -> Tensor | None:
     if result is None:
         return None
     if not isinstance(loss, Tensor):
-        got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else repr(loss)
-        raise TaskError(f"the loss is {got}, no tensor: a loss must be computed with torch from the output.")
+        got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else shown(loss)
+        several = isinstance(loss, (tuple, list)) and any(isinstance(part, Tensor) for part in loss)
+        remedy = "give the loss alone (loss=lambda output, y: your_loss(output, y)[0], say)" if several else "a loss must be computed with torch from the output"
+        raise TaskError(f"the loss is {got}, no tensor: {remedy}.")
     if loss.numel() != 1:
         raise TaskError(
             f"the loss has shape {tuple(loss.shape)} for a batch of {sample_count(batch)}; it must be one number. "

@@ -20,7 +20,7 @@ from workbench.export.given_step import may_skip
 from workbench.export.source import Sliced
 from workbench.settings import Settings
 from workbench.task.batch import own_count, sample_count
-from workbench.task.data import DataSpec, Loader, batches_in, positioned, users_own
+from workbench.task.data import DataSpec, Loader, batches_in, makes_batches_itself, positioned, users_own
 from workbench.task.datasets import Batches, Columns
 from workbench.task.shares import Share, dealing_for
 from workbench.task.supervised import TARGETS
@@ -123,7 +123,7 @@ def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, t
     made, index = maker(), ""
     while isinstance(made, (list, tuple)):
         made, index = made[0], f"{index}[0]"
-    return base, (f"{base} = {source}.{name}_dataloader(){index}",), isinstance(made, DataLoader)
+    return base, (f"{base} = {source}.{name}_dataloader(){index}",), isinstance(made, DataLoader) and not makes_batches_itself(made)
 
 
 def maker_of(spec: DataSpec) -> Any:

@@ -63,24 +63,35 @@ def of_missing_loss(model: nn.Module, batch: Any) -> str:
             f"no loss= was given, and {called} does not take {parts}: add loss=F.cross_entropy (a function of output and target), "
             "or return an output with .loss from the model."
         )
-    accepted = parameters(model.forward)
-    for key in batch:
-        if key not in accepted and (near := difflib.get_close_matches(str(key), accepted, 1)):
+    accepted, keys = parameters(model.forward), [str(key) for key, _ in batch.items()]  # a TensorDict iterates over its rows
+    unknown = [key for key in keys if key not in accepted]
+    for key in unknown:
+        if near := difflib.get_close_matches(key, accepted, 1):
             return f"{called} takes {near[0]!r}, and the batch has {key!r}: {_rename(key, near[0])}."
-    unknown = ", ".join(repr(key) for key in batch if key not in accepted) or "too little"
-    return f"no loss= was given, and {called}({', '.join(accepted)}) does not take the batch, which has {unknown}: add loss=, or rename it."
+    takes = f"{called}({', '.join(accepted)})"
+    if len(accepted) == 1 and accepted[0] not in keys:
+        return (
+            f"no loss= was given, so the batch is passed by its names ({', '.join(keys)}), which {takes} does not take: take them in "
+            f"forward({', '.join(keys)}), or give an object whose training_step calls the model on the whole batch."
+        )
+    if not unknown:
+        return f"no loss= was given, and {takes} needs more than the batch has ({', '.join(keys)}): add loss=."
+    return (
+        f"no loss= was given, and {takes} does not take {', '.join(map(repr, unknown))} of the batch: leave it out, "
+        f"dataset.remove_columns({unknown[0]!r}) for a Hugging Face data set, or add loss=."
+    )
 
 
 def of_no_loss_in(model: nn.Module, output: Any, batch: Any) -> str:
     """No `loss=` was given, and the output has no loss."""
-    keys = list(batch) if isinstance(batch, Mapping) else []
+    keys = [key for key, _ in batch.items()] if isinstance(batch, Mapping) else []
     near = next((key for key in ("label", "target", "targets", "y") if key in keys and "labels" not in keys), None)
     if near is not None and "labels" in parameters(model.forward):
         called = f"{type(model).__name__}.forward"
         return f"no loss= was given, and {called} makes one of 'labels', which the batch calls {near!r}: {_rename(near, 'labels')}."
     return (
         f"no loss= was given, and the model's output ({type(output).__name__}) has no .loss: "
-        "give loss=, for example torch.nn.functional.cross_entropy."
+        "give loss=, for example torch.nn.functional.cross_entropy, or return {'loss': loss, …} from forward."
     )
 
 
@@ -91,7 +102,7 @@ def of_loss(loss: Callable[..., Any], output: Any, target: Any, error: BaseExcep
     if not isinstance(output, Tensor):
         return _of_output(loss, output, error)
     if not isinstance(target, Tensor):
-        return None
+        return _of_texts(target)
     text = str(error).lower()
     of_classes = _name(loss) in _OF_CLASSES or "nll_loss" in text or "scalar type long" in text or "to be long" in text or "multi-target" in text
     if of_classes and output.ndim > 1:
@@ -217,6 +228,13 @@ def _of_output(loss: Callable[..., Any], output: Any, error: BaseException) -> s
     first = "logits" if "logits" in names else names[0]
     part = f"output[{first!r}]" if isinstance(output, Mapping) else f"output.{first}"
     return f"the model returned a {kind} with {', '.join(map(str, names[:5]))}, and the loss takes a tensor: {_call(loss, part, 'y')}."
+
+
+def _of_texts(target: Any) -> str | None:
+    """Labels that are texts stay a list."""
+    if not isinstance(target, (tuple, list)) or not target or not isinstance(target[0], str):
+        return None
+    return f"the labels are texts ({target[0]!r}, …): make numbers of them in the data set, names.index(label)."
 
 
 def _of_classes(loss: Callable[..., Any], output: Tensor, target: Tensor) -> str | None:

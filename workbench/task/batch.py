@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 _FEW = 3
 """So many alike tensors of a list are described one by one."""
+_MANY = 12
+"""So many tensors of a batch are described."""
 
 
 def sample_count(batch: Any) -> int:
@@ -82,13 +85,26 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=device.type != "cpu")
     if isinstance(batch, Mapping):
-        moved = {key: to_device(value, device) for key, value in batch.items()}
-        return moved if type(batch) is dict else type(batch)(moved)  # type: ignore[call-arg]
+        return _mapping_to(batch, device)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, (tuple, list)):
         return type(batch)(to_device(value, device) for value in batch)
     return batch.to(device) if hasattr(batch, "to") else batch
+
+
+def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
+    """A mapping of the same kind on `device`; one that can be moved (a TensorDict, a BatchEncoding) moves itself."""
+    if hasattr(batch, "to"):
+        return copy.copy(batch).to(device)
+    moved = {key: to_device(value, device) for key, value in batch.items()}
+    if type(batch) is dict:
+        return moved
+    if isinstance(batch, MutableMapping):  # as torch's collation makes one of a kind: a defaultdict takes no mapping
+        own = copy.copy(batch)
+        own.update(moved)
+        return own
+    return type(batch)(moved)  # type: ignore[call-arg]
 
 
 def describe(batch: Any) -> str:
@@ -103,7 +119,8 @@ def describe(batch: Any) -> str:
             rows.append((where, f"{len(paths)} of {what}"))
         else:
             rows += [(path, what) for path in paths]
-    return ", ".join(f"{path or 'x'}: {what}" for path, what in rows)
+    more = f", and {len(rows) - _MANY} more" if len(rows) > _MANY else ""
+    return ", ".join(f"{path or 'x'}: {what}" for path, what in rows[:_MANY]) + more
 
 
 def made_of_lists(batch: Any) -> tuple[str, int] | None:

@@ -61,6 +61,8 @@ class DefaultCollate:
 def _trouble(parts: Sequence[Any], path: str) -> str | None:
     """What keeps these values, one of each sample, from becoming a batch, with the remedy; None where nothing is found."""
     first, where = parts[0], f"element {path} of a sample" if path else "a sample"
+    if any(part is None for part in parts):
+        return f"{where} is None: leave such samples out of the data set, or give collate_fn=."
     if isinstance(first, (Tensor, np.ndarray)):
         return _of_arrays(parts, where)
     if isinstance(first, Mapping):
@@ -111,8 +113,6 @@ def _of_another_kind(first: Any, where: str) -> str:
             f"{where} is a PIL {kind.__name__}: let the data set turn it into a tensor, transform=torchvision.transforms.ToTensor(), "
             "say."
         )
-    if first is None:
-        return f"{where} is None: leave such samples out of the data set, or give collate_fn=."
     if is_frame(first):
         return f"{where} is a {short(first)}: return its values from the data set, torch.as_tensor(x.to_numpy())."
     return f"{where} is a {short(first)}, which makes no batch: give collate_fn=, or the DataLoader of its own library."

@@ -95,13 +95,33 @@ class Parts:
         """Why the batch size cannot be set from outside; None when it can."""
         if self.batch_sampler is not None:
             return f"its loader has a batch_sampler of its own ({type(self.batch_sampler).__name__})"
+        if self.ready and isinstance(users := users_data(self.dataset), DataLoader):
+            return f"its loader ({type(users).__name__}) makes its batches itself"
         if self.ready:
             return "it yields ready batches"
         return None
 
 
+_LIKE_THEIR_PARTS = ("torch", "torchdata", "accelerate")
+"""Packages whose loaders, however they iterate, give the batches of a plain DataLoader of the same parts."""
+
+
+def makes_batches_itself(loader: DataLoader[Any]) -> bool:
+    """Whether a kind of DataLoader iterates in a way of its own, so that one made of its parts may give other batches."""
+    for method in ("__iter__", "_get_iterator"):
+        owner = next((kind for kind in type(loader).__mro__ if method in vars(kind)), None)  # accelerate's hold a loader
+        if owner is not None and owner.__module__.partition(".")[0] not in _LIKE_THEIR_PARTS:
+            return True
+    return False
+
+
 def parts_of(loader: DataLoader[Any]) -> Parts:
-    """Take a user's DataLoader apart, so that an equal one can be made at any batch size."""
+    """Take a user's DataLoader apart, so that an equal one can be made at any batch size.
+
+    One that makes its batches itself is read as it is.
+    """
+    if makes_batches_itself(loader):
+        return Parts(Batches(loader), ready=True)
     iterable = isinstance(loader.dataset, IterableDataset)
     own_batches: Any = None if iterable else loader.batch_sampler
     sampler, batch_size, drop_last = loader.sampler, loader.batch_size, loader.drop_last
@@ -183,7 +203,7 @@ class DataSpec:
         self.made_by_object = not isinstance(parts, Parts)
         """Whether an object's train_dataloader() (or val_…, test_…) makes it."""
         self.from_loader = False
-        """Whether the user gave a DataLoader."""
+        """Whether the user gave a DataLoader, which was taken apart."""
         self.from_batches = False
         """Whether the user gave `wb.batches(…)`."""
         self._made: Parts | None = None
@@ -207,7 +227,7 @@ class DataSpec:
         if _length(parts.dataset) == 0:
             raise TaskError(f"{name} is empty: it has 0 samples, and at least one is needed.")
         spec = cls(name, parts)
-        spec.from_loader = isinstance(data, DataLoader)
+        spec.from_loader = isinstance(data, DataLoader) and parts.dataset is data.dataset
         spec.from_batches = isinstance(data, Batches)
         return spec
 
@@ -447,9 +467,10 @@ def _on_cpu(dataset: Any) -> bool:
 
 
 def _length(dataset: Any) -> int | None:
+    """Its length; None where it has none: PyG's samplers say so with a ValueError, others with a NotImplementedError."""
     try:
         return len(dataset)
-    except TypeError:
+    except (TypeError, ValueError, NotImplementedError):
         return None
 
 
@@ -488,10 +509,7 @@ def users_collate(loader: Loader) -> Any:
 
 def batches_in(loader: DataLoader[Any]) -> int | None:
     """Batches in one pass over a loader; None where it has no length."""
-    try:
-        return len(loader)
-    except TypeError:
-        return None
+    return _length(loader)
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:

@@ -105,7 +105,10 @@ def schedule_of(
     plateau = isinstance(scheduler, ReduceLROnPlateau)
     if not isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
         if not custom:
-            raise TaskError(f"{where} a {type(scheduler).__name__}, no torch.optim.lr_scheduler.LRScheduler.")
+            raise TaskError(
+                f"{where} a {type(scheduler).__name__}, no torch.optim.lr_scheduler.LRScheduler. Give one of torch's or "
+                "transformers', or set lr_schedule=; a LightningModule can step another kind in its lr_scheduler_step."
+            )
         _check_state(scheduler, where)
     if not watches:
         return Schedule(scheduler, "manual")
