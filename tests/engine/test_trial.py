@@ -202,7 +202,7 @@ class WithScale(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        whole = torch.randn(3, 5)
+        whole = torch.randn(3, 6)
         self.weight = Coded((whole / whole.abs().max() * 127).to(torch.int8), requires_grad=False)
         self.weight.scale = whole.abs().max() / 127
         self.state, self.bias = type("State", (), {})(), nn.Parameter(torch.zeros(3))
