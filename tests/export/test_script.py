@@ -139,14 +139,14 @@ CASES = {
         "model, train=ready, val=held_out, loss=F.cross_entropy, max_epochs=2, batch_size=8",
         "held_out = [(x[i], y[i]) for i in range(30)]\nready = wb.batches([(x[i : i + 7], y[i : i + 7]) for i in range(0, 70, 7)])\n",
     ),
+    "samples in a list, shuffled": (
+        "model, train=samples, loss=F.cross_entropy, max_epochs=2, batch_size=8",
+        "samples = [{'x': x[i], 'label': y[i]} for i in range(50)]\n",
+    ),
     "a loader that iterates in a way of its own": (
         "model, train=Doubled(TensorDataset(x, y), 16), loss=F.cross_entropy, max_epochs=2",
         "from torch.utils.data import DataLoader, TensorDataset\n\n\nclass Doubled(DataLoader):\n    def __iter__(self):\n"
         "        for inputs, labels in super().__iter__():\n            yield 2 * inputs, labels\n",
-    ),
-    "samples in a list, shuffled": (
-        "model, train=samples, loss=F.cross_entropy, max_epochs=2, batch_size=8",
-        "samples = [{'x': x[i], 'label': y[i]} for i in range(50)]\n",
     ),
     "frames, and arrays the other way round": (
         "model, train=(frame, pd.Series(y.numpy())), val=(x.numpy()[::-1], y.numpy()[::-1]), loss=F.cross_entropy, max_epochs=2",
