@@ -342,3 +342,89 @@ def test_generators(tmp_path: Path) -> None:
     net = model()
     expected = plain(net, in_batches(list(zip(*data(), strict=True))), cross_entropy)
     assert losses(fit(tmp_path, net, train=Stream(), loss=F.cross_entropy)) == expected
+
+
+# ---- more of datasets
+
+
+def test_a_table_with_a_transform(tmp_path: Path) -> None:
+    own = table()
+    own.set_transform(lambda rows: {"x": [2 * torch.tensor(row) for row in rows["x"]], "labels": rows["labels"]})
+    net = ByName()
+    assert losses(fit(tmp_path, net, train=own)) == plain(net, DataLoader(own, 8), by_name)
+
+
+def test_a_column_that_the_model_does_not_take_is_named(tmp_path: Path) -> None:
+    own = table().add_column("index", list(range(24))).with_format("torch")
+    with pytest.raises(Exception, match=r"'index'.*remove_columns") as error:
+        fit(tmp_path, ByName(), train=own)
+    refused_by_name(error.value, "index")
+
+
+def test_a_shuffled_stream_of_workers_is_resumed(tmp_path: Path) -> None:
+    own = table().to_iterable_dataset(num_shards=4).with_format("torch").shuffle(seed=3, buffer_size=8)
+    given: dict[str, Any] = {"train": own, "num_workers": 2, "batch_size": 8, "accelerator": "cpu", "root": tmp_path}
+    whole = losses(wb.Workbench(ByName(), max_epochs=3, **given).fit().result())
+    bench = wb.Workbench(ByName(), max_epochs=1, **given)
+    first = bench.fit().result()
+    assert losses(bench.fit(start=first.id, max_epochs=3).result()) == whole
+    assert len(set(whole)) == len(whole)
+
+
+@pytest.mark.parametrize("kind", ["interleaved", "concatenated", "cut"])
+def test_tables_put_together(tmp_path: Path, kind: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    stream = table().to_iterable_dataset()
+    made = {
+        "interleaved": lambda: datasets.interleave_datasets([stream, table().to_iterable_dataset()]),
+        "concatenated": lambda: datasets.concatenate_datasets([table(), table()]),
+        "cut": lambda: stream.skip(4).take(16),
+    }[kind]()
+    own = made.with_format("torch")
+    net = ByName()
+    assert losses(fit(tmp_path, net, train=own)) == plain(net, DataLoader(own, 8), by_name)
+
+
+# ---- tensordict
+
+
+def test_a_tensordict_as_columns(tmp_path: Path) -> None:
+    tensordict = pytest.importorskip("tensordict")
+    x, y = data()
+    own = tensordict.TensorDict({"x": x, "labels": y}, batch_size=[24])
+    net = ByName()
+    batches = [{"x": one, "labels": other} for one, other in zip(x.split(8), y.split(8), strict=True)]
+    assert losses(fit(tmp_path, net, train=own)) == plain(net, batches, by_name)
+
+
+def test_a_tensordict_of_a_loader_is_passed_by_its_names(tmp_path: Path) -> None:
+    tensordict = pytest.importorskip("tensordict")
+    x, y = data()
+    own = tensordict.TensorDict({"x": x, "labels": y}, batch_size=[24])
+    loader = DataLoader(own, 8, collate_fn=lambda rows: rows)
+    net = ByName()
+    assert losses(fit(tmp_path, net, train=loader)) == plain(net, loader, lambda m, b: m(**b)["loss"])
+    with pytest.raises(Exception, match=r"passed by its names") as error:
+        fit(tmp_path, FromAny(), train=loader)
+    refused_by_name(error.value, "training_step")
+
+
+# ---- loaders of other packages
+
+
+def test_a_loader_that_accelerate_prepared(tmp_path: Path) -> None:
+    from accelerate import Accelerator
+
+    samples = list(zip(*data(), strict=True))
+    net = model()
+    prepared = Accelerator(cpu=True).prepare(DataLoader(samples, 8))
+    assert losses(fit(tmp_path, net, train=prepared, loss=F.cross_entropy)) == plain(net, in_batches(samples), cross_entropy)
+
+
+def test_nodes_of_torchdata(tmp_path: Path) -> None:
+    nodes = pytest.importorskip("torchdata.nodes")
+    samples = list(zip(*data(), strict=True))
+    loader = nodes.Loader(nodes.Mapper(nodes.Batcher(nodes.IterableWrapper(samples), 8), torch.utils.data.default_collate))
+    net = model()
+    bench = wb.Workbench(net, train=loader, loss=F.cross_entropy, lr=1e-2, max_epochs=2, root=tmp_path, accelerator="cpu")
+    assert losses(bench.fit().result()) == plain(model(), in_batches(samples), cross_entropy)

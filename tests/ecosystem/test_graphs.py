@@ -106,3 +106,54 @@ def test_one_graph_with_sampled_neighbours_is_tried(tmp_path: Path) -> None:
     graph.labels = torch.arange(graph.num_nodes) % 2
     model, loader = Nodes(), DataLoader([graph], 1)
     assert losses(fit(tmp_path, model, train=loader)) == plain(model, loader, lambda net, b: net(b)["loss"])
+
+
+def test_loaders_that_sample_a_graph_are_resumed(tmp_path: Path) -> None:
+    """Their nodes are shuffled by the process's own random numbers."""
+    from torch_geometric.loader import RandomNodeLoader
+
+    def bench(name: str) -> wb.Workbench:
+        loader = RandomNodeLoader(one_graph(), num_parts=4, shuffle=True)
+        return wb.Workbench(OfNodes(), train=loader, lr=1e-2, max_epochs=3, root=tmp_path / name, accelerator="cpu")
+
+    whole = bench("whole").fit().result()
+    parts = bench("parts")
+    first = parts.fit(max_epochs=1).result()
+    again = parts.fit(start=first.id, max_epochs=3).result()
+    assert again.history["loss"].tolist() == whole.history["loss"].tolist()
+
+
+def test_batches_by_the_number_of_nodes(tmp_path: Path) -> None:
+    """Their sampler raises a ValueError where it is asked for its length."""
+    from torch_geometric.data import Data
+    from torch_geometric.loader import DataLoader, DynamicBatchSampler
+
+    generator = torch.Generator().manual_seed(0)
+    graphs = [
+        Data(x=torch.randn(3 + n % 4, 4, generator=generator), edge_index=torch.randint(0, 3, (2, 6), generator=generator), y=torch.zeros(3 + n % 4).long())
+        for n in range(24)
+    ]  # fmt: skip
+    loader = DataLoader(graphs, batch_sampler=DynamicBatchSampler(graphs, max_num=20, mode="node"))
+    net = OfNodes()
+    assert losses(fit(tmp_path, net, train=loader)) == plain(net, loader, lambda model, batch: model(batch)["loss"])
+
+
+class OfNodes(torch.nn.Module):
+    def __init__(self) -> None:
+        from torch_geometric.nn import GCNConv
+
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = GCNConv(4, 2)
+
+    def forward(self, batch: Any) -> dict[str, torch.Tensor]:
+        out = self.layer(batch.x, batch.edge_index)
+        return {"loss": torch.nn.functional.cross_entropy(out, batch.y), "logits": out}
+
+
+def one_graph() -> Any:
+    from torch_geometric.data import Data
+
+    generator = torch.Generator().manual_seed(0)
+    x, edges = torch.randn(60, 4, generator=generator), torch.randint(0, 60, (2, 240), generator=generator)
+    return Data(x=x, edge_index=edges, y=(x[:, 0] > 0).long())

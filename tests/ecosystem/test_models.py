@@ -273,3 +273,32 @@ def test_a_training_loop_of_a_hypernetwork(tmp_path: Path) -> None:
 
     model = Hyper()
     assert losses(fit(tmp_path, model, train=data(), loss=F.cross_entropy)) == plain(model, batches(), cross_entropy)
+
+
+def in_8_bits() -> nn.Module:
+    bnb = pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    layers = (nn.Linear(4, 8), bnb.nn.Linear8bitLt(8, 8, has_fp16_weights=False), nn.Linear(8, 2))
+    return nn.Sequential(*layers).to("cpu")  # where it is quantized
+
+
+def test_a_quantized_layer(tmp_path: Path) -> None:
+    """Its first forward takes the scales out of the weight; weights that were saved go into a new model alone."""
+    x, y = torch.randn(24, 4), torch.randint(0, 2, (24,))
+    given: dict[str, Any] = {"train": (x, y), "loss": F.cross_entropy, "lr": 1e-2, "batch_size": 8, "shuffle": False, "accelerator": "cpu"}
+    model, expected = in_8_bits(), []
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    for _ in range(3):
+        for own, target in zip(x.split(8), y.split(8), strict=True):
+            loss = F.cross_entropy(model(own), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            expected.append(loss.item())
+    bench = wb.Workbench(in_8_bits(), max_epochs=1, root=tmp_path, **given)
+    first = bench.fit().result()
+    with pytest.raises(Exception, match="Make the model anew") as error:
+        bench.fit(start=first.id, max_epochs=3).result()
+    refused_by_name(error.value, "weights")
+    again = wb.Workbench(in_8_bits(), root=tmp_path, **given).fit(start=first.id, max_epochs=3).result()
+    assert again.history["loss"].tolist() == expected

@@ -148,3 +148,44 @@ def test_adafactor(tmp_path: Path) -> None:
     model, collate = bert(), transformers.default_data_collator
     expected = plain(model, in_batches(sentences(), collate), own_loss, optimizer=make)
     assert losses(fit(tmp_path, model, train=sentences(), collate_fn=collate, optimizer=make)) == expected
+
+
+def test_label_becomes_labels_in_a_collator_that_pads(tmp_path: Path) -> None:
+    words = tokenizer()
+    samples = [{**words(text), "label": i % 3} for i, text in enumerate(["the cat sat", "the dog sat down", "a bird", "the house"] * 4)]
+    model, collate = bert(), transformers.DataCollatorWithPadding(words)
+    expected = plain(model, in_batches(samples, collate), own_loss)
+    assert losses(fit(tmp_path, model, train=samples, val=samples, collate_fn=collate)) == expected
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    model, rows = gpt(), list(torch.randint(0, 40, (32, 8), generator=torch.Generator().manual_seed(0)))
+
+    def collate(chosen: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.stack(chosen), "labels": torch.stack(chosen)}
+
+    bench = wb.Workbench(model, train=rows, collate_fn=collate, batch_size=8, shuffle=False, lr=1e-2, max_epochs=2, root=tmp_path,
+                         accelerator="cpu")  # fmt: skip
+    expected = plain(model, in_batches(rows, collate), own_loss)
+    run = bench.fit().result()
+    bench.load(run.id)
+    assert losses(run) == expected
+    assert model.transformer.wte.weight is model.lm_head.weight
+
+
+def test_masks_of_a_collator_are_drawn_again_when_resumed(tmp_path: Path) -> None:
+    words = tokenizer()
+    words.add_special_tokens({"mask_token": "[MASK]"})
+    samples = [words(text) for text in ["the cat sat down", "a bird flew over the house", "the dog sat"] * 6]
+    collate = transformers.DataCollatorForLanguageModeling(words, mlm=True, mlm_probability=0.4)
+
+    def bench(name: str) -> wb.Workbench:
+        torch.manual_seed(0)
+        config = transformers.BertConfig(vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+        return wb.Workbench(transformers.BertForMaskedLM(config), train=samples, collate_fn=collate, batch_size=6, max_epochs=3, dry_run=False,
+                            root=tmp_path / name, accelerator="cpu")  # fmt: skip
+
+    whole = bench("whole").fit().result()
+    parts = bench("parts")
+    first = parts.fit(max_epochs=1).result()
+    assert losses(parts.fit(start=first.id, max_epochs=3).result()) == losses(whole)

@@ -161,3 +161,50 @@ def test_a_timm_average_beside_the_model(tmp_path: Path) -> None:
     average.append(timm.utils.ModelEmaV3(model))
     bench = wb.Workbench(average[0].module, train=pictures(), loss=F.cross_entropy, root=tmp_path, max_epochs=1, accelerator="cpu")
     assert np.isfinite(losses(bench.fit().result())).all()
+
+
+def test_a_folder_of_pictures(tmp_path: Path) -> None:
+    from PIL import Image
+    from torchvision.transforms import v2
+
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(8):
+            Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / "pictures" / name / f"{number}.png")
+    steps = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    own = torchvision.datasets.ImageFolder(str(tmp_path / "pictures"), steps)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
+    expected = plain(model, in_batches(own), cross_entropy)
+    assert losses(fit(tmp_path, model, train=own, val=own, loss=F.cross_entropy)) == expected
+    with pytest.raises(Exception, match=r"PIL Image.*ToTensor") as error:
+        fit(tmp_path, model, train=torchvision.datasets.ImageFolder(str(tmp_path / "pictures")), loss=F.cross_entropy)
+    refused_by_name(error.value, "train")
+
+
+def test_mixup_of_timm_is_resumed(tmp_path: Path) -> None:
+    """It draws from NumPy's random numbers of the process."""
+    mix = timm.data.Mixup(mixup_alpha=0.8, num_classes=4)
+
+    def collate(samples: Any) -> Any:
+        return mix(*torch.utils.data.default_collate(samples))
+
+    def bench(name: str) -> wb.Workbench:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
+        return wb.Workbench(model, train=pictures(), loss=timm.loss.SoftTargetCrossEntropy(), collate_fn=collate, batch_size=8, max_epochs=3,
+                            lr=1e-3, root=tmp_path / name, accelerator="cpu", seed=3)  # fmt: skip
+
+    whole = bench("whole").fit().result()
+    parts = bench("parts")
+    first = parts.fit(max_epochs=1).result()
+    assert losses(parts.fit(start=first.id, max_epochs=3).result()) == losses(whole)
+
+
+def test_a_loader_of_timm_that_keeps_its_workers(tmp_path: Path) -> None:
+    """It iterates in a way of its own, over a sampler without an end."""
+    samples = [(x, n % 4) for n, x in enumerate(torch.randn(16, 3, 4, 4, generator=torch.Generator().manual_seed(0)))]
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
+    own = timm.data.loader.MultiEpochsDataLoader(samples, batch_size=8)
+    expected = plain(model, in_batches(samples), cross_entropy)
+    assert losses(fit(tmp_path, model, train=own, loss=F.cross_entropy, dry_run=False)) == expected

@@ -188,3 +188,38 @@ def test_quantization_aware_training(engine, tmp_path):
         assert all(torch.equal(value, twin.state_dict()[name]) for name, value in model.state_dict().items())
         assert b.fit(start=run.id, max_steps=5).result().status == "finished"
         assert b.fit().result().history["loss"].tolist() == run.history["loss"].tolist()
+
+
+class Coded(nn.Parameter):
+    """A weight whose scale is an attribute, as a quantized weight of bitsandbytes has it."""
+
+    scale = None
+
+
+class WithScale(nn.Module):
+    """Its first forward takes the scale out of the weight into a state of its own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        whole = torch.randn(3, 6)
+        self.weight = Coded((whole / whole.abs().max() * 127).to(torch.int8), requires_grad=False)
+        self.weight.scale = whole.abs().max() / 127
+        self.state, self.bias = type("State", (), {})(), nn.Parameter(torch.zeros(3))
+        self.state.scale = None
+
+    def forward(self, x):
+        if self.weight.scale is not None:
+            self.state.scale, self.weight.scale = self.weight.scale, None
+        scale = 1.0 if self.state.scale is None else self.state.scale
+        return F.linear(x, self.weight.float() * scale, self.bias)
+
+
+def test_attributes_of_a_weight_are_put_back(tmp_path):
+    model = WithScale()
+    scale = model.weight.scale
+    made = bench(tmp_path, model)
+    assert model.weight.scale is scale
+    assert model.state.scale is None
+    without = bench(tmp_path / "without", WithScale(), dry_run=False)
+    assert made.fit().result().history["loss"].tolist() == without.fit().result().history["loss"].tolist()

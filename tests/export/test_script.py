@@ -166,10 +166,6 @@ CASES = {
         "from torch.utils.data import DataLoader, TensorDataset\n\n\nclass Doubled(DataLoader):\n    def __iter__(self):\n"
         "        for inputs, labels in super().__iter__():\n            yield 2 * inputs, labels\n",
     ),
-    "samples in a list, shuffled": (
-        "model, train=samples, loss=F.cross_entropy, max_epochs=2, batch_size=8",
-        "samples = [{'x': x[i], 'label': y[i]} for i in range(50)]\n",
-    ),
     "frames, and arrays the other way round": (
         "model, train=(frame, pd.Series(y.numpy())), val=(x.numpy()[::-1], y.numpy()[::-1]), loss=F.cross_entropy, max_epochs=2",
         "import pandas as pd\n\nframe = pd.DataFrame(x.numpy())\n",

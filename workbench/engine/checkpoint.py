@@ -28,6 +28,7 @@ from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.files import check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
+from workbench.task.protocol import TaskError
 from workbench.values import shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -135,7 +136,13 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, A
     # Copied under their own names, whatever hooks a state_dict has; extra state that is not known stays as it is.
     known = {own_name(name): name for name in model.state_dict()}
     values = {**whole, **(extra or {})}
-    model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
+    try:
+        model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
+    except RuntimeError as error:  # a module's own way to take its weights: quantized ones of bitsandbytes take none after a step
+        raise TaskError(
+            f"the weights that were saved cannot be put into this {type(model).__name__}: {error} Make the model anew, as it was for "
+            "that run, with a new bench, and begin there with start='<run id>'."
+        ) from error
 
 
 def _buffers(modules: Modules) -> Iterator[tuple[str, nn.Module, str]]:

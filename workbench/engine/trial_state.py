@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
-from workbench.engine.weights import is_container, is_plain, parts_of, refill
+from workbench.engine.weights import is_container, is_plain, parts_of, refill, slots_of
 from workbench.task.held import GENERATORS, OF_PROCESS, put_generator, state_of_generator
 from workbench.task.protocol import Task
 
@@ -59,6 +59,8 @@ def kept(task: Task) -> Iterator[list[str]]:
 
 
 def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
+    for (part, _, name), tensor in slots_of(parts_of(task)):  # a quantized weight has its scales as attributes
+        yield f"{type(part).__name__}.{name}", functools.partial(_put_attributes, tensor, dict(vars(tensor)), False)
     kept_elsewhere = {id(part) for part in parts_of(task)}
     sources = {id(source) for source in (() if task.preparation is None else task.preparation.sources)}
     for path, value, ours in _walk(_roots(task)):
