@@ -46,7 +46,7 @@ def unseen_here(root: Path, id: str, age: float = 0.0, *, end: bool = False, **h
     return folder.path
 
 
-ELSEWHERE = [{"pid_namespace": "pid:[1]"}, {"pid_namespace": None}, {"host": "another-host"}, {"boot": "another-boot"}, {"pid": "7"}, {"pid_started": None}]
+ELSEWHERE = [{"pid_namespace": "pid:[1]"}, {"pid_namespace": None}, {"host": "another-host"}, {"boot": "another-boot"}, {"pid_started": None}]
 
 
 @pytest.mark.parametrize("header", ELSEWHERE)

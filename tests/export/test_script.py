@@ -161,6 +161,10 @@ CASES = {
         "    def __getitem__(self, i):\n        return (x[i], x[i], y[i]) if self.more else (x[i], y[i])\n\n\n"
         "def collate(samples):\n    return torch.utils.data.default_collate(samples)\n",
     ),
+    "samples in a list, shuffled": (
+        "model, train=samples, loss=F.cross_entropy, max_epochs=2, batch_size=8",
+        "samples = [{'x': x[i], 'label': y[i]} for i in range(50)]\n",
+    ),
     "a loader that iterates in a way of its own": (
         "model, train=Doubled(TensorDataset(x, y), 16), loss=F.cross_entropy, max_epochs=2",
         "from torch.utils.data import DataLoader, TensorDataset\n\n\nclass Doubled(DataLoader):\n    def __iter__(self):\n"

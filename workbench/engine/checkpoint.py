@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import re
@@ -205,7 +206,8 @@ def _check_types(file: Path, state: dict[str, Any]) -> None:
     """A file may come from anywhere: with a NaN for an epoch a fit would never end."""
     for name in state.keys() & _TYPES.keys():
         value, kinds = state[name], _TYPES[name]
-        if type(value) not in kinds or (kinds != (bool,) and not isinstance(value, dict | list) and not 0 <= value <= LARGEST):
+        counted = type(value) is int and not 0 <= value <= LARGEST
+        if type(value) not in kinds or counted or (type(value) is float and not math.isfinite(value)):
             raise _unreadable(file, f"its {name} is {shown(value)}")
 
 
