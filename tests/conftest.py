@@ -36,6 +36,12 @@ def _hidden_gpu() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(autouse=True)
+def _no_seed_of_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `L.seed_everything` left in the environment in another test would decide the `seed` of this one."""
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _shown_gpu(request: pytest.FixtureRequest, _hidden_gpu: pytest.MonkeyPatch) -> Iterator[None]:
     """A test marked `gpu` sees what there is. What is started once for all tests has the environment of each call, not of its start."""
     marked = request.node.get_closest_marker("gpu") is not None

@@ -1,6 +1,7 @@
 """What checks, searches and failures leave behind: nothing. And what cannot go well is refused before it starts."""
 
 import multiprocessing
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def bench(tmp_path, model=None, train=None, **settings):
-    calm = {"max_epochs": 3, "batch_size": 10, "lr": 0.05, "accelerator": "cpu", "root": tmp_path}
+    size = {} if isinstance(train, Iterator) else {"batch_size": 10}
+    calm = {"max_epochs": 3, **size, "lr": 0.05, "accelerator": "cpu", "root": tmp_path}
     return wb.Workbench(
         model or plain_net(), train=train or labelled(), val=labelled(20, seed=2), loss=F.cross_entropy, optimizer=sgd,
         **{**calm, **settings},

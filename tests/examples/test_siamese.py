@@ -38,6 +38,6 @@ def test_the_same_as_a_plain_loop(one_thread, tmp_path):
             optimizer.step()
             losses.append(mean.item())
 
-    np.testing.assert_array_equal(run.history["loss"], np.asarray(losses).astype(np.float32))
+    np.testing.assert_array_equal(run.history["loss"], np.asarray(losses).astype(run.history["loss"].dtype))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
     assert run.metrics["val_right"] > 0.7

@@ -10,7 +10,8 @@ import pytest
 
 from tests.export.export_running import Runner, bare, check, lint, make_bench
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+# some leave parts of a model out of the optimizer, which the bench warns of
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*are in no optimizer")]
 
 PRELUDE = """\
 import lightning.pytorch as pl

@@ -10,7 +10,8 @@ import pytest
 from tests.export.export_running import PRELUDE, Runner, check, lint, make_bench
 from workbench.export.errors import ExportError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+# some leave parts of a model out of the optimizer, which the bench warns of
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:.*are in no optimizer")]
 
 PAIR = "model, train=(x, y), val=(x[:20], y[:20]), loss=F.cross_entropy, max_steps=5, batch_size=20"
 OWN = (

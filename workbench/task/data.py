@@ -263,6 +263,8 @@ class DataSpec:
 
     def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
         """Raise SettingsError for a setting that the user gave and that cannot take effect on this data. train: they are trained on."""
+        if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
+            return  # an object is not asked for its loader now: its set-up comes with the job
         parts, users = self.parts, users_data(self.parts.dataset)
         if isinstance(users, (list, tuple)) and not users:
             return  # that it is empty is a matter of its own

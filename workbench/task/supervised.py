@@ -136,12 +136,12 @@ class Supervised(Task):
         return Scores(values, score_weight(result, self.samples_in(batch), "the loss"), (output, target) if self.epoch_metrics else None)
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:
+        if self.val is None or settings.limit_val_batches == 0:
+            return ("train_loss",)
         known = not self.metrics or self.names_its_metrics is False
         if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
             return None  # what gives a dict has names of its own
-        held_out = self.val is not None and settings.limit_val_batches != 0
-        names = ("loss", *self.metrics, *self.epoch_metrics)
-        return (*(f"val_{name}" for name in names if held_out), "train_loss")
+        return (*(f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)), "train_loss")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
