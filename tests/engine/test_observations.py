@@ -182,7 +182,7 @@ def test_a_loss_that_diverges(tmp_path: Path) -> None:
     (finding,) = [finding for finding in run.health if "risen" in finding.text]
     assert finding.level == "warning"
     assert finding.text.startswith(f"the loss has risen from {losses[0]:.4g} to ")
-    assert finding.step in (0, 1, 2)
+    assert finding.step == 2  # with these weights it rises from there on
 
 
 def test_a_metric_that_never_changes(tmp_path: Path) -> None:
