@@ -89,7 +89,15 @@ APART = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py", "tes
 """Tests that look at the whole machine (shared memory, processes), or that build: one after another, while others go on beside."""
 
 
+ONCE_MORE = ("browser", "launch", "share", "test_notebooks.py", "test_demo.py")
+"""Tests of browsers and processes, which a busy machine can upset: one that fails runs once more, and pytest lists it under RERUN."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("rerunfailures"):
+        for item in items:
+            if _place(item) in ONCE_MORE:
+                item.add_marker(pytest.mark.flaky(reruns=1))
     if config.pluginmanager.hasplugin("xdist"):
         _share_out(items)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
@@ -100,11 +108,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _share_out(items: list[pytest.Item]) -> None:
     """Two processes (`make test` has them): the tests of a file stay together, and those that must be alone begin at once."""
-    here = Path(__file__).parent
     for item in items:
-        name = item.path.relative_to(here).parts[0]
-        item.add_marker(pytest.mark.xdist_group("apart" if name in APART else str(item.path)))
-    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in APART)
+        item.add_marker(pytest.mark.xdist_group("apart" if _place(item) in APART else str(item.path)))
+    items.sort(key=lambda item: _place(item) not in APART)
+
+
+def _place(item: pytest.Item) -> str:
+    """The folder in `tests/`, or the file there, that a test belongs to."""
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 def _cuda() -> bool:

@@ -32,6 +32,7 @@ from typing import Any, Literal
 import nbformat
 import psutil
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Playwright, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from .faces import LAB, Face, write_kernel
 
@@ -244,7 +245,11 @@ class Lab:
         path = self.server.face.path.format(workspace=secrets.token_hex(4), name=f"{self.folder.name}/{name}")
         self.page.goto(f"{self.server.url}/{path}?token={self.server.token}", wait_until="domcontentloaded")
         self._opened()
-        self.wait_idle()
+        try:
+            self.wait_idle(TIMEOUT / 3)
+        except PlaywrightTimeout:  # a page that connects to a living kernel can miss its status for good
+            self.reload()
+            self.wait_idle()
 
     def run_all(self, timeout: float = TIMEOUT, *, wait: bool = True) -> None:
         """Runs every cell, outputs cleared first; with `wait` until the kernel is done, and no cell may fail."""
