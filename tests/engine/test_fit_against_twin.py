@@ -443,6 +443,29 @@ def test_a_float64_loss_of_a_float32_model_is_kept(tmp_path):
     assert run.history["lr"].dtype == run.history["grad_norm/0.weight"].dtype == np.float32
 
 
+@pytest.mark.parametrize("size", [50, 20], ids=["one batch", "uneven batches"])
+def test_checks_keep_what_was_measured(tmp_path, size):
+    """What a model in double precision comes to over validation data is torch's own float64, to the last bit."""
+    model, (x, y) = plain_net().double(), labelled().tensors
+    x = x.double()
+    metrics = {"spread": lambda output, y: output.std(), "margin": lambda output, y: output.softmax(1)[:, 0]}
+    run = wb.Workbench(
+        model, train=(x, y), val=(x, y), loss=F.cross_entropy, metrics=metrics, root=tmp_path, accelerator="cpu", batch_size=size,
+        max_epochs=2,
+    ).fit().result()  # fmt: skip
+    with torch.no_grad():
+        batches = [(model(a), b) for a, b in zip(x.split(size), y.split(size), strict=True)]
+        given = {"val_loss": F.cross_entropy, **{f"val_{name}": metric for name, metric in metrics.items()}}
+        means = {name: torch.stack([f(output, b).mean() for output, b in batches]) for name, f in given.items()}
+    weights = torch.tensor([float(len(b)) for _, b in batches], dtype=torch.float64)
+    wanted = {name: float((of * weights).sum() / weights.sum()) for name, of in means.items()}
+    if size == len(x):
+        assert wanted["val_loss"] == F.cross_entropy(model(x), y).item()
+    for there in (run, Run.open(run.folder)):
+        assert {name: there.validation[name][-1] for name in wanted} == wanted
+        assert {name: there.metrics[name] for name in wanted} == wanted
+
+
 def test_what_is_float32_stays_so(tmp_path):
     run = bench(plain_net(), labelled(), tmp_path, max_epochs=1).fit().result()
     kinds = {values.dtype for name, values in run.history.items() if name not in ("step", "epoch")}

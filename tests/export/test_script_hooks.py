@@ -55,6 +55,8 @@ CASES: dict[str, tuple[str, str]] = {
     "what it asks of its trainer": (f"Asks(), {DATA}, max_epochs=9, gradient_clip_val=0.5", ASKS),
     "the end that it asks for": (f"Stops(), {DATA}, max_epochs=9, min_steps=7, accumulate_grad_batches=2", ASKS),
     "what it logs": (f"Logs(), {DATA}, max_epochs=5, early_stopping={{'monitor': 'val_forked_epoch', 'patience': 2}}", LOGS),
+    "what it logs, in double precision": (f"Logs().double(), {DATA}, max_epochs=2", f"x = x.double()\n{LOGS}"),
+    "a loss in double precision": (f"Own().double(), {DATA}, max_epochs=2", "x = x.double()\n"),
     "what it logs, an average": (
         f"Helped(), {DATA}, max_epochs=3, weight_averaging='ema', early_stopping='val_right_averaged', num_sanity_val_steps=-1", LOGS,
     ),
@@ -171,12 +173,13 @@ def test_the_script_calls_them_as_the_run_did(
     bench = make_bench(tmp_path, arguments, before, PRELUDE)
     run: Any = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
+    lint(script)
+    script.write_text(script.read_text().replace("{value:.4f}", "{value!r}"))
     outcome = runner.run(script)
     check(bench, run, outcome)
-    lint(script)
     if TOLD in before:
         assert told(runner.folder) == told(tmp_path)
     for name, value in run.metrics.items():
         if name.startswith("val_"):
-            assert f"{name} {value:.4f}" in outcome.said
+            assert f"{name} {value!r}" in outcome.said
     bench.close()

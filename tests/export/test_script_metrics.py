@@ -40,6 +40,7 @@ def two(output, target):
     return {"right": right.float(), "all_right": right.all()}
 
 
+exact = {"margin": lambda output, y: output.softmax(1)[:, 0], "spread": lambda output, y: output.std(), "auc": wb.over_epoch(auc)}
 kind = {"task": "multiclass", "num_classes": 3}
 metrics = {
     "auroc": torchmetrics.AUROC(**kind),
@@ -50,25 +51,33 @@ metrics = {
 }
 '''
 COMMON = "train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=F.cross_entropy, batch_size=8, max_epochs=2, accelerator='cpu'"
+DOUBLE = COMMON.replace("[:66],", "[:66].double(),").replace("[:41],", "[:41].double(),")
 CASES = {
     "all kinds, averaged weights": f"metrics=metrics, weight_averaging='ema', ema_decay=0.9, {COMMON}",
     "objects alone": f"metrics={{'auroc': torchmetrics.AUROC(**kind)}}, {COMMON}, val_check_interval=4",
     "a collection": f"metrics=torchmetrics.MetricCollection([torchmetrics.AUROC(**kind)]), {COMMON}",
     "ranks": f"metrics=metrics, {COMMON}, devices=2",
+    "double precision": f"metrics=exact, {DOUBLE}, early_stopping='train_loss', weight_averaging='ema'",
+    "double precision, ranks": f"metrics=exact, {DOUBLE}, early_stopping='train_loss', devices=2",
+    "double precision, the loss alone": f"{DOUBLE}, val_check_interval=2",
+    "double precision, the loss alone, ranks": f"{DOUBLE}, devices=2",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_values_are_those_of_the_run(name: str, runner: Runner, tmp_path: Path) -> None:
-    bench = make_bench(tmp_path, f"model, {CASES[name]}", OWN)
+    """To the last bit, as the script's lines tell them with all digits."""
+    bench = make_bench(tmp_path, f"model{'.double()' if 'double' in name else ''}, {CASES[name]}", OWN)
     run = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
     lint(script)
-    outcome = (runner.run_two if name == "ranks" else runner.run)(script)
+    script.write_text(script.read_text().replace("{value:.4f}", "{value!r}"))
+    outcome = (runner.run_two if "ranks" in name else runner.run)(script)
     check(bench, run, outcome)
     last = outcome.said.strip().splitlines()[-1].split()
-    found = dict(zip(last[2::2], last[3::2], strict=True))
-    wanted = {name: f"{values[-1]:.4f}" for name, values in run.validation.items() if name.startswith("val")}
+    found = dict(zip(last[2::2], map(float, last[3::2]), strict=True))
+    wanted = {name: values[-1] for name, values in run.validation.items() if name.startswith("val")}
+    assert wanted
     assert {name: found[name] for name in wanted} == wanted
     bench.close()
 

@@ -24,7 +24,9 @@ class EpochLoss:
         """Losses that have landed; those that are not finite were left out of training, and are here."""
         losses = event.array("loss")
         finite = losses[np.isfinite(losses)]
-        self._sum, self._count = self._sum + float(finite.sum(dtype=np.float64)), self._count + len(finite)
+        # One after another, so that it does not depend on how many land at once.
+        self._sum = float(np.cumsum([self._sum, *finite], dtype=np.float64)[-1])
+        self._count += len(finite)
 
     def state_dict(self) -> dict[str, Any]:
         """What it has added up in this epoch."""

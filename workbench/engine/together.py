@@ -41,7 +41,7 @@ class Together:
         self._session, self._ranks, self._runtime = session, ranks, runtime
         self._round = Beat(0.0, 0, 0, 0)
         self._kind = torch.float64 if session.double else torch.float32
-        """The type of the mean loss: that of a model in double precision stays as it was measured."""
+        """The type of the mean loss where no rank's own is float64; one that is stays as it was measured."""
         self._copy: nn.Module | None = None
         self._trains: tuple[bool, ...] = ()
         self._wrapped: list[Tensor] = []
@@ -190,9 +190,10 @@ class Together:
         """Begin to add up what there is to know of this update: this rank's losses at their shares (None: it had none),
         what its batches weigh, and which `gradients` it has."""
         device, known = self._session.device, 0.0 if isinstance(weight, Tensor) else float(weight)
-        kind = self._kind
+        wide = summed is not None and summed.dtype is torch.float64
+        kind = torch.float64 if wide else self._kind
         part = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
-        said = [*self._ranks.news(), float(self._missed), float(summed is not None)]
+        said = [*self._ranks.news(), float(self._missed), float(wide), float(summed is not None)]
         if self._session.on_cpu:  # all in one
             loss = float(part)
             self.spoiled = not math.isfinite(loss)
@@ -235,14 +236,15 @@ class Together:
         """What `tell` has added up: how many had losses, the weight of all batches, the weighted losses; whether that is not
         the weight that shares were taken of; how many have each gradient."""
         assert self._telling is not None
-        (commands, clock, missed, losses, weight, other, *there), self._telling = self._telling(), None
+        (commands, clock, missed, wide, losses, weight, other, *there), self._telling = self._telling(), None
         self._ranks.hear(commands, clock)
         if missed:
             self._session.task.partial = True
             self._let_go()
+        kind = torch.float64 if wide else self._kind
         if self._session.on_cpu:
-            return losses, torch.tensor(weight, dtype=self._kind), torch.tensor(other, dtype=self._kind), weight != self._round.weight, there
-        total, loss = self._numbers.to(self._kind)
+            return losses, torch.tensor(weight, dtype=kind), torch.tensor(other, dtype=kind), weight != self._round.weight, there
+        total, loss = self._numbers.to(kind)
         return losses, total, loss, other > 0 or weight != self._round.weight, there
 
     def _bring_together(self, parameters: Sequence[Tensor]) -> None:

@@ -16,6 +16,7 @@ from workbench.engine.epoch_metrics import EpochMetrics
 from workbench.engine.session import Session
 from workbench.engine.shards import Borrowed
 from workbench.engine.snapshot import Modes
+from workbench.task.log_ranks import landed
 from workbench.task.moments import Values
 from workbench.task.protocol import TaskError
 
@@ -86,17 +87,15 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
 
 def floats(values: Values) -> dict[str, float]:
     """Scalars as numbers of Python's own, with one wait for the device at most."""
-    away = [name for name, value in values.items() if isinstance(value, Tensor) and value.device.type != "cpu"]
-    landed = torch.stack([torch.as_tensor(values[n]).detach().float().reshape(()) for n in away]).tolist() if away else ()
-    known = dict(zip(away, landed, strict=True))
-    return {name: known[name] if name in known else float(value) for name, value in values.items()}
+    return dict(zip(values, landed(list(values.values())), strict=True))
 
 
 def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, float]:
     """The sum of values times weights, and that of the weights."""
     if all(isinstance(v, Tensor) for v in values):
-        # On the device until the end: one copy to the host for the whole pass.
-        column = torch.stack([v.detach().float().mean() for v in values if isinstance(v, Tensor)]).cpu()
+        # On the device until the end: one copy to the host for the whole pass. float64 stays so, all else is taken as float32.
+        wide = (v.detach().to(torch.promote_types(v.dtype, torch.float32)) for v in values if isinstance(v, Tensor))
+        column = torch.stack([v.mean() for v in wide]).cpu()
     else:
         column = torch.tensor([float(v) for v in values], dtype=torch.float64)
     share = torch.tensor(weights, dtype=torch.float64)

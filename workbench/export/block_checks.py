@@ -233,6 +233,6 @@ def mean_of(r: Recipe) -> str:
         def mean_of(losses):
             """The mean of the losses that are finite, as a metric."""
             finite = [loss for loss in @@ if math.isfinite(loss)]
-            return {"train_loss": sum(finite) / len(finite)} if finite else {}''').replace(
+            return {"train_loss": float(np.cumsum(finite)[-1]) / len(finite)} if finite else {}''').replace(
         "@@", "losses" if r.together else "gather_object(losses)"
     )

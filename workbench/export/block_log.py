@@ -67,16 +67,16 @@ def log(r: Recipe) -> str:
                     self.losses.append((loss, weight))
 
             def reduced(self):
-                losses, self.listening = gather_object(self.losses), False
-                found = {"val_loss": weighted_mean(losses)} if losses else {}
+                losses, self.listening = gather_object([self.losses]), False  # a list from each process
+                found = {"val_loss": weighted_mean(losses)} if any(losses) else {}
                 for names, how, pairs, objects in self.kept.values():
-                    pairs = gather_object(pairs)
-                    values = torch.tensor([value for value, _ in pairs], dtype=torch.float64)
+                    parts = gather_object([pairs])
+                    values = torch.tensor([value for part in parts for value, _ in part], dtype=torch.float64)
                     if objects:
                         value = objects[0].compute()
                         objects[0].reset()
                     elif how in ("mean", "avg", torch.mean):
-                        value = weighted_mean(pairs)
+                        value = weighted_mean(parts)
                     else:
                         value = getattr(values, how.lower())() if isinstance(how, str) else how(values)
                     found |= dict.fromkeys(names, float(value))
@@ -89,7 +89,7 @@ def weighed(r: Recipe, weight: str, count: str) -> list[str]:
     return [
         f"logged.weigh({weight})",
         "if isinstance(loss, torch.Tensor) and loss.numel() == 1:",
-        f"    logged.take(loss.float().item(), {weight})",
+        f"    logged.take(loss.item(), {weight})",
         *([*ended, f"logged.weigh({count})"] if ended else []),
         "logged.open = None",
     ]

@@ -198,8 +198,7 @@ def gradient(r: Recipe, weighted: list[str]) -> list[str]:
         f"for place, {f'({item})' if ',' in item else item} in enumerate(window):",
         *indented(each),
         *(reduced if r.partial else ["if not complete:", *indented(reduced)]),
-        'loss = accelerator.reduce((loss.float() / unit).double(), "sum").float() / whole' if not r.double
-        else 'loss = accelerator.reduce(loss / unit, "sum") / whole',
+        'loss = accelerator.reduce((loss / unit).double(), "sum").to(loss.dtype) / whole',
     ]
 
 

@@ -104,10 +104,13 @@ def _in_eval_mode(r: Recipe) -> list[str]:
 
 
 _MEAN = dedent('''\
-    def weighted_mean(shares):
-        """The mean of (value, weight) pairs."""
-        values, weights = torch.tensor(shares, dtype=torch.float64).T.contiguous()
-        return float((values * weights).sum() / weights.sum())''')
+    def weighted_mean(parts):
+        """The mean of (value, weight) pairs, of which each process has a list."""
+        sums = []
+        for pairs in filter(None, parts):
+            values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
+            sums.append((float((values * weights).sum()), float(weights.sum())))
+        return sum(value for value, _ in sums) / sum(weight for _, weight in sums)''')
 
 
 _NAMED = dedent('''\
@@ -182,14 +185,14 @@ def _means(r: Recipe) -> list[str]:
     if r.logs_widely:
         return ["return logged.reduced()"]
     if _one_score(r) and r.val.empty:  # there may be nothing to take the mean of
-        return ["seen = gather_object(seen)", 'return {"val_loss": weighted_mean(seen)} if seen else {}']
+        return ["gathered = gather_object([seen])", 'return {"val_loss": weighted_mean(gathered)} if any(gathered) else {}']
     if _one_score(r):
-        return ['return {"val_loss": weighted_mean(gather_object(seen))}']
+        return ['return {"val_loss": weighted_mean(gather_object([seen]))}']
     given = "means =" if _over_check(r) else "return"
     return [
         "gathered = gather_object([seen])  # one from each process",
         "names = gathered[0]",
-        f"{given} {{name: weighted_mean([pair for part in gathered for pair in part.get(name, ())]) for name in names}}",
+        f"{given} {{name: weighted_mean([part.get(name) for part in gathered]) for name in names}}",
         *(["return means | computed"] if _over_check(r) else []),
     ]
 
@@ -213,7 +216,7 @@ def _scores(r: Recipe, data: Data) -> list[str]:
         elif r.mixed:
             lines += block_precision.inside(r, [f"loss = {called}"], "device")
             called = "loss"
-        return [head, *indented([*lines, f"seen.append(({called}.float().item(), {weight}))"])]
+        return [head, *indented([*lines, f"seen.append(({called}.item(), {weight}))"])]
     lines += block_precision.inside(r, _own_scores(r) if r.hooks is not None else _given_scores(r), "device")
     if r.hooks is not None and r.own.weighs:
         lines.append(f'count = {_reported(data)}')
@@ -225,7 +228,7 @@ def _scores(r: Recipe, data: Data) -> list[str]:
         *indented(lines),
         "    for name, value in scores.items():",
         "        if isinstance(value, torch.Tensor):",
-        f"            value = {'value.item()' if r.hooks is not None else 'value.float().mean().item()'}",
+        f"            value = {'value' if r.hooks is not None else 'value.to(torch.promote_types(value.dtype, torch.float32)).mean()'}.item()",
         f"        seen.setdefault(name, []).append((value, {weight}))",
     ]
 
@@ -265,5 +268,5 @@ def _own_scores(r: Recipe) -> list[str]:
         *lines,
         "scores = dict(logged)",
         "if isinstance(loss, torch.Tensor) and loss.numel() == 1:",
-        '    scores.setdefault("val_loss", loss.float())',
+        '    scores.setdefault("val_loss", loss)',
     ]
