@@ -64,6 +64,27 @@ def test_the_loop_that_everybody_writes():
     np.testing.assert_allclose(ranks["loss"], losses, rtol=1e-4)
 
 
+def in_float64(output, y):
+    return F.cross_entropy(output.double(), y)
+
+
+def test_a_float64_loss_of_a_float32_model_is_kept():
+    """In updates and checks it is the mean of the ranks' own to the last bit; in the last update rank 1 has no batch."""
+    x, y = labelled(9).tensors
+    given = {"train": (x, y), "val": (x[:8], y[:8]), "loss": in_float64, "optimizer": sgd}
+    ranks, one = both(plain_net, given, {**PLAIN, "max_epochs": 1, "shuffle": False})
+    assert ranks["loss"].dtype == one["loss"].dtype == np.float64
+    np.testing.assert_allclose(ranks["loss"], one["loss"], rtol=1e-5)
+
+    def mean(net):
+        return sum(in_float64(net(x[part]), y[part]).item() for part in (slice(4), slice(4, 8))) / 2
+
+    net = plain_net()
+    assert ranks["loss"][0] == mean(net)
+    net.load_state_dict(ranks["weights"])
+    assert ranks["checks"][-1][1]["val_loss"] == mean(net)
+
+
 @pytest.mark.parametrize("n", [32, 37, 34, 33, 3], ids=lambda n: f"{n} samples")
 @pytest.mark.parametrize("world", [2, 3])
 def test_tails(n, world):

@@ -44,6 +44,11 @@ CASES = {
         "accumulate_grad_batches=2, gradient_clip_val=0.5",
         "",
     ),
+    "a float64 loss of a float32 model": (
+        f"model, train=(x[:66], y[:66]), val=(x[:41], y[:41]), loss=exact, {COMMON}, accumulate_grad_batches=2, "
+        "early_stopping='train_loss'",
+        "def exact(output, y):\n    return F.cross_entropy(output.double(), y)\n",
+    ),
     "parameters without a gradient, a stream and a sampler that draw": (
         f"net, train=Stream(), val=torch.utils.data.DataLoader(data, 8, sampler=sampler), loss=F.cross_entropy, {COMMON}",
         "import random\n\nimport numpy as np\n\n\nclass Stream(torch.utils.data.IterableDataset):\n    def __iter__(self):\n"
