@@ -17,8 +17,10 @@ import torch
 from torch.utils.data import DataLoader
 
 import workbench as wb
+from tests.engine.test_trackers import Recorder
 from tests.lightning.both import boring, pl, rows
 from workbench.events import Logged, StepsDone, Validated
+from workbench.runs.run import Run
 from workbench.task.protocol import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -303,3 +305,47 @@ def test_metric_objects(tmp_path):
     assert short(logged) == short(logger.told["metric_epoch"])
     checks = zip((run.validation["step"] - 1).tolist(), run.validation["val_metric"].tolist(), strict=True)
     assert short([*checks]) == short(logger.told["val_metric"])
+
+
+class Measured(boring.BoringModel):
+    """Logs each loss as a tensor and as a number, and keeps what it has logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.checked = [], []
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)["loss"]
+        self.seen.append(loss.item())
+        self.log_dict({"tensor": loss, "number": loss.item()})
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        loss = super().validation_step(batch, batch_idx)["x"]
+        self.checked.append(loss.item())
+        self.log_dict({"val_tensor": loss, "val_number": loss.item()})
+        return loss
+
+
+def test_values_in_double_precision_stay_as_they_were_logged(tmp_path):
+    """In history, in the record and in what trackers are told."""
+    torch.manual_seed(0)
+    train, held_out = (x.double() for x in torch.randn(5, 3, 32).split([4, 1]))
+    module, tracker = Measured().double(), Recorder()
+    bench = wb.Workbench(
+        module, train=wb.batches(list(train)), val=wb.batches(list(held_out)), root=tmp_path, accelerator="cpu", max_epochs=1,
+        num_sanity_val_steps=0, trackers=tracker,
+    )  # fmt: skip
+    module.seen.clear()
+    module.checked.clear()
+    run = bench.fit().result()
+    assert [value != float(torch.tensor(value)) for value in (*module.seen, *module.checked)] == [True] * 5
+    for there in (run, Run.open(run.folder)):
+        for name in ("tensor", "number", "loss"):
+            assert there.history[name].tolist() == module.seen
+        for name in ("val_tensor", "val_number", "val_loss"):
+            assert there.validation[name].tolist() == module.checked
+    for name in ("tensor", "number", "loss"):
+        assert [value for _, value in tracker.logged(name)] == module.seen
+    for name in ("val_tensor", "val_number", "val_loss"):
+        assert [value for _, value in tracker.logged(name)] == module.checked

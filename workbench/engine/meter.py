@@ -5,7 +5,8 @@ for each of them too) lies on the model's device. `record` writes a row and sync
 out, on CUDA asynchronously: the copy begun by one flush is handed on by the next, unless it is asked to wait. Update
 ratios have a ring of their own while they are measured, of which a flush tells only where one of its rows has any.
 
-Numbers are float32, but for those of a model in double precision and for losses that are float64: these are kept so.
+Numbers are float32, but for those of a model in double precision and for losses and logged values that are float64: these
+are kept so.
 """
 
 from __future__ import annotations
@@ -279,9 +280,9 @@ def _kept(value: Tensor) -> Tensor:
 
 
 def _stacked(values: Iterable[Tensor | float]) -> Tensor:
-    """Scalars as one tensor, on the device where one of them lies on it; float64 where one of them is a tensor of that."""
+    """Scalars as one tensor, on the device where one of them lies on it; float64 where one of them is, as Python's numbers are."""
     found = list(values)
     device = next((v.device for v in found if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
-    wide = any(isinstance(v, Tensor) and v.dtype is torch.float64 for v in found) and device.type != "mps"  # which has none
+    wide = any(isinstance(v, float) or v.dtype is torch.float64 for v in found) and device.type != "mps"  # which has none
     kind = torch.float64 if wide else torch.float32
     return torch.stack([torch.as_tensor(v, dtype=kind).to(device, non_blocking=True) for v in found])
