@@ -1,5 +1,6 @@
 """A metric that is to be followed and that nothing reports is found before anything is lost."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,7 +8,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import workbench as wb
 from tests.lightning.both import boring, loader
-from workbench.events import StepsDone
+from workbench.engine.epoch_loss import EpochLoss
+from workbench.events import StepsDone, pack
 from workbench.task.protocol import TaskError
 
 DATA = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
@@ -149,3 +151,17 @@ def test_a_plateau_that_is_not_strict_waits(tmp_path):
     assert run.history["lr"] == pytest.approx([0.1] * 9)
     with pytest.raises(TaskError, match=r"the scheduler's monitor 'val_x'"):
         module_bench(tmp_path, Strict()).fit().result()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_train_loss_does_not_depend_on_how_many_losses_land_at_once(kind):
+    losses = np.random.default_rng(0).standard_normal(200).astype(kind)
+    double = ("loss",) if kind is np.float64 else ()
+    means = []
+    for size in (200, 7):
+        mean = EpochLoss()
+        for begin in range(0, 200, size):
+            part = losses[begin : begin + size]
+            mean.add(StepsDone(begin, 1, len(part), 0, 0.0, {"loss": pack(part, bool(double))}, double=double))
+        means.append(mean.metric()["train_loss"])
+    assert means == [float(np.cumsum(losses, dtype=np.float64)[-1]) / 200] * 2

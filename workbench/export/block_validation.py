@@ -223,12 +223,16 @@ def _scores(r: Recipe, data: Data) -> list[str]:
         weight = "count"
     if r.logs_widely:
         return [head, *indented([*lines, *block_log.weighed(r, weight, data.count)])]
+    number = ["    value = value.item()"]
+    if r.hooks is None:
+        mean = "value.to(torch.promote_types(value.dtype, torch.float32)).mean().item()"
+        number = [f"    value = {mean}", "elif isinstance(value, np.ndarray):", "    value = float(value.mean())"]
     return [
         head,
         *indented(lines),
         "    for name, value in scores.items():",
         "        if isinstance(value, torch.Tensor):",
-        f"            value = {'value' if r.hooks is not None else 'value.to(torch.promote_types(value.dtype, torch.float32)).mean()'}.item()",
+        *indented(indented(number)),
         f"        seen.setdefault(name, []).append((value, {weight}))",
     ]
 
