@@ -24,7 +24,7 @@ class EpochLoss:
         """Losses that have landed; those that are not finite were left out of training, and are here."""
         losses = event.array("loss")
         finite = losses[np.isfinite(losses)]
-        # One after another, so that it does not depend on how many land at once.
+        # One after another, so that the sum does not depend on how many are in one event.
         self._sum = float(np.cumsum([self._sum, *finite], dtype=np.float64)[-1])
         self._count += len(finite)
 

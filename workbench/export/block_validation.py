@@ -106,11 +106,11 @@ def _in_eval_mode(r: Recipe) -> list[str]:
 _MEAN = dedent('''\
     def weighted_mean(parts):
         """The mean of (value, weight) pairs, of which each process has a list."""
-        sums = []
+        total = torch.zeros(2, dtype=torch.float64)
         for pairs in filter(None, parts):
             values, weights = torch.tensor(pairs, dtype=torch.float64).T.contiguous()
-            sums.append((float((values * weights).sum()), float(weights.sum())))
-        return sum(value for value, _ in sums) / sum(weight for _, weight in sums)''')
+            total += torch.stack([(values * weights).sum(), weights.sum()])
+        return float(total[0] / total[1])''')
 
 
 _NAMED = dedent('''\
