@@ -11,8 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from workbench.launch.child import Outcome, run_in_child
-from workbench.launch.following import is_echo
+from workbench.launch.pool.supervisor import is_echo
+from workbench.launch.process.run_in_child import Outcome, run_in_child
 
 
 def on_ranks(world: int, function: Callable[..., Any], *args: Any, memory_limit: int | None = None) -> list[Any]:

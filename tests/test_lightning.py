@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
 from tests.engine.problems import same_weights, weights
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")

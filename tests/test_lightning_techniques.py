@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.engine.problems import same_weights
 from tests.test_lightning import Losses, bench, rows, seeded, trainer
-from workbench.engine.opening import opened
-from workbench.engine.predict import predict
+from workbench.engine.setup import opened
+from workbench.engine.validation.predict import predict
 from workbench.settings import Settings
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 
 pl = importlib.import_module("lightning.pytorch")
 boring = importlib.import_module("lightning.pytorch.demos.boring_classes")

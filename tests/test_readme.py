@@ -10,10 +10,10 @@ from typing import Any, get_args
 import pytest
 
 import workbench as wb
-from workbench.engine.tracker_choice import choices
-from workbench.launch.origin import Wanted
+from workbench.launch.start_spec import Wanted
 from workbench.settings import Group, Settings, knob
-from workbench.task.lightning_refused import CALLBACKS
+from workbench.task.lightning.unsupported import CALLBACKS
+from workbench.trackers.select import choices
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()

@@ -16,8 +16,8 @@ from torch import nn
 import workbench as wb
 from tests import warm
 from workbench.events import Message, StepsDone
-from workbench.task.make import task_of
-from workbench.tuners.feed import cycled_windows
+from workbench.task.factory import task_of
+from workbench.tuners.trial_batches import cycled_windows
 
 X, Y = torch.randn(96, 6, generator=torch.Generator().manual_seed(1)), torch.arange(96) % 3
 

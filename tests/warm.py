@@ -139,6 +139,6 @@ def environment() -> dict[str, str]:
 @functools.cache
 def python() -> Warm:
     """The one that has the workbench imported, for all tests."""
-    made = Warm(["torch._dynamo", "accelerate", "safetensors.torch", "workbench.bench", "workbench.launch.detached"])
+    made = Warm(["torch._dynamo", "accelerate", "safetensors.torch", "workbench.bench", "workbench.launch.accelerate.worker"])
     atexit.register(made.close)
     return made

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workbench.runs.run import Run as Run
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
-    from workbench.task.datasets import batches as batches
+    from workbench.task.data.datasets import batches as batches
     from workbench.task.over_epoch import over_epoch as over_epoch
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
@@ -39,7 +39,7 @@ _HOMES = {
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
     "EarlyStopping": "workbench.values",
-    "batches": "workbench.task.datasets",
+    "batches": "workbench.task.data.datasets",
     "BatchSizes": "workbench.tuners.batch_size",
     "LRCurve": "workbench.tuners.lr_finder",
 }

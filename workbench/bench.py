@@ -21,30 +21,39 @@ from torch import Tensor
 
 from workbench.engine import dry_run as trial
 from workbench.engine import rng
-from workbench.engine.monitors import refuse_unreported
-from workbench.engine.trackers import followers
+from workbench.engine.validation.monitors import refuse_unreported
 from workbench.events import Called, Compared, Deleted, SettingsSet, Shown, StatusChanged
-from workbench.export.capture import CallSite
-from workbench.launch import jobs, pool, where
+from workbench.export.source.capture import CallSite
+from workbench.launch import jobs, select_launcher
+from workbench.launch.code_line import Name, differing, line
 from workbench.launch.evaluations import metrics_of, spec_to_predict
-from workbench.launch.folders import brief_of, is_own, own, place_for, run_folder, run_to_export, weights_of
+from workbench.launch.initial_weights import Start
+from workbench.launch.job import AnyJob, Job
+from workbench.launch.job_folder import (
+    brief_of,
+    is_own,
+    own,
+    place_for,
+    run_folder,
+    run_to_export,
+    weights_of,
+)
 from workbench.launch.listeners import Listener, Listeners
-from workbench.launch.origin import Asked, Origin, Wanted
-from workbench.launch.protocol import AnyJob, Job
-from workbench.launch.spoken import Name, differing, line
-from workbench.launch.start import Start
+from workbench.launch.pool import pool
+from workbench.launch.start_spec import Asked, Origin, Wanted
 from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 from workbench.settings import Settings, SettingsError, knob
-from workbench.task.lightning_refused import refuse_callbacks
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
+from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Phase, Task, TaskError
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import fits
 from workbench.techniques.cadence import refuse_no_interval
+from workbench.trackers.listener import followers
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
 from workbench.values import shown
@@ -129,7 +138,7 @@ class Workbench:
         self.model = model
         self.root = Path(root)
         self._collate_fn = collate_fn
-        where.warm(self._settings)
+        select_launcher.warm(self._settings)
         tried = trial.dry_run(self._task, self._settings, samples=dry_run)
         self._refuse_unfit(self._settings)  # the trial has shown which names metrics give to their values
         refuse_unreported(self._task, self._settings, tried.schedules)
@@ -180,7 +189,7 @@ class Workbench:
             settings = self._settings.replace(**changes)
             self._refuse_unreported(settings)
             self._task.refuse_unused(changes)
-            where.warm(settings)
+            select_launcher.warm(settings)
             self._settings = settings
             self._sets.append(changes)
         self._listeners.tell(Called(line("set", changes)))

@@ -12,7 +12,7 @@ from torch import nn
 
 import workbench as wb
 from workbench.events import Event, Message
-from workbench.launch.protocol import AnyJob
+from workbench.launch.job import AnyJob
 
 
 def bench(root: Path, **settings: Any) -> wb.Workbench:

@@ -15,8 +15,8 @@ from torch import nn
 
 from tests.attacks.strangers import bench, messages, of, poison_checkpoints
 from workbench.events import Resumed
-from workbench.launch import accelerate
-from workbench.launch.accelerate import plan
+from workbench.launch.accelerate import command as accelerate
+from workbench.launch.accelerate.command import plan
 from workbench.settings import LOCAL, Settings, SettingsError, knob
 from workbench.task.protocol import TaskError
 from workbench.ui.panel import Panel
@@ -195,7 +195,7 @@ def test_a_value_stays_the_value_of_its_option(name: str, value: str, tmp_path: 
     assert read.module
     assert not read.no_python
     assert not read.debug
-    assert read.training_script == "workbench.launch.detached"
+    assert read.training_script == "workbench.launch.accelerate.worker"
     assert read.training_script_args == [str(tmp_path.absolute())]
     assert name == "main_process_ip" or getattr(read, name) == value  # of one machine the address is not used
 

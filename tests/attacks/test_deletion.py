@@ -12,8 +12,8 @@ import torch
 import workbench as wb
 from tests.attacks.strangers import bench, messages, poison_checkpoints
 from workbench.events import Message, Resumed
-from workbench.launch import folders
-from workbench.launch.protocol import AnyJob
+from workbench.launch import job_folder
+from workbench.launch.job import AnyJob
 from workbench.runs.read import list_runs, read_events
 from workbench.runs.run import Run
 from workbench.ui.panel import Panel
@@ -49,8 +49,8 @@ def test_checks_delete_no_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         b.validate().result()
     assert ids(b) == [run.id]
     assert Run.open(tmp_path / "runs" / run.id).checkpoints
-    assert [found.kind for found in list_runs(tmp_path)].count("validate") == folders.OTHERS
-    monkeypatch.setattr(folders, "OTHERS", 2)
+    assert [found.kind for found in list_runs(tmp_path)].count("validate") == job_folder.OTHERS
+    monkeypatch.setattr(job_folder, "OTHERS", 2)
     for job in (lambda: b.find_lr(num_training=3), lambda: b.predict(torch.zeros(4, 3)), b.validate):
         for _ in range(3):
             job().result()

@@ -16,9 +16,10 @@ from torch import nn
 
 from tests.attacks.strangers import bench, messages
 from workbench.commands import Pause, Stop
-from workbench.engine import checkpoint
-from workbench.launch import accelerate, sealed
-from workbench.launch.accelerate import Plan
+from workbench.engine.checkpoint import files as checkpoint
+from workbench.launch.accelerate import command as accelerate
+from workbench.launch.accelerate import private_file
+from workbench.launch.accelerate.command import Plan
 from workbench.runs import control, files
 from workbench.runs.checkpoints import keep, list_checkpoints
 from workbench.runs.files import Folder
@@ -185,7 +186,7 @@ def test_what_is_launched_writes_through_no_link(tmp_path: Path, monkeypatch: py
     assert "exec" in (run / accelerate.SCRIPT).read_text()
     (run / "launch").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(OSError, match="link"):
-        sealed.write(run / "launch" / "job", 1)
+        private_file.write(run / "launch" / "job", 1)
     assert profile.read_text() == "mine"
 
 

@@ -11,9 +11,9 @@ from workbench.plots import plotly
 from workbench.runs.brief import Brief
 from workbench.runs.compare import compare
 from workbench.runs.run import Run
-from workbench.ui.live import LiveView
-from workbench.ui.notice import Notice
-from workbench.ui.still import Still
+from workbench.ui.canvas.widget import LiveView
+from workbench.ui.controls.notice import Notice
+from workbench.ui.static_output import Still
 
 QUOTED = '"><img src=x onerror=alert(1)>'
 

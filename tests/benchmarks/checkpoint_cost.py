@@ -22,15 +22,15 @@ from torch import nn
 
 from workbench.commands import Mailbox
 from workbench.engine import loop
-from workbench.engine.checkpoint import read_state
-from workbench.engine.checks import Checks
-from workbench.engine.keeper import Keeper
-from workbench.engine.opening import opened
-from workbench.engine.resume import restore
+from workbench.engine.checkpoint.files import read_state
+from workbench.engine.checkpoint.manager import Keeper
+from workbench.engine.checkpoint.resume import restore
 from workbench.engine.session import Session
+from workbench.engine.setup import opened
+from workbench.engine.validation.schedule import Checks
 from workbench.runs.checkpoints import find
 from workbench.settings import Settings
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 
 WIDE = 2048
 

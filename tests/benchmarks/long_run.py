@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import torch
 
-from workbench.engine.meter import Meter
+from workbench.engine.metrics.meter import Meter
 from workbench.events import RunEnded, RunStarted
-from workbench.launch.protocol import Job
+from workbench.launch.job import Job
 from workbench.launch.thread import JobDesk
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run

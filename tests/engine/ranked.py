@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from workbench.commands import Command, Mailbox
+from workbench.engine.distributed.dtensor import whole
 from workbench.engine.dry_run import dry_run
-from workbench.engine.pieces import whole
 from workbench.events import Changed, Event, Message, StepsDone, Validated
 from workbench.launch.assignments import Training
 from workbench.settings import Settings
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 
 
 class Heard(list[Event]):

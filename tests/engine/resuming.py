@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from tests.engine.problems import labelled, sgd
 from workbench.commands import Mailbox
 from workbench.engine import loop
-from workbench.engine.checkpoint import read_state
-from workbench.engine.checks import Checks
-from workbench.engine.keeper import Keeper
-from workbench.engine.opening import opened
-from workbench.engine.resume import restore
+from workbench.engine.checkpoint.files import read_state
+from workbench.engine.checkpoint.manager import Keeper
+from workbench.engine.checkpoint.resume import restore
+from workbench.engine.setup import opened
+from workbench.engine.validation.schedule import Checks
 from workbench.events import Logged, Message, Saved, StepsDone, Validated
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 
 DEFAULTS = {"accelerator": "cpu", "batch_size": 8, "lr": 0.05, "max_epochs": 3, "num_sanity_val_steps": 0}
 

@@ -17,15 +17,16 @@ from tests.engine.problems import labelled, plain_net
 from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
-from workbench.engine import length, loop
-from workbench.engine.checkpoint import peek, read_state
-from workbench.engine.opening import opened
-from workbench.engine.pieces import whole
+from workbench.engine import loop
+from workbench.engine.checkpoint.files import peek, read_state
+from workbench.engine.distributed.dtensor import whole
+from workbench.engine.optim import total_steps
+from workbench.engine.setup import opened
 from workbench.events import CurvePoint, Message, StepsDone
 from workbench.launch.assignments import Training
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 from workbench.task.protocol import TaskError
 from workbench.tuners import lr_finder
 
@@ -79,7 +80,7 @@ CUT = 3
 def train(folder, settings, point=None, commands=()):
     """One rank's fit with a record in `folder`, from a checkpoint if one is given: its losses by update, weights, messages."""
     task = task_of(plain_net(), **dict.fromkeys(("test", "scheduler", "metrics", "collate_fn")), **GIVEN)
-    past = None if point is None else peek(point, *length.NAMES)
+    past = None if point is None else peek(point, *total_steps.NAMES)
     heard = Heard(inbox := Mailbox(), commands)
     done = Training("t", task, Settings.make(**settings), folder, past, point)(heard, inbox)
     losses = {step: loss for e in heard if isinstance(e, StepsDone) for step, loss in zip(e.steps, e.array("loss"), strict=True)}

@@ -13,10 +13,10 @@ from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import workbench as wb
-from workbench.engine import gradient, trouble
-from workbench.engine.opening import opened
+from workbench.engine import backward, nonfinite
+from workbench.engine.setup import opened
 from workbench.settings import Settings
-from workbench.task.data import DataSpec
+from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Optimization, Task, TaskError
 from workbench.techniques.tbptt import Piece
 
@@ -157,7 +157,7 @@ def test_no_state_of_the_batch_before_where_the_first_piece_is_left_out():
     with opened(task, Settings(truncated_bptt_steps=1, max_steps=9, accelerator="cpu")) as session:
         task.left_out = (2,)
         window = [Piece(torch.full((1, 1), float(n)), n % 2 == 0, 1) for n in range(4)]
-        gradient.backward(session, session.optimizers[0], window)
+        backward.backward(session, session.optimizers[0], window)
     assert task.told == [None, 0.0, None, None]
 
 
@@ -167,7 +167,7 @@ def moments(device, every, steps):
                               settings=wb.Settings())  # fmt: skip
     for step in range(steps):
         session.step, session.records = step, step % every == 0
-        trouble.remember(session, [step])
+        nonfinite.remember(session, [step])
     return [moment.step for moment in session.recent]
 
 

@@ -26,7 +26,7 @@ from tests.engine.problems import labelled, noisy_net, plain_net, sgd
 from tests.reference import loop
 from tests.reference.technique_parts import Average, multiplier
 from tests.reference.techniques import train
-from workbench.engine import meter
+from workbench.engine.metrics import meter
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CE = F.cross_entropy

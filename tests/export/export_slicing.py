@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import workbench
-from workbench.export.capture import CallSite, Piece, Spot, kind
-from workbench.export.source import CODE_ARGUMENTS, Sliced, slice_call
+from workbench.export.source.capture import CallSite, Piece, Spot, kind
+from workbench.export.source.source import CODE_ARGUMENTS, Sliced, slice_call
 
 
 class Workbench:

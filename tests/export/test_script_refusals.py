@@ -9,9 +9,9 @@ import pytest
 import workbench as wb
 from tests.export.export_running import PRELUDE, execute, make_bench
 from workbench.engine import loop
-from workbench.export import reading
-from workbench.export.carried import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
+from workbench.export import read_run
 from workbench.export.errors import ExportError
+from workbench.export.supported import CARRIED, NOT_NEEDED, REFUSED, REPLAYED
 from workbench.settings import Settings, knob
 
 PAIR = "model, train=(x, y), loss=F.cross_entropy"
@@ -122,7 +122,7 @@ def test_a_trial_run(tmp_path: Path) -> None:
 def test_a_setting_without_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1, weight_decay=0.5")
     bench.fit().result()
-    monkeypatch.setattr(reading, "CARRIED", CARRIED - {"weight_decay"})
+    monkeypatch.setattr(read_run, "CARRIED", CARRIED - {"weight_decay"})
     refused(bench, tmp_path / "out", r"cannot carry weight_decay=0\.5 yet")
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from export_slicing import Workbench, execute, run_cells, run_file, slice_cells
 
 import workbench as wb
 from tests.export.export_running import PRELUDE, Runner, check, make_bench
+from tests.export.export_slicing import Workbench, execute, run_cells, run_file, slice_cells
 from tests.warm import Warm
 from workbench.export.errors import ExportError
-from workbench.export.secret_literals import Secrets
-from workbench.export.source import slice_call
-from workbench.launch.spoken import line
+from workbench.export.source.secret_literals import Secrets
+from workbench.export.source.source import slice_call
+from workbench.launch.code_line import line
 
 WB = "import workbench as wb\n"
 VALUE = "v4lu3-of-the-secret"

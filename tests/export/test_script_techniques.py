@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.export.export_running import Runner, check, lint, make_bench
-from workbench.engine import checks, loop
+from workbench.engine import loop
 from workbench.engine.session import Session
+from workbench.engine.validation import schedule
 from workbench.techniques.precision import Precision
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -279,7 +280,7 @@ def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
 ) -> None:
     """In the check that follows, the weights of that epoch are averaged already; before it they are not."""
     bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=0, max_epochs=9")
-    update, validate, jobs = loop.update, checks.validate, []
+    update, validate, jobs = loop.update, schedule.validate, []
 
     def stop(session: Session, wanted: bool) -> None:
         while not jobs:
@@ -297,7 +298,7 @@ def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
         return validate(session, batches, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop, "update", updated)
-    monkeypatch.setattr(checks, "validate", validated)
+    monkeypatch.setattr(schedule, "validate", validated)
     jobs.append(bench.fit())
     run = jobs[0].result()
     assert (run.status, run.step) == ("stopped", 10)

@@ -6,10 +6,10 @@ import importlib
 
 import numpy as np
 import pytest
-from export_slicing import execute, run_cells, slice_cells
 
-from workbench.export.capture import literal
-from workbench.export.source import slice_call
+from tests.export.export_slicing import execute, run_cells, slice_cells
+from workbench.export.source.capture import literal
+from workbench.export.source.source import slice_call
 
 WB = "import workbench as wb\n"
 MAKE = "bench = wb.Workbench(model)"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from export_slicing import Outcome, replay, run_file
 
-from workbench.export.source import ExportError, slice_call
+from tests.export.export_slicing import Outcome, replay, run_file
+from workbench.export.source.source import ExportError, slice_call
 
 
 def replay_file(path: Path, text: str) -> Outcome:
@@ -137,7 +137,7 @@ def test_a_closure_over_literals(tmp_path: Path) -> None:
 
 def test_no_source_for_python_c() -> None:
     code = (
-        "import sys; from workbench.export.source import *\n"
+        "import sys; from workbench.export.source.source import *\n"
         "assert 'IPython' not in sys.modules and 'torch' not in sys.modules\n"
         "site = CallSite.capture(sys._getframe())\n"
         "assert 'IPython' not in sys.modules\n"

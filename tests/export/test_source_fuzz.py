@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from export_slicing import run_cells, slice_cells
 
-from workbench.export.source import slice_call
+from tests.export.export_slicing import run_cells, slice_cells
+from workbench.export.source.source import slice_call
 
 NAMES = ["a", "b", "c", "d", "e"]
 FUNCTIONS = ["f", "g", "h"]

@@ -31,7 +31,7 @@ DATA = "%%time\nx = torch.randn(32, 4)\ny = (x.sum(1) > 0).long()\ntrain_set = t
 STATE = "h = lambda m: sum(float(p.double().sum()) for p in m.parameters())"
 SHOW = "import json\nprint(json.dumps(['SLICE', export_slicing.tell(benches)]))"
 TELL = (
-    "def tell(benches):\n    from workbench.export.source import slice_call, ExportError\n    found = []\n"
+    "def tell(benches):\n    from workbench.export.source.source import slice_call, ExportError\n    found = []\n"
     "    for bench in benches:\n        try:\n            s = slice_call(bench.site)\n"
     "            found.append([s.imports, s.code, s.arguments, sorted(s.names), sorted(s.modules), s.notes])\n"
     "        except ExportError as error:\n            found.append(str(error))\n    return found\nexport_slicing.tell = tell"
@@ -156,7 +156,7 @@ def test_places_of_the_call_and_refusals() -> None:
 def test_a_script_run_in_a_fresh_interpreter(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        f"{START}\nimport workbench as wb\nfrom workbench.export.source import slice_call\n"
+        f"{START}\nimport workbench as wb\nfrom workbench.export.source.source import slice_call\n"
         "def main(n):\n    model = [n]\n    return wb.Workbench(model)\n"
         "if __name__ == '__main__':\n    print(slice_call(main(3).site).code)\n"
     )

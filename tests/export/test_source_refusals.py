@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from export_slicing import run_cells
 
-from workbench.export.capture import CallSite
-from workbench.export.source import ExportError, slice_call
+from tests.export.export_slicing import run_cells
+from workbench.export.source.capture import CallSite
+from workbench.export.source.source import ExportError, slice_call
 
 WB = "import workbench as wb\n"
 
@@ -104,7 +104,7 @@ def test_await_is_refused_where_it_is_needed() -> None:
 def test_without_source() -> None:
     namespace: dict[str, object] = {}
     exec(
-        "import sys\nfrom workbench.export.capture import CallSite\n"
+        "import sys\nfrom workbench.export.source.capture import CallSite\n"
         "def make():\n    return CallSite.capture(sys._getframe())\nsite = make()",
         namespace,
     )

@@ -13,7 +13,7 @@ from workbench.engine.dry_run import dry_run
 from workbench.events import StepsDone
 from workbench.launch.assignments import Training
 from workbench.settings import Settings
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 
 
 def columns(settings):

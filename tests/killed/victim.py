@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import workbench as wb
-from workbench.engine import checkpoint
-from workbench.launch.opening import Opening
+from workbench.engine.checkpoint import files
+from workbench.launch.first_events import Opening
 from workbench.runs.store import RunFolder
 
 
@@ -67,7 +67,7 @@ def bench(root: Path, dying: Dying) -> wb.Workbench:
 
 def arm(dying: Dying) -> None:
     """Let it die within the writing of a checkpoint or of the record."""
-    append, replace, write = RunFolder.append, os.replace, checkpoint.save_file
+    append, replace, write = RunFolder.append, os.replace, files.save_file
 
     def appended(folder, event):
         if type(event).__name__ == "StepsDone" and dying.place == "record" and dying.left == 1:
@@ -85,7 +85,7 @@ def arm(dying: Dying) -> None:
         dying.at("rename")
         replace(source, target, *rest)
 
-    RunFolder.append, os.replace, checkpoint.save_file = appended, replaced, written
+    RunFolder.append, os.replace, files.save_file = appended, replaced, written
     # A checkpoint waits so long at most for the record before it: on a machine that is held up, too.
     Opening.settle.__defaults__ = (200.0,)
 

@@ -59,7 +59,7 @@ def processes_of(run: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             line = process.cmdline()
-            if "workbench.launch.detached" in line and str(run) in line:
+            if "workbench.launch.accelerate.worker" in line and str(run) in line:
                 found.append(process)
     return found
 

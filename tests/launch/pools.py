@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from workbench import Workbench
 from workbench.events import StepsDone
-from workbench.launch import forked
+from workbench.launch.process import fork_client
 
 DEVICES = 2
 
@@ -70,7 +70,7 @@ def losses(job: Any) -> list[float]:
 
 def ranks() -> list[psutil.Process]:
     """The processes of the server: ranks, and whatever is left of them."""
-    return psutil.Process(forked.server().process.pid).children(recursive=True)
+    return psutil.Process(fork_client.server().process.pid).children(recursive=True)
 
 
 def shared() -> tuple[set[str], int]:

@@ -16,8 +16,8 @@ from tests.engine.problems import bench, labelled, plain_net
 from tests.launch.launched import wait_for
 from workbench.commands import Change, Pause, Stop
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, pack, to_line
-from workbench.launch import sealed
-from workbench.launch.remains import LaunchError
+from workbench.launch.accelerate import private_file
+from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.runs import control
 from workbench.runs.store import RunFolder
 
@@ -169,7 +169,7 @@ def test_nothing_that_lies_in_the_folder_is_run(tmp_path: Path, says_so: bool) -
     trap = tmp_path / "trap"
     with RunFolder.create(tmp_path, "a", {"kind": "fit", "launched": True, "pid": 1, "pid_started": -1.0}) as folder:
         folder.append(RunStarted("a", "fit", {}, "cpu"))
-        sealed.write(folder.path / "launch" / "error-0", Trap(str(trap)))
+        private_file.write(folder.path / "launch" / "error-0", Trap(str(trap)))
         if says_so:
             folder.append(RunEnded("failed", 7, 1.0, f"Trap: {trap}"))
     with pytest.raises(LaunchError):

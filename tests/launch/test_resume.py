@@ -16,9 +16,9 @@ from torch import nn
 import workbench as wb
 from tests import warm
 from tests.engine.problems import Augmented, adam, labelled, noisy_net, plain_net, same_weights, sgd, weights
-from workbench.engine import checkpoint
+from workbench.engine.checkpoint import files
 from workbench.events import Changed, Message, Resumed, RunEnded, RunStarted, StatusChanged, StepsDone
-from workbench.launch.opening import Opening
+from workbench.launch.first_events import Opening
 from workbench.runs.read import read_events
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -596,7 +596,7 @@ def test_a_run_that_a_metric_ended(tmp_path):
 
 def test_no_checkpoint_is_ahead_of_the_record(tmp_path, monkeypatch):
     """Or a process that is killed there leaves a run whose past has a hole."""
-    append, write, seen = RunFolder.append, checkpoint.write, []
+    append, write, seen = RunFolder.append, files.write, []
 
     def slow(self, event):
         time.sleep(0.02)
@@ -609,7 +609,7 @@ def test_no_checkpoint_is_ahead_of_the_record(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Opening.settle, "__defaults__", (200.0,))  # what waits so long at most, on any machine
     monkeypatch.setattr(RunFolder, "append", slow)
-    monkeypatch.setattr(checkpoint, "write", looking)
+    monkeypatch.setattr(files, "write", looking)
     make(tmp_path, max_epochs=2, checkpoint_every=3, val_check_interval=4).fit().result()
     assert {3, 6, 9, 12, 14} < {step for _, step in seen}  # and some of the best
     assert all(steps == list(range(step)) for steps, step in seen)

@@ -38,7 +38,7 @@ from workbench.events import (
     StatusChanged,
     StepsDone,
 )
-from workbench.launch import protocol
+from workbench.launch import job as protocol
 from workbench.launch.progress import Progress
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
@@ -806,7 +806,7 @@ def test_a_fit_on_cuda_is_the_plain_loop(tmp_path):
 
 @pytest.mark.gpu
 def test_the_ring_gives_the_same_history_as_a_sync_at_every_update(tmp_path, monkeypatch):
-    from workbench.engine import meter
+    from workbench.engine.metrics import meter
 
     b = bench(plain_net(), labelled(2000), tmp_path, accelerator="cuda", deterministic=True, max_epochs=4)
     ring = b.fit().result()

@@ -16,8 +16,8 @@ from workbench.engine.dry_run import dry_run
 from workbench.events import Logged, Message, StepsDone, Validated
 from workbench.launch.assignments import Training
 from workbench.settings import Settings
-from workbench.task.make import task_of
-from workbench.task.processes import RANK
+from workbench.task.factory import task_of
+from workbench.task.ranks import RANK
 
 QUIET = {"max_epochs": 2, "lr": 0.05, "num_sanity_val_steps": 0}
 

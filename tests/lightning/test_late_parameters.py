@@ -10,9 +10,9 @@ import workbench as wb
 from tests.engine.problems import same_weights
 from tests.engine.resuming import Fit, assert_goes_on_as, settings_of
 from tests.lightning.both import boring, by_lightning, by_workbench, loader, pl, rows, same_state
-from workbench.engine.checkpoint import read_state
+from workbench.engine.checkpoint.files import read_state
 from workbench.instruments.finite import NonFiniteError
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

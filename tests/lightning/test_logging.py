@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import workbench as wb
-from tests.engine.test_trackers import Recorder
 from tests.lightning.both import boring, pl, rows
+from tests.trackers.test_choice import Recorder
 from workbench.events import Logged, StepsDone, Validated
 from workbench.runs.run import Run
 from workbench.task.protocol import TaskError

@@ -8,8 +8,8 @@ from tests.lightning.ranked import Net, alone, batches, each, made, ranks, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.launch.assignments import Evaluating, Training
-from workbench.task import lightning_setup
-from workbench.task.processes import Place
+from workbench.task.lightning import setup as lightning_setup
+from workbench.task.ranks import Place
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

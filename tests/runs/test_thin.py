@@ -25,7 +25,7 @@ from workbench.events import (
 )
 from workbench.runs.follow import Tail
 from workbench.runs.health import examine
-from workbench.runs.past import first_rows
+from workbench.runs.inherited import first_rows
 from workbench.runs.read import history, read_events, read_record
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workbench.share.shelf import Shelf
+from workbench.share.buffer_cache import Shelf
 
 
 @pytest.fixture

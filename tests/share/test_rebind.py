@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.share.parcel import pack, unpack
+from workbench.share.buffer_cache import Shelf
+from workbench.share.package import pack, unpack
 from workbench.share.rebind import may_move, rebind
-from workbench.share.shelf import Shelf
 
 MB = 1 << 20
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import labelled, same_weights, twin_of
-from workbench.task.data import DataSpec
+from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Optimization, Scores, TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -87,7 +87,7 @@ def test_two_optimizers_by_the_protocol_alone(tmp_path):
 
 
 def test_it_may_bring_its_data():
-    from workbench.task.make import task_of
+    from workbench.task.factory import task_of
 
     nothing = {"val": None, "test": None, "loss": None, "optimizer": torch.optim.AdamW, "scheduler": None, "metrics": None}
     brought, given = labelled(10), labelled(20)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from workbench import events
 from workbench.events import Message, SearchEnded, Trial
 from workbench.settings import SettingsError
-from workbench.tuners.batch_sizes import BatchSizes, ModelDoesNotFit, ended_event, search, spoken_bytes
+from workbench.tuners.batch_size_search import BatchSizes, ModelDoesNotFit, ended_event, search, spoken_bytes
 
 
 class Device:

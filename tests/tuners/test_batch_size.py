@@ -21,10 +21,10 @@ from tests.engine.problems import (
 from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStarted
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
-from workbench.share.parcel import ParcelError
+from workbench.share.package import ParcelError
 from workbench.task.protocol import TaskError
-from workbench.tuners import trying
-from workbench.tuners.batch_sizes import BatchSizes, ModelDoesNotFit
+from workbench.tuners import trial as trying
+from workbench.tuners.batch_size_search import BatchSizes, ModelDoesNotFit
 
 MB = 2**20
 

@@ -11,7 +11,7 @@ import workbench as wb
 from tests.engine.learners import TwoSided
 from tests.engine.problems import bench, labelled, plain_net, same_weights, sgd, weights
 from tests.reference import loop
-from workbench.engine.opening import opened
+from workbench.engine.setup import opened
 from workbench.events import CurveEnded, CurvePoint, RunStarted
 from workbench.runs.read import read_events
 from workbench.settings import SettingsError

@@ -11,9 +11,9 @@ from workbench.events import SearchEnded, Trial
 from workbench.runs.run import Run
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import TaskError
-from workbench.tuners import trying
-from workbench.tuners.batch_sizes import BatchSizes, NotEnoughData, search
-from workbench.tuners.effective import accumulation, effective_batch, next_size
+from workbench.tuners import trial as trying
+from workbench.tuners.batch_size_search import BatchSizes, NotEnoughData, search
+from workbench.tuners.effective_batch import accumulation, effective_batch, next_size
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

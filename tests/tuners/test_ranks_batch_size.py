@@ -14,12 +14,12 @@ from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox, Stop
 from workbench.events import SearchEnded, Trial
-from workbench.launch.search import Searching, Trying
+from workbench.launch.distributed_search import Searching, Trying
 from workbench.settings import Settings
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 from workbench.task.protocol import TaskError
 from workbench.tuners.batch_size import BatchSizeRequest, cap_of
-from workbench.tuners.batch_sizes import BatchSizes, NotEnoughData, search
+from workbench.tuners.batch_size_search import BatchSizes, NotEnoughData, search
 
 MB = 2**20
 GIVEN = {**dict.fromkeys(("val", "test", "scheduler", "metrics", "collate_fn")), "loss": F.cross_entropy, "optimizer": sgd}
@@ -206,9 +206,9 @@ def test_a_search_in_the_middle_of_a_fit_leaves_no_trace_on_any_rank(one_thread)
     given = {**FIT, "loss": OneRunsOut(9)}
 
     def rank():
-        from workbench.launch import milestones
+        from workbench.launch import scheduled_searches
 
-        milestones.change = lambda *_: None
+        scheduled_searches.change = lambda *_: None
         return fit(noisy_net(), given, SETTINGS), fit(noisy_net(), given, {**SETTINGS, "find_batch_size_at": (1, 2)})
 
     for plain, searched in on_ranks(2, rank):

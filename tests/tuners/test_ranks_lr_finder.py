@@ -15,7 +15,7 @@ from workbench.engine.rng import RandomState
 from workbench.events import CurveEnded, CurvePoint
 from workbench.launch.assignments import Sweeping
 from workbench.settings import Settings
-from workbench.task.make import task_of
+from workbench.task.factory import task_of
 from workbench.tuners.lr_finder import LRRequest
 
 GIVEN = {**dict.fromkeys(("val", "test", "scheduler", "metrics", "collate_fn")), "loss": F.cross_entropy, "optimizer": sgd}
@@ -123,9 +123,9 @@ def test_a_sweep_in_the_middle_of_a_fit_leaves_no_trace_on_any_rank(one_thread):
     settings = {"max_epochs": 3, "lr": 0.05, "num_sanity_val_steps": 0, "batch_size": 4}
 
     def rank():
-        from workbench.launch import milestones
+        from workbench.launch import scheduled_searches
 
-        milestones.change = lambda *_: None
+        scheduled_searches.change = lambda *_: None
         return fit(noisy_net(), data, settings), fit(noisy_net(), data, {**settings, "find_lr_at": (1, 2)})
 
     for plain, searched in on_ranks(2, rank):

@@ -34,7 +34,7 @@ from workbench.events import (
     Validated,
 )
 from workbench.settings import Settings
-from workbench.ui.header import HIGHEST, LOWEST, STEP, on_slider, rounded
+from workbench.ui.controls.header import HIGHEST, LOWEST, STEP, on_slider, rounded
 from workbench.ui.panel import Panel
 
 

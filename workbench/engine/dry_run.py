@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from workbench.engine.opening import opened
-from workbench.engine.optimizing import Optimizing
+from workbench.engine.dry_run_state import kept
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.restore_devices import brought_back
 from workbench.engine.session import Session
+from workbench.engine.setup import opened
 from workbench.engine.step import update
-from workbench.engine.trial_state import kept
-from workbench.engine.validate import validate
-from workbench.engine.whereabouts import brought_back
+from workbench.engine.validation.validate import validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
-from workbench.task.advice import strangers
 from workbench.task.batch import describe, leaves, made_of_lists, sample_count
-from workbench.task.data import DataSpec
+from workbench.task.data.spec import DataSpec
+from workbench.task.hints import strangers
 from workbench.task.protocol import Schedule, Task, TaskError
 from workbench.values import shown
 

@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from workbench.commands import Inbox
-from workbench.engine import averaged, rng
-from workbench.engine.checks import Checks, HearsChecks
-from workbench.engine.counting import note_length
-from workbench.engine.errands import Errands, Keeps
-from workbench.engine.observations import Observations
-from workbench.engine.orders import obey
-from workbench.engine.record import flush, keep, say
+from workbench.engine import rng
+from workbench.engine.control import obey
+from workbench.engine.data.sample_count import note_length
+from workbench.engine.metrics.flush import flush, keep, say
+from workbench.engine.metrics.observations import Observations
+from workbench.engine.nonfinite import refuse_unguarded
+from workbench.engine.optim import weight_averaging
+from workbench.engine.requests import Errands, Keeps
 from workbench.engine.session import Session
 from workbench.engine.step import update
-from workbench.engine.trouble import refuse_unguarded
-from workbench.engine.validate import floats
+from workbench.engine.validation.schedule import Checks, HearsChecks
+from workbench.engine.validation.validate import floats
 from workbench.events import Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
-from workbench.task.advice import of_step
 from workbench.task.batch import describe
+from workbench.task.hints import of_step
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.stopping import minimums_met, reached
@@ -35,7 +36,7 @@ AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 
 
 class Keeping(HearsChecks, Keeps, Protocol):
-    """What writes checkpoints (engine/keeper.py), at the places where a run can go on from."""
+    """What writes checkpoints (engine/checkpoint/manager.py), at the places where a run can go on from."""
 
     def due(self) -> bool:
         """Whether it is time for one; asked between any two updates."""
@@ -71,12 +72,12 @@ def fit(
     A session that goes on from a checkpoint comes with its `checks`.
     """
     refuse_unguarded(session)
-    averaged.refuse_unused(session)
+    weight_averaging.refuse_unused(session)
     fitting = _Fit(session, checks or Checks(session), keeper, emit, inbox)
     try:
         stopped = fitting.begin() or fitting.train(at_epoch or {})
         with keeper.the_end() if keeper is not None else contextlib.nullcontext():
-            averaged.hand_over(session)
+            weight_averaging.hand_over(session)
         session.moments.fit_ended()
     except BaseException as error:
         keep(session, emit)
@@ -145,7 +146,7 @@ class _Fit:
             self._end_epoch()
             return False
         if not session.checking:
-            averaged.end_epoch(session)
+            weight_averaging.end_epoch(session)
             session.step_epoch_schedules()
             session.checking = True
         if self.checks.at_end_of_epoch(self.over(session.epoch + 1), self.emit, self.inbox):
@@ -158,7 +159,7 @@ class _Fit:
         session.stage, session.data.epoch = "train", session.epoch
         self.checks.begin_epoch(resumed=resumed)
         if not resumed:
-            averaged.begin_epoch(session)
+            weight_averaging.begin_epoch(session)
             session.epoch_step, session.batch_idx, session.mid_epoch = session.step, 0, True
             session.moments.epoch_started()
         session.look_around()

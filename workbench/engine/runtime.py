@@ -17,12 +17,13 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
-from workbench.engine import deepspeed_config, fsdp
-from workbench.engine.in_step import InStep
-from workbench.engine.ranks import ManyRanks, Ranks
-from workbench.engine.shards import NAME as SHARDS
+from workbench.engine import deepspeed_config
+from workbench.engine.distributed import fsdp
+from workbench.engine.distributed.fsdp_forward import InStep
+from workbench.engine.distributed.process_group import ManyRanks, Ranks
+from workbench.engine.distributed.shards import NAME as SHARDS
 from workbench.settings import Settings, SettingsError
-from workbench.task.processes import RANK as RANK
+from workbench.task.ranks import RANK as RANK
 
 _MARK = "_is_accelerate_prepared"
 _SHARDS = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")

@@ -13,27 +13,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from workbench.engine.averages import average_of
-from workbench.engine.checkpoint import tensors_of
-from workbench.engine.epoch_loss import EpochLoss
-from workbench.engine.feeds import Feeds, Unread
-from workbench.engine.length import ahead_of_plan
-from workbench.engine.meter import Meter
-from workbench.engine.optimizer_modes import OptimizerModes
-from workbench.engine.optimizers import optimizers_of
-from workbench.engine.optimizing import Optimizing
-from workbench.engine.placing import placed, together_of
-from workbench.engine.ranks import ManyRanks, Ranks
-from workbench.engine.ratios import Ratios
+from workbench.engine.checkpoint.files import tensors_of
+from workbench.engine.data.loaders import Feeds, Unread
+from workbench.engine.distributed.ddp import Together
+from workbench.engine.distributed.placement import placed, together_of
+from workbench.engine.distributed.process_group import ManyRanks, Ranks
+from workbench.engine.distributed.shards import Shards, refuse
+from workbench.engine.metrics.epoch_loss import EpochLoss
+from workbench.engine.metrics.meter import Meter
+from workbench.engine.metrics.update_ratio import Ratios
+from workbench.engine.optim.averaging_choice import average_of
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizers import optimizers_of
+from workbench.engine.optim.schedule_free import OptimizerModes
+from workbench.engine.optim.total_steps import ahead_of_plan
 from workbench.engine.runtime import Runtime
-from workbench.engine.shards import Shards, refuse
 from workbench.engine.snapshot import Snapshot
-from workbench.engine.together import Together
 from workbench.events import Message
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
 from workbench.task.batch import to_device
-from workbench.task.moments import Moments, Stage
+from workbench.task.hooks import Moments, Stage
 from workbench.task.protocol import Phase, Task, TaskError
 from workbench.techniques import clipping, limits
 from workbench.techniques.precision import Precision
@@ -74,7 +74,7 @@ class Session:
         trains = phase == "fit"
         self.data = Feeds(task, settings, self.ranks) if trains else Unread(task, settings)
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
-        """Updates more than the length of the epochs says, since earlier ones had more (engine/length.py)."""
+        """Updates more than the length of the epochs says, since earlier ones had more (engine/optim/total_steps.py)."""
         self.updates = self.data.updates(self.ahead)
         self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.shards) if trains else []
         self.several = len(self.optimizers) > 1
@@ -95,7 +95,7 @@ class Session:
         self.average = average_of(task, settings) if trains else None
         self.averaged_parameters: list[Tensor] = list(task.trained_parameters().values()) if self.shards is None else self.shards.parameters()
         self.handle: object | None = None
-        """What a task with manual optimisation steps through (engine/manual.py)."""
+        """What a task with manual optimisation steps through (engine/optim/manual.py)."""
         self._begin_measuring(settings)
         if isinstance(self.ranks, ManyRanks):
             self.ranks.clock = lambda: self.meter.seconds
@@ -134,7 +134,7 @@ class Session:
         self.moments = Moments() if task.moments is None else task.moments
         self._clipper, self.moments.clipper = self.moments.clipper, self.clip
         self.within = self.moments.within
-        """Whether the task wants something within an update (engine/hooked.py)."""
+        """Whether the task wants something within an update (engine/hooked_step.py)."""
         self.ready: dict[int, Any] = {}
         """The batches of the window at hand that lie on the device, where the task hears of them."""
         self.ending: tuple[Any, Any, int] | None = None
@@ -156,7 +156,7 @@ class Session:
         self.epoch_loss = EpochLoss()
         self.notes: list[Message] = []
         self.counts_seen: set[str] = set()
-        """The kinds of data whose first batch was looked at for what it counts as (engine/counting.py)."""
+        """The kinds of data whose first batch was looked at for what it counts as (engine/data/sample_count.py)."""
         """What an update has to say; the loop tells it."""
         self.skipped = False
         """Whether the update at hand left a step out."""
@@ -166,11 +166,11 @@ class Session:
         self.buffers: list[tuple[Tensor, Tensor]] = []
         """The model's buffers, each with its value before the update at hand, where that may be left out."""
         self.moved: set[tuple[str, str]] = set()
-        """Attributes of modules that a checkpoint has brought (engine/extras.py)."""
+        """Attributes of modules that a checkpoint has brought (engine/checkpoint/module_state.py)."""
         self.draws = False
         """Whether updates are known to draw random numbers (dropout)."""
         self.recent: list[Any] = []
-        """The windows of the latest updates (engine/trouble.py)."""
+        """The windows of the latest updates (engine/nonfinite.py)."""
         self.double = any(p.dtype is torch.float64 for p in self.task.model.parameters())
         """Whether the model computes in double precision, so that its losses and norms are kept so."""
         self.meter = Meter(

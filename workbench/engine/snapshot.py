@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from workbench.engine import rng
-from workbench.engine.optimizing import load_state
-from workbench.engine.weights import Weights
+from workbench.engine.checkpoint.weights import Weights
+from workbench.engine.optim.optimizer_handle import load_state
 from workbench.task.protocol import Task
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine import gradient, hooked, manual, trouble
-from workbench.engine.optimizing import Optimizing, load_state
+from workbench.engine import backward, hooked_step, nonfinite
+from workbench.engine.optim import manual
+from workbench.engine.optim.optimizer_handle import Optimizing, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
-from workbench.task.moments import Values
+from workbench.task.hooks import Values
 from workbench.task.protocol import TaskError
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
@@ -31,16 +32,16 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
     session.skipped, session.losses = False, {}
     lrs = session.lrs  # a task with manual optimisation may step its schedules on the way
     if session.within:
-        hooked.begin(session)
-    trouble.remember(session, window)
+        hooked_step.begin(session)
+    nonfinite.remember(session, window)
     if session.ratios is not None and session.records:
         session.ratios.begin(session.optimizers if session.task.manual else session.turn())
     if session.task.manual:
         loss, taken = manual.update(session, window, take_step)
     else:
         loss, taken = _turns(session, window)
-    trouble.look_back(session)
-    gradient.pass_on(session, window)
+    nonfinite.look_back(session)
+    backward.pass_on(session, window)
     records = loss is not None and session.records
     if session.ratios is not None:
         session.ratios.finish(taken, records)
@@ -49,7 +50,7 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
         session.step += 1
         _follow_up(session, taken)
     if session.within:
-        hooked.finish(session)
+        hooked_step.finish(session)
     logged = session.moments.logged()
     if logged:
         session.noted.update(logged)
@@ -103,11 +104,11 @@ def _as_told(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[
         loss = evaluate()
         return loss, loss is not None and take_step(session, opt, window, loss)
 
-    return hooked.turn(session, opt, window, take)
+    return hooked_step.turn(session, opt, window, take)
 
 
 def _plainly(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
-    loss = gradient.backward(session, opt, window)
+    loss = backward.backward(session, opt, window)
     return loss, loss is not None and take_step(session, opt, window, loss)
 
 
@@ -122,7 +123,7 @@ def _by_closure(
         nonlocal first
         if own is None:
             opt.optimizer.zero_grad()
-        loss = gradient.backward(session, opt, window) if own is None else own()
+        loss = backward.backward(session, opt, window) if own is None else own()
         if loss is None:
             raise _NothingThere
         session.moments.before_step(opt.index)
@@ -135,7 +136,7 @@ def _by_closure(
         opt.optimizer.step(evaluate, **opt.step_options)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
-    except trouble.LeftOut as left_out:
+    except nonfinite.LeftOut as left_out:
         undo()
         session.skipped = True
         return left_out.loss if first is None else first, False
@@ -177,7 +178,7 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
         session.moments.before_step(opt.index)
     try:
         total = _ready(session, opt, window, loss)
-    except trouble.LeftOut:
+    except nonfinite.LeftOut:
         session.skipped = True
         opt.zero_grad()
         return False
@@ -185,8 +186,8 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
         if opt.step_options:
             raise TaskError(f"optimizer.step({', '.join(opt.step_options)}=…) is not served where weights lie in shards ({session.shards.name}).")
         taken = session.shards.step(opt)
-    elif trouble.guards(session, opt):
-        with trouble.guarded(session, opt, loss, total):
+    elif nonfinite.guards(session, opt):
+        with nonfinite.guarded(session, opt, loss, total):
             opt.optimizer.step(**opt.step_options)
         taken = True
     else:
@@ -203,7 +204,7 @@ def _ready(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tenso
     measures = gradients and session.norm_order and session.records
     total = _measure(session, opt, gradients) if measures else None
     if session.on_cpu:
-        trouble.check(session, opt, window, loss, gradients, total)
+        nonfinite.check(session, opt, window, loss, gradients, total)
     if session.moments.clips:
         session.moments.clip(opt.index, session.clip_val, session.settings.gradient_clip_algorithm)
         _note_clipped(session, opt, gradients)

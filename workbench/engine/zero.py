@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from workbench.engine import checkpoint, deepspeed_config, zero_flat
-from workbench.engine.optimizing import Optimizing
-from workbench.engine.ranks import ManyRanks
-from workbench.engine.shards import Shards
+from workbench.engine import deepspeed_config, zero_flat
+from workbench.engine.checkpoint import files
+from workbench.engine.distributed.process_group import ManyRanks
+from workbench.engine.distributed.shards import Shards
+from workbench.engine.optim.optimizer_handle import Optimizing
 from workbench.engine.zero_flat import Place
 from workbench.engine.zero_start import Listing, imported, refuse
 from workbench.task.protocol import Task, TaskError
@@ -212,7 +213,7 @@ class Zero(Shards):
 
     def weights(self, module: nn.Module) -> dict[str, Tensor]:
         if self.stage < 3:
-            there = checkpoint.tensors_of(module) if self._ranks.first else {}
+            there = files.tensors_of(module) if self._ranks.first else {}
             return {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
         found: dict[str, Tensor] = {}
         known: dict[int, Tensor] = {}  # tied ones stay so
@@ -227,7 +228,7 @@ class Zero(Shards):
 
     def fill(self, module: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
         with self.whole(writing=True):
-            checkpoint.fill(module, tensors, extra)
+            files.fill(module, tensors, extra)
         self.written()
 
     @contextlib.contextmanager

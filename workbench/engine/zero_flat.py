@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workbench.engine.ranks import Ranks
+from workbench.engine.distributed.process_group import Ranks
 
 
 class Place(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from packaging.version import Version
 
-from workbench.engine.optimizing import Optimizing
-from workbench.engine.shards import Root
+from workbench.engine.distributed.shards import Root
+from workbench.engine.optim.optimizer_handle import Optimizing
 from workbench.task.protocol import TaskError
 
 _SINCE = "0.19"

@@ -7,8 +7,8 @@ import itertools
 from typing import TypeGuard
 
 from workbench.events import Changed, CurveEnded, Event, Logged, Resumed, SearchEnded, StepsDone, Validated
-from workbench.export.carried import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED, SET
 from workbench.export.errors import ExportError
+from workbench.export.supported import LENGTHS, NO_MATTER, NOT_NEEDED, REPLAYED, SET
 from workbench.runs.run import Run
 
 

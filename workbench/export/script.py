@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from workbench.export.capture import CallSite
 from workbench.export.errors import ExportError
-from workbench.export.reading import recipe_of, start_of
-from workbench.export.text import text_of
+from workbench.export.program.text import text_of
+from workbench.export.read_run import recipe_of, start_of
+from workbench.export.source.capture import CallSite
 from workbench.runs.run import Run
 from workbench.task.protocol import Task
 

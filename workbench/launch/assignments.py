@@ -15,23 +15,23 @@ from typing import Any, ClassVar, Literal
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import loop
-from workbench.engine.checkpoint import read_state
-from workbench.engine.checks import Checks
-from workbench.engine.feeds import counted, first
-from workbench.engine.keeper import Keeper
-from workbench.engine.opening import opened
-from workbench.engine.optimizing import shares
-from workbench.engine.predict import predict
-from workbench.engine.resume import restore
+from workbench.engine.checkpoint.files import read_state
+from workbench.engine.checkpoint.manager import Keeper
+from workbench.engine.checkpoint.resume import restore
+from workbench.engine.checkpoint.weights import Weights
+from workbench.engine.data.loaders import counted, first
+from workbench.engine.optim.optimizer_handle import shares
 from workbench.engine.session import Session
-from workbench.engine.validate import validate
-from workbench.engine.weights import Weights
+from workbench.engine.setup import opened
+from workbench.engine.validation.predict import predict
+from workbench.engine.validation.schedule import Checks
+from workbench.engine.validation.validate import validate
 from workbench.events import Emit, RunStarted, Status, Validated
 from workbench.instruments.memory import total_memory
-from workbench.launch import milestones
-from workbench.launch.protocol import Outlet
+from workbench.launch import scheduled_searches
+from workbench.launch.job import Outlet
 from workbench.settings import Settings
-from workbench.task.data import DataSpec, batches_in, set_epoch
+from workbench.task.data.spec import DataSpec, batches_in, set_epoch
 from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.tuners import lr_finder, sweep
@@ -115,7 +115,7 @@ class Training(Assignment):
             inbox = session.ranks.listen(inbox)
             with session.shown():  # the weights that it starts from are kept
                 emit(self._started(session, session.updates, session.settings.epochs))
-            at_epoch = milestones.milestones(session)
+            at_epoch = scheduled_searches.milestones(session)
             keeper = None
             if self.folder is not None:
                 keeper = Keeper(session, checks, self.folder / "checkpoints", emit, emit.settle)

@@ -10,10 +10,10 @@ from typing import Any
 
 from workbench.commands import Command, Mailbox
 from workbench.events import Message, Status, Validated
-from workbench.launch.attached import Follower, in_words
-from workbench.launch.protocol import WORKERS, Desk, Job
-from workbench.launch.remains import LaunchError
-from workbench.launch.spoken import line
+from workbench.launch.accelerate.failure_files import LaunchError
+from workbench.launch.attached_job import Follower, in_words
+from workbench.launch.code_line import line
+from workbench.launch.job import WORKERS, Desk, Job
 from workbench.launch.thread import JobDesk
 from workbench.runs import control
 from workbench.runs.alive import identity
@@ -78,7 +78,7 @@ class Attached(Job[Any]):
         """It goes on: nobody here has asked for it."""
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
-        from workbench.ui.following import Following
+        from workbench.ui.attached import Following
 
         return Following.of(self)._repr_mimebundle_()
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from workbench.events import Validated
-from workbench.launch.protocol import Job
-from workbench.task.data import Collate, DataSpec, Parts
-from workbench.task.lightning_hooks import has_loader, spec_of
+from workbench.launch.job import Job
+from workbench.task.data.spec import Collate, DataSpec, Parts
+from workbench.task.lightning.overrides import has_loader, spec_of
 from workbench.task.protocol import TaskError
 
 

@@ -10,33 +10,33 @@ from pathlib import Path
 from typing import Any, Literal
 
 from workbench.commands import Mailbox
-from workbench.engine import length
-from workbench.engine.checkpoint import peek, save_weights
-from workbench.engine.opening import opened
-from workbench.engine.trackers import Follower
-from workbench.engine.weights import Weights
+from workbench.engine.checkpoint.files import peek, save_weights
+from workbench.engine.checkpoint.weights import Weights
+from workbench.engine.optim import total_steps
+from workbench.engine.setup import opened
 from workbench.events import Message, RunStarted, Status
 from workbench.instruments.memory import available_memory, total_memory
-from workbench.launch import milestones, where
+from workbench.launch import scheduled_searches, select_launcher
 from workbench.launch.assignments import Assignment, Done, Evaluating, Predicting, Sweeping, Training
-from workbench.launch.folders import Place, name_next_to_go
-from workbench.launch.opening import Opening, Words
-from workbench.launch.origin import Origin, Wanted
-from workbench.launch.protocol import Desk
-from workbench.launch.resuming import Story
-from workbench.launch.search import Searching, trials_of_ranks
-from workbench.launch.start import Start
-from workbench.launch.trials import TrialOf, trials
+from workbench.launch.distributed_search import Searching, trials_of_ranks
+from workbench.launch.first_events import Opening, Words
+from workbench.launch.initial_weights import Start
+from workbench.launch.job import Desk
+from workbench.launch.job_folder import Place, name_next_to_go
+from workbench.launch.resume import Story
+from workbench.launch.start_spec import Origin, Wanted
+from workbench.launch.trial_process import TrialOf, trials
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.files import make_folder
-from workbench.runs.past import take_over
+from workbench.runs.inherited import take_over
 from workbench.settings import Settings
-from workbench.task.data import DataSpec
-from workbench.task.preload import preload
+from workbench.task.data.preload import preload
+from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Phase, Task
+from workbench.trackers.listener import Follower
 from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest
-from workbench.tuners.effective import effective_batch
+from workbench.tuners.effective_batch import effective_batch
 from workbench.tuners.lr_finder import LRRequest
 from workbench.tuners.stages import data_of
 
@@ -50,7 +50,7 @@ class BenchWork(abc.ABC):
         self.updates = 0
         self._place = Place("")
         self._trackers: Sequence[Follower] = ()
-        where.check(settings)
+        select_launcher.check(settings)
 
     def bind(self, place: Place, trackers: Sequence[Follower] = ()) -> None:
         """The run that this work belongs to, and what is to hear it in a process that goes on without this one."""
@@ -68,7 +68,7 @@ class BenchWork(abc.ABC):
         opening = Opening(emit, Words([*self._place.messages, *messages], story, behind, self._trackers))
         assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
-            return where.carry(assignment, opening, inbox)
+            return select_launcher.carry(assignment, opening, inbox)
         finally:
             self.updates = assignment.updates
 
@@ -86,21 +86,21 @@ class Fit(BenchWork):
 
     def __init__(self, task: Task, settings: Settings, start: Start, origin: Origin) -> None:
         super().__init__(task, settings)
-        milestones.check(settings)
+        scheduled_searches.check(settings)
         self._start = start
         self._origin = origin
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
         on = self._origin.look(self._start.untouched_since)
         self.settings = self._origin.asked if on is None else on.settings
-        milestones.check(self.settings)
-        where.check(self.settings)
+        scheduled_searches.check(self.settings)
+        select_launcher.check(self.settings)
         early: list[Message] = [] if self._origin.note is None else [self._origin.note]
         folder = self._place.folder
         with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id):
             training = Training(
                 self._place.id, self._task, self.settings, None if folder is None else folder.path,
-                None if on is None else peek(on.point.path, *length.NAMES), None if on is None else on.point.path,
+                None if on is None else peek(on.point.path, *total_steps.NAMES), None if on is None else on.point.path,
             )  # fmt: skip
             past = None if on is None else (on.folder, on.point)
             begun = None if folder is None else _Begun(folder.path, self._task, past, self.settings.keep_runs)
@@ -204,7 +204,7 @@ class FindBatchSize(BenchWork):
         self._early: list[Message] = []
 
     def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
-        found, ranks = where.where(self.settings), where.ranks(self.settings)
+        found, ranks = select_launcher.where(self.settings), select_launcher.ranks(self.settings)
         batch_size.cap_of(self._task, self._request.method, ranks)
         self._early = self._read_ahead("fit", data_of(self._task, self._request.method), self._task.val)
         if found.strategy == "launch":

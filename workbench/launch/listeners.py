@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from workbench.events import BenchEvent, Called, Event
-from workbench.launch.protocol import AnyJob
-from workbench.task.lightning_refused import refuse_callbacks
+from workbench.launch.job import AnyJob
+from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import TaskError
 from workbench.values import shown
 

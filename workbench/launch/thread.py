@@ -21,7 +21,7 @@ import torch
 
 from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
-from workbench.launch.protocol import WORKERS, AnyJob, Away
+from workbench.launch.job import WORKERS, AnyJob, Away
 from workbench.runs.store import RunFolder
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]

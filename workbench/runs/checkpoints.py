@@ -1,6 +1,6 @@
 """The checkpoints of a run as its folder shows them: which there are, the last, the best, and those that may go.
 
-`<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`; engine/checkpoint.py writes them.
+`<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`; engine/checkpoint/files.py writes them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.plots.chart import Chart
 from workbench.plots.compare import AXES, Compared, X, compare_losses
-from workbench.runs import terse
+from workbench.runs import setting_text
 from workbench.runs.brief import Brief
 from workbench.runs.printable import printable
 from workbench.runs.read import shown_status
@@ -129,7 +129,7 @@ def differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, .
         default = Settings.model_fields[name].default
         values = [one.get(name, default) for one in settings]
         if any(value != values[0] for value in values[1:]):
-            told = tuple(terse.recorded(name, value) for value in values)
+            told = tuple(setting_text.recorded(name, value) for value in values)
             if len({*told}) > 1:
                 out[name] = told
     return out

@@ -29,7 +29,7 @@ from workbench.events import (
 )
 from workbench.plots.chart import Chart
 from workbench.plots.run import Told
-from workbench.runs import drawn, read, terse
+from workbench.runs import chart_data, read, setting_text
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
 from workbench.runs.event_log import Recorded, RecordGone, now
 from workbench.runs.health import Finding, examine
@@ -205,7 +205,7 @@ class Run:
         `what`: "loss", "lr" (the schedule), "grad_norm", "clip" (norms before and after, and the share clipped),
         "update_ratio" (how far updates moved each layer, with `track_update_ratio=True`), or the name of a validation metric or of a value that the model logged ("train_acc").
         """
-        searched = [] if self.kind == "fit" else drawn.search_charts(self.outline)  # a fit may search on its way
+        searched = [] if self.kind == "fit" else chart_data.search_charts(self.outline)  # a fit may search on its way
         told = self._told
         if what is None:
             return searched or told.whole()
@@ -297,7 +297,7 @@ class Run:
             settings = self.settings
             known = {k: getattr(settings, k) for k in known}
         always = ("lr", "batch_size")
-        return {k: v for k, v in known.items() if k in always or not terse.is_default(k, v)}
+        return {k: v for k, v in known.items() if k in always or not setting_text.is_default(k, v)}
 
     @cached_property
     def _told(self) -> Told:
@@ -307,8 +307,8 @@ class Run:
         same = recorded.get("track_grad_norm", 2.0) == 2.0
         norm = same and recorded.get("gradient_clip_algorithm", "norm") == "norm"
         return Told(
-            self._history, self._validation, drawn.changes(self.outline), recorded.get("gradient_clip_val"), norm,
-            logged=self._logged, by_model=self._by_model, best=drawn.best(self.outline), same_norm=same,
+            self._history, self._validation, chart_data.changes(self.outline), recorded.get("gradient_clip_val"), norm,
+            logged=self._logged, by_model=self._by_model, best=chart_data.best(self.outline), same_norm=same,
             by_layer=self._by_layer,
         )  # fmt: skip
 
@@ -405,4 +405,4 @@ def _count(value: str, name: str) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) and value != 1.0 else terse.typed(name, value)
+    return f"{value:g}" if isinstance(value, float) and value != 1.0 else setting_text.typed(name, value)

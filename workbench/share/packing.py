@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from workbench.share.elements import ATOMS, ElementPickler, Elements, Numbers, narrow
-from workbench.share.packed import LONG, PackedList
+from workbench.share.packed_list import LONG, PackedList
 from workbench.share.pickling import Keep, Pickler, Unpickler, by_reference
 
 _TEXTS = frozenset({str, bytes})

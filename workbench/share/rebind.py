@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 import torch
 
+from workbench.share.buffer_cache import LARGE, Shelf
 from workbench.share.pickling import storage_over
 from workbench.share.segment import Segment, Views
-from workbench.share.shelf import LARGE, Shelf
 
 _USES = 2
 """Who leads to a storage: the tensor, and the Python object that we ask."""

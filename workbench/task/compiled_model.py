@@ -13,7 +13,7 @@ def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
     """The model within, and how its calls are compiled; None: it is not compiled.
 
     The weights are those of the model within, under their own names. While a job runs, its calls go through the same
-    compiler (engine/compiled.py); the trial of two samples does without.
+    compiler (engine/torch_compile.py); the trial of two samples does without.
     """
     dynamo = sys.modules.get("torch._dynamo")  # whoever has compiled a model has imported it
     if dynamo is None or not isinstance(model, dynamo.OptimizedModule):

@@ -21,13 +21,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.batch import sample_count
 from workbench.task.compiled_model import own_name
-from workbench.task.moments import Moments
-from workbench.task.processes import Processes
+from workbench.task.hooks import Moments
+from workbench.task.ranks import Processes
 from workbench.tracebacks import UserError
 
 if TYPE_CHECKING:
-    from workbench.task.data import DataSpec
-    from workbench.task.lightning_setup import Preparation
+    from workbench.task.data.spec import DataSpec
+    from workbench.task.lightning.setup import Preparation
 
 
 Phase = Literal["fit", "validate", "test", "predict"]

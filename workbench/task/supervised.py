@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
-from workbench.task import advice
+from workbench.task import hints
 from workbench.task.batch import is_several, sample_count
-from workbench.task.data import DataSpec
+from workbench.task.data.spec import DataSpec
 from workbench.task.metrics import batch_values, checked, in_words, is_running, split
 from workbench.task.optimizer_factory import OptimizerFactory
 from workbench.task.over_epoch import OverEpoch
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
-from workbench.task.results import reported_weight, score_weight
 from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
+from workbench.task.step_output import reported_weight, score_weight
 from workbench.values import shown
 
 MakeOptimizer = Callable[..., Optimizer]
@@ -166,13 +166,13 @@ class Supervised(Task):
         inputs, target = _split(batch)
         output, hiddens = self._call(inputs, hiddens, carries=carries)
         if self._tries:
-            advice.refuse_one_class(self._loss, output)
+            hints.refuse_one_class(self._loss, output)
         try:
             return self._called_with(self._loss, "the loss", output, target), output, target, hiddens
         except TaskError:
             raise
         except Exception as error:
-            remedy = advice.of_loss(self._loss, output, target, error)
+            remedy = hints.of_loss(self._loss, output, target, error)
             if remedy is not None:
                 raise TaskError(f"the loss failed with {type(error).__name__}: {remedy}") from error
             if carries or not is_several(output) or not isinstance(error, TypeError | AttributeError):
@@ -220,7 +220,7 @@ class Supervised(Task):
             if taken:
                 raise
             if self._loss is None:
-                raise TaskError(advice.of_missing_loss(self.model, inputs)) from error
+                raise TaskError(hints.of_missing_loss(self.model, inputs)) from error
             left_out = "the target's key" if by_name else "the last element of a batch"
             error.add_note(f"The model is called with all but {left_out}.")
             raise
@@ -229,14 +229,14 @@ class Supervised(Task):
         """The loss in an output."""
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not isinstance(loss, torch.Tensor):
-            raise TaskError(advice.of_no_loss_in(self.model, output, batch))
+            raise TaskError(hints.of_no_loss_in(self.model, output, batch))
         return loss
 
     def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
         """The value of a loss or a metric; where a step is only tried out, what it compares is watched."""
         if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
             return function(output, target)
-        with advice.Comparing(what, function, output, target):
+        with hints.Comparing(what, function, output, target):
             return function(output, target)
 
     @property

@@ -13,10 +13,10 @@ from workbench.commands import Inbox, Stop
 from workbench.events import Emit, Trial, TrialStarted
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import Task, TaskError
-from workbench.tuners.batch_sizes import BatchSizes as BatchSizes
-from workbench.tuners.batch_sizes import TrialStopped as TrialStopped
-from workbench.tuners.batch_sizes import check, ended_event, search
-from workbench.tuners.effective import accumulation, effective_batch
+from workbench.tuners.batch_size_search import BatchSizes as BatchSizes
+from workbench.tuners.batch_size_search import TrialStopped as TrialStopped
+from workbench.tuners.batch_size_search import check, ended_event, search
+from workbench.tuners.effective_batch import accumulation, effective_batch
 from workbench.tuners.stages import METHODS, data_of
 
 

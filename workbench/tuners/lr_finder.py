@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import rng
-from workbench.engine.optimizing import Optimizing, chain
+from workbench.engine.optim.optimizer_handle import Optimizing, chain
 from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.events import CurveEnded, CurvePoint, Emit
@@ -29,8 +29,8 @@ from workbench.task.optimizer_factory import leading
 from workbench.task.protocol import TaskError
 from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
-from workbench.tuners.feed import cycled_windows
 from workbench.tuners.lr_suggest import divergence, doubts, recommended, suggest_all, trust
+from workbench.tuners.trial_batches import cycled_windows
 from workbench.values import shown
 
 PATIENCE = 1000

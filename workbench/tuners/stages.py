@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.settings import SettingsError
-from workbench.task.data import DataSpec
+from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Task, TaskError
 
 METHODS = ("fit", "validate", "test", "predict")

@@ -31,22 +31,23 @@ from workbench.events import (
 )
 from workbench.runs.event_log import RecordGone, newest, now
 from workbench.runs.sequence import stream
+from workbench.runs.setting_text import same, terse
 from workbench.runs.stream import joined
-from workbench.runs.terse import same, terse
 from workbench.settings import Settings, SettingsError
-from workbench.ui import offers, still, words
-from workbench.ui.asked import Asked
-from workbench.ui.calm import heard_whole, reachable, shown, tree
-from workbench.ui.exporting import Exporting
-from workbench.ui.finds import Finds
-from workbench.ui.form import Form
-from workbench.ui.header import Finding, Header
-from workbench.ui.history import History
-from workbench.ui.live import LiveView
-from workbench.ui.notice import Notice
-from workbench.ui.pump import Pump
-from workbench.ui.runbar import Actions, RunBar
-from workbench.ui.sweeps import EARLIER
+from workbench.ui import format, static_output
+from workbench.ui.canvas.requests import Asked
+from workbench.ui.canvas.sweeps import EARLIER
+from workbench.ui.canvas.widget import LiveView
+from workbench.ui.controls import next_actions
+from workbench.ui.controls.export import Exporting
+from workbench.ui.controls.finders import Finds
+from workbench.ui.controls.form import Form
+from workbench.ui.controls.header import Finding, Header
+from workbench.ui.controls.notice import Notice
+from workbench.ui.controls.run_buttons import Actions, RunBar
+from workbench.ui.controls.run_history import History
+from workbench.ui.controls.widget_utils import heard_whole, reachable, shown, tree
+from workbench.ui.dispatcher import Pump
 
 
 class Bench(Protocol):
@@ -115,8 +116,8 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
-        self.still = still.Still(f"workbench-{self.model_id}")
-        self._cells = still.CellEnds(self._cell_ends)
+        self.still = static_output.Still(f"workbench-{self.model_id}")
+        self._cells = static_output.CellEnds(self._cell_ends)
         self._over: set[int] = set()
         """Jobs that were over when the last cell ended."""
         shown(self.form, False)
@@ -150,7 +151,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._cells.close()
         self._unsubscribe()
         self.history.close()
-        if self.pump.drain(still.PATIENCE):
+        if self.pump.drain(static_output.PATIENCE):
             self.still.settled()
         self.pump.close()
         for widget in list(tree(self))[1:]:
@@ -163,7 +164,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         if isinstance(data, tuple):
             data, metadata = data
         data["text/plain"] = f"Tuning Workbench · {_facts(self._bench.summary)}\n{self.still.text()}".strip()
-        if still.in_notebook():
+        if static_output.in_notebook():
             self.still.open()
             self._cells.watch()
         elif (png := self.still.png()) is not None:
@@ -205,7 +206,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _continue(self) -> None:
         with self._lock:  # the second click of two finds a fit that waits
-            more = offers.more_to_do(self._bench.jobs, self._bench.settings)
+            more = next_actions.more_to_do(self._bench.jobs, self._bench.settings)
             if more is not None:
                 self._ask("Continue", lambda: self._bench.fit(start="continue", **more))
             self._offer_to_go_on()
@@ -221,7 +222,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._ask("Stop", job.stop)
 
     def _apply(self) -> None:
-        job, changes = self._job(), offers.differences(self._bench.settings, self._in_run)
+        job, changes = self._job(), next_actions.differences(self._bench.settings, self._in_run)
         if job is not None and changes:
             self._ask("Apply to the run", lambda: job.change(**changes))
 
@@ -310,7 +311,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             case StatusChanged():
                 self._follow(event.status)
             case Changed():
-                self._in_run.update({name: value for name, value in event.values.items() if name in offers.LIVE})
+                self._in_run.update({name: value for name, value in event.values.items() if name in next_actions.LIVE})
                 self._offer_change()
             case Message():
                 self.notice.say(event.text, event.level, about=_said_in(self._run_id))
@@ -328,7 +329,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _started(self, event: RunStarted) -> None:
         self._run_id, self._kind = event.run, event.kind
         if event.kind == "fit":
-            self._in_run = {name: event.settings.get(name) for name in offers.LIVE}
+            self._in_run = {name: event.settings.get(name) for name in next_actions.LIVE}
         self._follow("running")
         self._offer_change()
 
@@ -338,7 +339,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._offer_change()
         if event.error is not None:
             last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
-            self.notice.say(f"{words.job(self._kind)} failed. {last[0]}", "error")
+            self.notice.say(f"{format.job(self._kind)} failed. {last[0]}", "error")
         jobs = [job for job in self._bench.jobs if job.id == self._run_id]
         job = jobs[-1] if jobs else None  # the last of them: where the newest run was deleted, its id is given again
         if job is not None:
@@ -350,7 +351,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     def _cell_ends(self) -> None:
         """The pictures of the jobs that have ended in this cell are in its notebook before it is over."""
         over = {id(job) for job in self._bench.jobs if job.done()}
-        if not over - self._over or (self.pump.drain(still.PATIENCE) and self.still.settled()):
+        if not over - self._over or (self.pump.drain(static_output.PATIENCE) and self.still.settled()):
             self._over = over
 
     def _follow(self, status: Status) -> None:
@@ -378,10 +379,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._refusals -= names
 
     def _offer_to_go_on(self) -> None:
-        self.run.offer_to_go_on(offers.more_to_do(self._bench.jobs, self._bench.settings) is not None)
+        self.run.offer_to_go_on(next_actions.more_to_do(self._bench.jobs, self._bench.settings) is not None)
 
     def _offer_change(self) -> None:
-        self.run.offer_change(offers.in_words(offers.differences(self._bench.settings, self._in_run)))
+        self.run.offer_change(next_actions.in_words(next_actions.differences(self._bench.settings, self._in_run)))
 
 
 def _about(name: str) -> str:
@@ -420,8 +421,8 @@ def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
 
 
 def _facts(summary: Any) -> str:
-    trained = "" if summary.trainable == summary.parameters else f" ({words.count(summary.trainable)} trained)"
-    size = f"{words.count(summary.parameters)} parameters{trained} · {words.size(summary.bytes)}"
+    trained = "" if summary.trainable == summary.parameters else f" ({format.count(summary.trainable)} trained)"
+    size = f"{format.count(summary.parameters)} parameters{trained} · {format.size(summary.bytes)}"
     return f"{summary.name} · {size} · {summary.device}"
 
 

@@ -6,7 +6,7 @@ import { rate } from "./format";
 import type { PaletteOf } from "./plot";
 import type { Store } from "./store";
 
-const WHICH = 0, LR = 1, LOSS = 2; // columns, as workbench/ui/sweeps.py has them
+const WHICH = 0, LR = 1, LOSS = 2; // columns, as workbench/ui/canvas/sweeps.py has them
 const NEAR = 9; // pixels
 const DASHES = [[2, 3], [7, 4]]; // from the oldest on; colour alone would not tell them apart
 

@@ -15,7 +15,7 @@ import { baseOptions, followWidth, HEIGHT, logSplits, type PaletteOf } from "./p
 import type { Store } from "./store";
 import { isBest, Verdict } from "./verdict";
 
-const LR = 0, LOSS = 1, SMOOTHED = 2; // columns, as workbench/ui/sweeps.py has them
+const LR = 0, LOSS = 1, SMOOTHED = 2; // columns, as workbench/ui/canvas/sweeps.py has them
 const BASE = 10; // padding above the plot where no names are
 const ROOM = 4; // times the last rate: a rate beyond divergence is seen to be one
 const USUAL = 2; // rows of names that the usual height has room for

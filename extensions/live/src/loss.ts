@@ -10,7 +10,7 @@ import { PastRuns } from "./pastruns";
 import { RateStrip } from "./ratestrip";
 import type { Store } from "./store";
 
-// Columns of "fit", in the order of workbench/ui/training.py.
+// Columns of "fit", in the order of workbench/ui/canvas/training.py.
 export const LOSS_LOW = 0, NORM_LOW = 1, LOSS_HIGH = 2, NORM_HIGH = 3, BAD = 4, NORM_MEAN = 5, CLIPPED = 6, SMOOTH = 7, RATE = 8, NORM_SMOOTH = 9;
 // Columns of "val": the update, the metric, and the metric with averaged weights (NaN without).
 const VAL = 1, AVERAGED = 2;

@@ -54,7 +54,7 @@ export class Store {
     if (this.missing.size) this.ask();
   }
 
-  /** Ask the bench to do something; workbench/ui/asked.py has what it knows. */
+  /** Ask the bench to do something; workbench/ui/canvas/requests.py has what it knows. */
   request(what: string, args: Record<string, unknown> = {}): void {
     this.model.send({ type: "ask", what, ...args });
   }

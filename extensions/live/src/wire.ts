@@ -1,4 +1,4 @@
-// What Python sends (workbench/ui/wire.py and the files that fill it): small values by name, and rows of float32.
+// What Python sends (workbench/ui/canvas/messages.py and the files that fill it): small values by name, and rows of float32.
 
 export interface Part {
   channel: string;
@@ -81,7 +81,7 @@ export interface Pick {
   share: number | null;
 }
 
-/** A fit in the table of runs, in the words of workbench/ui/runs_table.py. */
+/** A fit in the table of runs, in the words of workbench/ui/canvas/runs_table.py. */
 export interface RunRow {
   run: string;
   status: string;

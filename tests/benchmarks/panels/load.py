@@ -12,7 +12,8 @@ import numpy as np
 from tests.ui.fakes import LAYERS, FakeBench, flush
 from workbench.events import RunEnded, RunStarted, StepsDone, Validated
 from workbench.runs.store import RunFolder
-from workbench.ui import modules, picture
+from workbench.ui.canvas import layer_groups
+from workbench.ui.canvas import model as picture
 from workbench.ui.panel import Panel
 
 MANY = tuple(f"layer{i:02d}.weight" for i in range(50))
@@ -22,7 +23,7 @@ POINTS = 2000
 def largest_panel(bench: FakeBench) -> Panel:
     """A panel with 2000 points a line and a row for each of 50 layers: more than it draws of itself."""
     picture.LINE_BUCKETS = POINTS
-    modules.rows.__defaults__ = (0, None, len(MANY))
+    layer_groups.rows.__defaults__ = (0, None, len(MANY))
     panel = Panel.of(bench)
     settings = bench.settings.model_dump() | {"gradient_clip_val": 1.0}
     bench.tell(RunStarted("0001-fit", "fit", settings, "cpu", MANY, 10_000, 10))

@@ -1,0 +1,95 @@
+"""What the meter tells beside measurements: how long training has waited for batches, and the memory in use."""
+
+import gc
+import itertools
+
+import pytest
+import torch
+
+from tests.engine.problems import labelled, plain_net
+from tests.engine.resuming import Fit, resumed, settings_of, supervised
+from tests.ranks import on_ranks
+from workbench.engine.metrics import meter
+from workbench.events import StepsDone
+from workbench.instruments.memory import memory_in_use, total_memory
+from workbench.runs.checkpoints import find
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+
+
+def flushes(run):
+    return [event for event in run.events if isinstance(event, StepsDone)]
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """A clock that goes on by a second whenever it is read: each wait for a batch takes one."""
+    monkeypatch.setattr(meter, "perf_counter", itertools.count(0.0).__next__)
+
+
+def test_the_time_until_each_batch_is_there_is_added_up(ticking, tmp_path):
+    """7 windows an epoch and its end, which has to be waited for as well; checks are left out."""
+    task = supervised(plain_net(), val=labelled(20, seed=2))
+    run = Fit(task, settings_of(), tmp_path)
+    ends = [event.waited for event in flushes(run) if (event.step + event.rows) % 7 == 0]
+    assert [waited - 8 * number for number, waited in enumerate(ends)] in ([7, 7, 7], [8, 8, 8], [7, 8, 8], [8, 8, 7])
+    assert all(a.waited <= b.waited < b.seconds for a, b in itertools.pairwise(flushes(run)))
+
+
+def test_a_run_that_goes_on_has_waited_before(ticking, tmp_path):
+    def make():
+        return supervised(plain_net())
+
+    whole = Fit(make(), settings_of(), tmp_path / "whole")
+    before = flushes(whole)[-1].waited
+    point = find(tmp_path / "whole", "last")
+    rest = resumed(make, settings_of(max_epochs=4), point, tmp_path / "rest")
+    assert flushes(rest)[-1].waited >= before + 7
+
+
+def test_of_ranks_each_counts_its_own_batches(monkeypatch):
+    def rank():
+        meter.perf_counter = itertools.count(0.0).__next__
+        return flushes(Fit(supervised(plain_net()), settings_of(batch_size=4)))[-1].waited
+
+    assert all(waited >= 3 * 7 for waited in on_ranks(2, rank))
+
+
+def test_the_ends_of_epochs_do_not_set_the_rhythm(monkeypatch, tmp_path):
+    """An update takes 30 ms here, and an epoch 7 of them: flushes come after each fourth, and where an epoch ends."""
+    now = [0.0]
+
+    class Slow(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = plain_net()
+
+        def forward(self, x):
+            now[0] += 0.03
+            return self.net(x)
+
+    monkeypatch.setattr(meter, "perf_counter", lambda: now[0])
+    run = Fit(supervised(Slow()), settings_of(num_sanity_val_steps=0), tmp_path)
+    ends = [event.step + event.rows for event in flushes(run)]
+    assert ends == sorted({*range(4, 22, 4), 7, 14, 21})
+
+
+def test_memory_is_looked_at_once_a_second(monkeypatch):
+    looks = itertools.count(1000)
+    monkeypatch.setattr(meter, "memory_in_use", lambda device: next(looks))
+    monkeypatch.setattr(meter, "LOOK", 1e9)
+    assert {event.memory for event in flushes(Fit(supervised(plain_net()), settings_of()))} == {1000}
+    monkeypatch.setattr(meter, "LOOK", 0.0)
+    found = [event.memory for event in flushes(Fit(supervised(plain_net()), settings_of()))]
+    assert found == list(range(found[0], found[0] + len(found)))
+
+
+def test_what_is_in_use_is_part_of_what_there_is():
+    cpu = torch.device("cpu")
+    gc.collect()  # what other tests have left is not let go of between the looks
+    there, used = total_memory(cpu), memory_in_use(cpu)
+    block = torch.ones(1 << 25)
+    assert 0 < used < memory_in_use(cpu) <= there
+    assert memory_in_use(cpu) - used > block.nbytes // 2
+    assert memory_in_use(torch.device("meta")) is None
+    assert total_memory(torch.device("meta")) is None

@@ -1,0 +1,210 @@
+"""What moves while data are read is found, kept in a file as plain things, and put back."""
+
+import functools
+import io
+import random
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler
+
+from workbench.task.data.datasets import KeyedBatches
+from workbench.task.data.resumable_sampler import Positioned, checksum_of
+from workbench.task.data.rng_state import Held, as_then, given_back, plain, process_state
+from workbench.task.protocol import TaskError
+
+GENERATORS = {
+    "torch": (lambda: torch.Generator().manual_seed(1), lambda g: torch.rand(1, generator=g).item()),
+    "pcg": (lambda: np.random.default_rng(1), lambda g: g.random()),
+    "philox": (lambda: np.random.Generator(np.random.Philox(1)), lambda g: g.random()),
+    "mt": (lambda: np.random.Generator(np.random.MT19937(1)), lambda g: g.random()),
+    "old": (lambda: np.random.RandomState(1), lambda g: g.randn()),
+    "python": (lambda: random.Random(1), lambda g: g.gauss(0, 1)),
+}
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+
+
+class Box:
+    def __init__(self, **inside):
+        vars(self).update(inside)
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_every_kind_of_generator_goes_on(kind):
+    make, draw = GENERATORS[kind]
+    one, other = make(), make()
+    draw(one)
+    state = through_a_file(Held(dataset=Box(rng=one)).state())
+    expected = [draw(one) for _ in range(5)]
+    assert Held(dataset=Box(rng=other)).put(state) == []
+    assert [draw(other) for _ in range(5)] == expected
+
+
+def test_the_process_draws_as_then_and_goes_on_as_before():
+    def drawn():
+        return torch.rand(1).item(), np.random.randn(), random.gauss(0, 1)
+
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    drawn()
+    then = through_a_file(process_state())
+    first = drawn()
+    now = process_state()
+    second = drawn()
+    with as_then(now):
+        with as_then(then):
+            assert drawn() == first
+        assert drawn() == second
+
+
+def test_where_generators_are_found():
+    inner = [np.random.default_rng(n) for n in range(6)]
+
+    one, late = inner[1], np.random.default_rng(7)
+
+    def closed_over(x):
+        return late.random() * x
+
+    class Mine(Dataset):
+        def __init__(self):
+            self.here = inner[0]
+            self.parts = {"a": [Box(rng=one)], 3: functools.partial(closed_over, rng=inner[2])}
+            self.draw = inner[3].normal
+            self.module = torch.nn.Sequential(torch.nn.Identity())
+            self.module[0].rng = inner[4]
+            self.again = self
+            self.many = [Box(rng=inner[5])] * 1000
+            self.processes_own = [random.random, np.random.rand, torch.default_generator, random.SystemRandom()]
+
+        def __getitem__(self, index):
+            return SHARED.random()
+
+    found = Held(dataset=Mine()).generators
+    expected = {
+        "dataset.here": inner[0],
+        "dataset.draw.__self__": inner[3],
+        "dataset.__getitem__:SHARED": SHARED,
+        "dataset.parts['a'][0].rng": one,
+        "dataset.parts[3].func:late": late,
+        "dataset.parts[3].keywords['rng']": inner[2],
+        "dataset.module._modules['0'].rng": inner[4],
+    }
+    assert {path: id(generator) for path, generator in found.items()} == {k: id(g) for k, g in expected.items()}
+
+
+SHARED = np.random.default_rng(9)
+
+
+def test_a_sampler_is_not_followed_into_its_data():
+    class Data(Dataset):
+        rng = None
+
+        def __init__(self):
+            self.rng = random.Random(1)
+
+        def __len__(self):
+            return 3
+
+    own, beside = torch.Generator(), torch.Generator()
+    sampler = RandomSampler(Data(), generator=own)
+    assert list(Held(batch_sampler=BatchSampler(sampler, 2, False)).generators) == ["batch_sampler.sampler.generator"]
+    assert not Held(batch_sampler=RandomSampler(Data(), generator=beside), beside=beside).generators
+
+
+def test_what_is_not_there_any_more_is_said():
+    state = Held(dataset=Box(rng=random.Random(1), other=np.random.default_rng(1))).state()
+    doubts = Held(dataset=Box(other=np.random.Generator(np.random.Philox(1)))).put(state)
+    assert [said.partition(" any more")[0] for said in doubts] == [
+        "there is no generator like dataset.rng", "there is no generator like dataset.other",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.arange(6, dtype="uint64").reshape(2, 3).T, np.float32(0.1), np.array(3), np.zeros((0, 2)), {"a": [np.ones(2), (1, None)]}],
+)
+def test_arrays_come_back(value):
+    back = given_back(through_a_file(plain(value)))
+    flat = {"x": value} if not isinstance(value, dict) else {"a": value["a"][0]}
+    for key, array in flat.items():
+        other = back if key == "x" else back["a"][0]
+        assert np.array_equal(np.asarray(array), other)
+        assert np.asarray(array).dtype == np.asarray(other).dtype or isinstance(array, np.generic)
+    assert isinstance(back, dict) is isinstance(value, dict)
+
+
+def test_a_checksum_tells_batches_apart():
+    batch = {"x": torch.zeros(2, 3, dtype=torch.bfloat16), "y": [np.arange(2), "text", 1, None, torch.empty(0), torch.tensor(1.0)]}
+    assert checksum_of(batch) == checksum_of(OrderedDict(batch))
+    for changed in (
+        {**batch, "x": torch.ones(2, 3, dtype=torch.bfloat16)},
+        {**batch, "y": [*batch["y"][:-1], torch.tensor(2.0)]},
+        {**batch, "y": [np.arange(2), "test", *batch["y"][2:]]},
+        {"x": batch["x"], "z": batch["y"]},
+        {**batch, "y": [np.arange(1, 3), *batch["y"][1:]]},
+    ):
+        assert checksum_of(changed) != checksum_of(batch)
+
+
+def test_going_through_a_pass_again_draws_as_much_as_was_handed_out():
+    """With workers batches are drawn ahead of the training: another process has drawn them too when it goes on."""
+    own = torch.Generator().manual_seed(0)
+
+    def sampler():
+        return Positioned(BatchSampler(RandomSampler(range(40), replacement=True, num_samples=40, generator=own), 4, False), own)
+
+    one = sampler()
+    handed = iter(one)
+    first = [next(handed) for _ in range(9)]  # the second 32 numbers are drawn
+    position, state = through_a_file(one.position()), own.get_state()
+    rest = list(handed)
+    own.manual_seed(5)
+    other = sampler()
+    assert other.replay(position, 5) == []
+    own.manual_seed(6)  # whatever a loader draws before
+    batches = iter(other)
+    assert next(batches) == first[5]
+    assert torch.equal(own.get_state(), state)
+    assert list(batches) == first[6:] + rest
+
+
+def test_batches_that_are_not_numbers():
+    """They may be of any kind; where an object lies in memory is not what tells them apart."""
+
+    class Own(Sampler):
+        def __init__(self, kinds):
+            self.kinds = kinds
+
+        def __iter__(self):
+            for kind in self.kinds:
+                yield [kind, Box()]
+
+    for changed in ("b", 2.5):
+        one = Positioned(Own(["a", changed, ("c", 1)]), torch.Generator())
+        list(one)
+        assert Positioned(Own(["a", changed, ("c", 1)]), torch.Generator()).replay(one.position(), 2) == []
+        assert "other samples" in Positioned(Own(["a", "x", ("c", 1)]), torch.Generator()).replay(one.position(), 2)[0]
+        with pytest.raises(TaskError, match="has 1 batches now"):
+            Positioned(Own(["a"]), torch.Generator()).replay(one.position(), 2)
+
+
+def test_numbers_of_keyed_batches_go_on():
+    def keyed():
+        return Positioned(KeyedBatches([[1, 2], [3], [4, 5]], seed=3), torch.Generator())
+
+    one = keyed()
+    expected = [list(one), list(one)]
+    two = keyed()
+    list(two)
+    begun = iter(two)
+    next(begun)
+    three = keyed()
+    assert three.replay(two.position(), 1) == []
+    assert list(three) == expected[1][1:]
+    assert list(three) == list(one)

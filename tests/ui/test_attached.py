@@ -1,0 +1,147 @@
+"""The view of a job that another process does, driven through its widgets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.ui.fakes import FakeBench, FakeJob
+from tests.ui.mirror import Mirror
+from workbench.events import Changed, Message
+from workbench.ui.attached import Following
+
+
+def until(true: Callable[[], object], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+class Job(FakeJob):
+    """A fit that says what it is told to, and notes what it is asked."""
+
+    def __init__(self, events: list[Any], kind: str = "fit") -> None:
+        super().__init__("0012-fit", kind, FakeBench(lr=0.1, gradient_clip_val=1.0).settings, lambda job: iter(()))
+        self.events, self.status = events[:-1], "running"
+        self.last = events[-1]
+        self.asked: list[str] = []
+
+    def validate(self) -> None:
+        self.asked.append("validate")
+
+    def checkpoint(self) -> None:
+        raise RuntimeError("checkpoint() does not reach 0012-fit, which was not launched.")
+
+    def finish(self) -> None:
+        self.events.append(self.last)
+        self.status = self.last.status
+        self.over.set()
+
+
+@pytest.fixture
+def job() -> Job:
+    bench = FakeBench(lr=0.1, gradient_clip_val=1.0, epochs=1, updates=40)
+    real = bench.fit()
+    assert real.wait(60)
+    until(lambda: type(real.events[-1]).__name__ == "RunEnded")
+    return Job(real.events)
+
+
+def browser(view: Following, monkeypatch: pytest.MonkeyPatch) -> Mirror:
+    mirror, lock = Mirror(), threading.Lock()
+
+    def send(content: Any, buffers: Any) -> None:
+        with lock:
+            mirror.hear(content, buffers)
+
+    monkeypatch.setattr(view.canvas, "send", send)
+    view.canvas._heard(None, {"type": "ready"}, None)
+    return mirror
+
+
+def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.events, later = job.events[:4], job.events[4:]
+    view = Following.of(job)
+    assert Following.of(job) is view
+    mirror = browser(view, monkeypatch)
+    until(lambda: mirror.state.get("progress", {}).get("status") == "running")
+    assert [one.disabled for one in (view.pause, view.stop)] == [False, False]
+    job.events.extend(later)
+    job.finish()
+    until(lambda: mirror.state["progress"]["status"] == "finished")
+    assert mirror.state["progress"]["done"] == 40
+    until(lambda: all(one.disabled for one in (view.stop, view.pause, view.validate)))
+
+
+def test_the_line_of_what_was_asked_is_shown(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = Following(job)
+    mirror = browser(view, monkeypatch)
+    job.told("wb.attach('0012-fit').pause()")
+    until(lambda: mirror.state.get("code") == "wb.attach('0012-fit').pause()")
+
+
+def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
+    view = Following(job)
+    until(lambda: view._in_run)
+    assert view.pump.drain(60)  # the boxes have been brought to what the run has
+    view.validate.click()
+    assert job.asked == ["validate"]
+    view.checkpoint.click()
+    assert view.notice.lines[0] == ("error", "Save a checkpoint now: RuntimeError: checkpoint() does not reach 0012-fit, which was not launched.")
+    assert view.apply.layout.display == "none"
+    view.boxes["lr"].widget.value = 0.05
+    assert view.apply.description == "Apply to the run: lr 0.05"
+    view.apply.click()
+    assert job.changes == {"lr": 0.05}
+    view.canvas._heard(None, {"type": "ask", "what": "measure_ratios", "on": True}, None)
+    assert job.changes == {"lr": 0.05, "track_update_ratio": True}
+    view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
+    assert view.apply.description == "Apply to the run: lr 0.05, clip 0.7"
+    view.canvas._heard(None, {"type": "ask", "what": "delete", "run": "0012-fit"}, None)
+    assert view.notice.lines[0][1].endswith("cannot be asked of a job of another process.")
+    view.stop.click()
+    assert job.stopped
+    job.finish()
+
+
+def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(job: Job) -> None:
+    view = Following(job)
+    until(lambda: view._in_run)
+    assert view.pump.drain(60)
+    assert (view.canvas.marker, view.canvas.clip) == (0.1, 1.0)
+    view.canvas.set_state({"marker": 0.02, "clip": 0.5})  # as a browser does
+    assert view.apply.description == "Apply to the run: lr 0.02, clip 0.5"
+    view.boxes["lr"].widget.value = 0.03
+    assert view.canvas.marker == 0.03
+    job.finish()
+    until(lambda: (view.canvas.marker, view.canvas.clip) == (0.0, 0.0))
+    view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
+    assert "does not train now" in view.notice.lines[0][1]
+    assert view.boxes["gradient_clip_val"].read() == 0.5
+    sweep = Following(Job(job.events, kind="find_lr"))
+    assert (sweep.canvas.marker, sweep.canvas.clip) == (0.0, 0.0), "nothing of a sweep can be changed"
+    sweep._job.finish()  # type: ignore[attr-defined]
+
+
+def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
+    view = Following(job)
+    until(lambda: view._in_run)
+    assert view.pump.drain(60)
+    view.boxes["gradient_clip_val"].widget.value = 0.5  # a person's own
+    view.pump.put(Changed(20, {"lr": 0.01, "gradient_clip_val": 2.0, "weight_decay": 0.1}))
+    assert view.pump.drain(60)
+    assert (view.boxes["lr"].read(), view.canvas.marker) == (0.01, 0.01)
+    assert view.apply.description == "Apply to the run: clip 0.5"
+    job.finish()
+
+
+def test_messages_of_the_run_are_said(job: Job) -> None:
+    job.events.insert(1, Message("weights <changed>", "warning"))
+    view = Following(job)
+    until(lambda: ("warning", "weights <changed>") in view.notice.lines)
+    job.finish()

@@ -1,0 +1,192 @@
+"""The gradient of one window: forward and backward over its batches, each weighing what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.engine.batch_steps import Pass, forward, loss_in, scalar
+from workbench.engine.data.sample_count import note_count
+from workbench.engine.distributed.ddp import Together
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.session import Session
+from workbench.engine.window import Held, Planned
+from workbench.task.protocol import TaskError
+from workbench.techniques.accumulation import samples_at, shares
+
+Work = Generator[None, None, "Tensor | None"]
+"""The backward of a window in two parts: it halts once, when the last batch is about to go forward; gives the mean loss."""
+
+
+def backward(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor | None:
+    """Add the window's gradient to the parameters of `opt`; its mean loss, detached. None: nothing was in it."""
+    if len(window) == 1 and session.tbptt is None and not session.within and session.together is None:
+        session.task.drawn = samples_at(window, 0)
+        result = forward(session, opt, window[0], session.batch_idx, {})
+        loss = scalar(result) if isinstance(result, Tensor) else loss_in(result)
+        if loss is None:
+            return None
+        session.precision.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+    return finish(weighted(session, opt, window))
+
+
+def finish(work: Work) -> Tensor | None:
+    """Do what is left of it, and return its mean loss."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            loss: Tensor | None = end.value
+            return loss
+
+
+def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: bool = False) -> Work:
+    """Every batch counts as its share of the window's weight: known before, or reported by the step itself.
+
+    anew: the window has gone through before in this update, and the task has heard of the ends of its batches.
+    """
+    if session.together is None:
+        return _alone(session, opt, window, anew)
+    return _in_ranks(session, session.together, opt, window, anew)
+
+
+def _alone(session: Session, opt: Optimizing, window: Sequence[Any], anew: bool) -> Work:
+    """The window of the only process."""
+    planned = Planned.of(session, window, shares)
+    passing, held = Pass(session, opt, window), Held(planned, 1.0, single=len(planned.there) == 1)
+    for number in planned.there:
+        going_on = passing.start(number)
+        if number == planned.last if going_on else number != planned.there[0]:
+            yield
+        if not going_on:
+            break
+        found = passing.forward(number)
+        if found is not None:
+            part, fresh = held.take(number, found)
+            if found.weight is None and not held.single and session.tbptt is None:
+                note_count(session, "train", window[number], planned.weights[number])
+            _back(session, opt, part, fresh=fresh)
+            if session.within:
+                session.moments.after_backward()
+        passing.end(number, found, last=number == planned.last, anew=anew)
+    passing.leave()
+    return _mean(session, opt, held)
+
+
+def _in_ranks(session: Session, together: Together, opt: Optimizing, window: Sequence[Any], anew: bool) -> Work:
+    """One rank's window: behind its last backward the gradients and the loss are those of all ranks."""
+    planned, last = Planned.of(session, window, together.shares), None
+    if not together.borrowed:
+        last = planned.last
+    passing, held = Pass(session, opt, window, last), Held(planned, together.unit)
+    halted = going_on = False
+    for number in planned.there:
+        going_on = together.starts(passing.start(number))
+        if number == planned.last if going_on else number != planned.there[0]:
+            halted = True
+            yield
+        if not going_on:
+            break
+        found = together.formed(passing.forward(number))
+        if found is None:
+            passing.end(number, None, last=number == planned.last, anew=anew)
+            continue
+        part, fresh = held.take(number, found)
+        if found.weight is None and session.tbptt is None:
+            note_count(session, "train", window[number], planned.weights[number])
+        if number == last and together.synced:
+            together.tell(held.loss, held.weight)  # adds up while the backward runs
+        _back(session, opt, part, fresh=fresh)
+        # What the task hears of the last backward, it hears of all ranks'.
+        loss = together.settle(opt, held.loss, held.weight, back=True) if number == last else None
+        if session.within:
+            session.moments.after_backward()
+        passing.end(number, found, last=number == planned.last, anew=anew)
+        if number == last:
+            passing.leave()
+            return loss
+    passing.leave()
+    if not halted:  # nothing of its own, and yet it takes the step
+        yield
+    if held.loss is None and session.within:
+        _drop(session, opt)
+    if going_on or not planned.there:
+        together.pass_borrowed(opt, held.loss, held.weight)
+    # It has left its last batch out, or had none: the update is that of all ranks all the same.
+    loss = together.settle(opt, held.loss, held.weight, back=False)
+    if session.within and loss is not None:  # what it makes of the gradients it must make of them on all ranks
+        session.moments.after_backward()
+    return loss
+
+
+def _mean(session: Session, opt: Optimizing, held: Held) -> Tensor | None:
+    """The mean loss of the only process's window, and its gradients the mean's; None: nothing was in it."""
+    if held.loss is None or held.single:
+        return held.loss
+    if held.reported:
+        total = sum(held.reported)
+        if session.on_cpu and float(total) == 0.0:
+            raise TaskError(
+                "the weights that training_step reported for the batches of one update add up to 0, so they have no "
+                "mean: return None for a batch without anything to learn from."
+            )
+        return _divided(opt, held.loss, total)
+    if held.some_left_out:  # a step returned None: the others make up the whole
+        return _divided(opt, held.loss, sum(held.kept))
+    return held.loss
+
+
+def _back(session: Session, opt: Optimizing, part: Tensor, *, fresh: bool) -> None:
+    """Backward of a part of the window's loss; `fresh`: the first part, before which old gradients go."""
+    scaled = session.precision.scale(part)
+    if not session.within:
+        scaled.backward()  # type: ignore[no-untyped-call]
+        return
+    if fresh:
+        _drop(session, opt)
+    session.moments.backward(scaled)
+
+
+def _drop(session: Session, opt: Optimizing) -> None:
+    """The gradients of the update before go, where the task has a say in it; also on a rank that has no others."""
+    session.moments.zero_grad(opt.index, session.batch_idx)
+    if not session.moments.zeroes:
+        opt.zero_grad()
+
+
+def _divided(opt: Optimizing, summed: Tensor, total: Tensor | float) -> Tensor:
+    gradients = opt.gradients()
+    divisor = total.to(summed) if isinstance(total, Tensor) else total
+    if gradients:
+        torch._foreach_div_(gradients, divisor)
+    return summed / divisor
+
+
+def losses(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor:
+    """The sum of the window's losses with the graph behind them, to look at what went wrong in it."""
+    passing = Pass(session, opt, window)
+    found = [passing.forward(number) for number in range(len(window))]
+    passing.leave()
+    return torch.stack([one.loss for one in found if one is not None]).sum()
+
+
+def pass_on(session: Session, window: Sequence[Any]) -> None:
+    """The window is done with: the next batch has the next number."""
+    session.ready = {}
+    if session.together is not None:
+        session.together.waiting = 0
+    if session.tbptt is None:
+        session.batch_idx += len(window) if session.together is None else session.together.size
+    elif window:
+        session.batch_idx += sum(piece.first for piece in window)
+        since = [piece.first for piece in window][::-1]
+        session.pieces = since.index(True) + 1 if True in since else session.pieces + len(window)
+        session.pieces = 0 if window[-1].last else session.pieces
+        # One whose turn it was not goes on from where the others have come to.
+        last = next(reversed(session.next_hiddens.values()), None)
+        session.hiddens = {opt.index: session.next_hiddens.get(opt.index, last) for opt in session.optimizers}
+        session.next_hiddens = {}

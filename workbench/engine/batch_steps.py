@@ -1,0 +1,136 @@
+"""One optimizer's way through a window, batch by batch: the step of each, taken apart, and what is handed on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.task.protocol import TaskError
+from workbench.techniques.accumulation import samples_at
+from workbench.techniques.tbptt import Piece, detached
+from workbench.values import shown
+
+if TYPE_CHECKING:
+    from workbench.engine.session import Session
+
+
+class Result(NamedTuple):
+    """What a training step returned, taken apart."""
+
+    loss: Tensor
+    weight: Tensor | float | None
+    hiddens: Any
+
+
+class Pass:
+    """One optimizer's way through a window: the numbers of its batches, and hidden state handed on."""
+
+    def __init__(self, session: Session, opt: Optimizing, window: Sequence[Any], last: int | None = None) -> None:
+        """last: behind this one's backward the gradients of all ranks come together; None: nobody waits for them."""
+        self._session, self._opt, self._window, self._last = session, opt, window, last
+        self._hiddens = session.hiddens.get(opt.index)
+        begun = itertools.accumulate(item.first for item in window) if session.tbptt is not None else None
+        first = session.batch_idx
+        self._indices = range(first, first + len(window)) if begun is None else [first - 1 + n for n in begun]
+
+    def start(self, number: int) -> bool:
+        """Tell the task of the batch, on the device, once an update; False: the rest of the epoch is left out."""
+        session = self._session
+        if not session.within or number in session.ready:
+            return True
+        if session.cut_short:
+            return False
+        batch = session.to_device(_batch(self._window[number]))
+        session.task.drawn = samples_at(self._window, number)
+        if _begins(self._window[number]) and not session.moments.batch_started(batch, self._indices[number]):
+            session.cut_short = True
+            return False
+        session.look_again()
+        session.ready[number] = batch
+        return True
+
+    def forward(self, number: int) -> Result | None:
+        """The training step of one batch, taken apart; None: nothing to learn from."""
+        session, item, extra = self._session, self._window[number], {}
+        if session.tbptt is not None:
+            self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
+            extra["hiddens"] = self._hiddens
+        ready = number in session.ready
+        session.task.drawn = samples_at(self._window, number)
+        batch = session.ready[number] if ready else _batch(item)
+        last = number == self._last
+        found = read(forward(session, self._opt, batch, self._indices[number], extra, ready=ready, last=last))
+        if found is not None:
+            self._hiddens = detached(found.hiddens)
+        return found
+
+    def end(self, number: int, result: Result | None, *, last: bool, anew: bool) -> None:
+        """The task hears once of the end of a batch, behind its last optimizer; of the window's `last` behind the update."""
+        session = self._session
+        if not session.within or self._opt is not session.turn()[-1] or not getattr(self._window[number], "last", True):
+            return
+        ending = (result, session.ready[number], self._indices[number])
+        if last:
+            session.ending = ending
+        elif not anew:
+            session.moments.batch_ended(*ending)
+
+    def leave(self) -> None:
+        """The next piece goes on from the hidden state that it has come to."""
+        if self._session.tbptt is not None:
+            self._session.next_hiddens[self._opt.index] = self._hiddens
+
+
+def _batch(item: Any) -> Any:
+    return item.batch if isinstance(item, Piece) else item
+
+
+def _begins(item: Any) -> bool:
+    return item.first if isinstance(item, Piece) else True
+
+
+def forward(
+    session: Session, opt: Optimizing, batch: Any, index: int, extra: Mapping[str, Any], *, ready: bool = False,
+    last: bool = False,
+) -> Any:  # fmt: skip
+    """What the training step returns for one batch (`ready`: on the device); None where there was nothing to learn from.
+
+    last: of its window, behind whose backward the gradients of several ranks come together.
+    """
+    if batch is None:
+        return None
+    if session.moves and not ready:
+        batch = session.to_device(batch)  # of a window, one at a time is there
+    with session.precision.autocast():
+        if session.together is not None:
+            return session.together.training_step(batch, index, last=last, **opt.extra, **extra)
+        return session.steps.training_step(batch, index, **opt.extra, **extra)
+
+
+def loss_in(result: Any) -> Tensor | None:
+    found = read(result)
+    return None if found is None else found.loss
+
+
+def read(result: Any) -> Result | None:
+    """A training step's result, whichever of its forms it has."""
+    if result is None:
+        return None
+    if isinstance(result, Tensor):
+        return Result(scalar(result), None, None)
+    if isinstance(result, Mapping) and isinstance(result.get("loss"), Tensor):
+        return Result(scalar(result["loss"]), result.get("weight"), result.get("hiddens"))
+    got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else f"{shown(result)}"
+    raise TaskError(
+        f"training_step returned {got}: it must return the loss, a dict with 'loss', or None to leave a batch out."
+    )
+
+
+def scalar(loss: Tensor) -> Tensor:
+    if loss.ndim == 0 or loss.numel() == 1:
+        return loss if loss.ndim == 0 else loss.reshape(())
+    raise TaskError(f"the loss has shape {tuple(loss.shape)}; it must be one number: take its mean.")

@@ -1,0 +1,349 @@
+"""Weights and checkpoints to and from files: written aside and renamed, so that what is there is whole.
+
+Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) of the weights to use, all other state as
+plain containers and tensors (engine/checkpoint/serialization.py), and `info.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from workbench.engine.checkpoint.serialization import unpacked
+from workbench.engine.checkpoint.weights import expanded
+from workbench.engine.distributed.dtensor import in_shards, local
+from workbench.events import LARGEST
+from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
+from workbench.runs.files import check_no_link, give_usual_mode, read_json, replace_by, to_disk
+from workbench.task.compiled_model import own_name
+from workbench.task.protocol import TaskError
+from workbench.values import shown
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "left_out", "world"), (int,)),
+    **dict.fromkeys(("mid_epoch", "checking"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)),
+    **dict.fromkeys(("settings", "held", "checks"), (dict,)), "optimizers": (list,),
+}  # fmt: skip
+"""Of what type the state of a fit is, where another one would be met deep inside the fit or never."""
+_ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
+
+
+Modules = nn.Module | Mapping[str, nn.Module]
+"""A module, or several: a model, followed by others, by the prefix of their names (`Task.trained_modules`)."""
+
+
+def tensors_of(modules: Modules) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, as they are: no copies."""
+    return {
+        prefix + own_name(name): value
+        for prefix, module in _by_prefix(modules).items()
+        for name, value in module.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _by_prefix(modules: Modules) -> Mapping[str, nn.Module]:
+    return {"": modules} if isinstance(modules, nn.Module) else modules
+
+
+def extra_state_of(model: nn.Module) -> dict[str, Any]:
+    """What the model's `get_extra_state` methods give that is no tensor, by the name in its state_dict."""
+    return {own_name(name): value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
+
+
+def save_weights(model: Modules, path: Path) -> None:
+    """The parameters and persistent buffers; tied ones are stored once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _in_words(path.name):
+        replace_by(path, lambda aside: _write_tensors(aside, tensors_of(model)))
+
+
+def load_weights(model: Modules, path: Path) -> None:
+    """Put the weights of `save_weights` into the modules, in place, whatever device they are on."""
+    tensors = {**_left_out(model, path), **_read_tensors(path)}
+    wrong = misfit(model, tensors)
+    if wrong is not None:
+        raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
+    fill(model, tensors)
+
+
+def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
+    """Those weights of the model that a task has left out of this checkpoint (`on_save_checkpoint`), as they are."""
+    try:
+        removed = read_json(path.with_name("info.json"), LARGEST_INFO).get("removed", ())
+    except (OSError, ValueError):
+        return {}  # weights without a checkpoint around them
+    return {name: tensor for name, tensor in tensors_of(model).items() if name in removed}
+
+
+def misfit(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
+    """The first difference between modules and weights that were saved, in words; None: they fit.
+
+    grown: a buffer may be of another shape than here, as where forward() puts another tensor in its place. Weights of
+    before a loss was trained have the model alone.
+    """
+    modules = _by_prefix(model)
+    whose = type(next(iter(modules.values()))).__name__
+    known = {prefix: part for prefix, part in modules.items() if any(name.startswith(prefix) for name in tensors)}
+    model, there = known or modules, tensors_of(known or modules)
+    ties = _ties(there)
+    free = {name for name, *_ in _buffers(model)} if grown else set()
+    for name, value in tensors.items():
+        if name in free:
+            continue
+        if name not in there:
+            return f"they have {name!r}, which {whose} has not"
+        if value.shape != there[name].shape:
+            return f"{name!r} has shape {tuple(value.shape)} there and {tuple(there[name].shape)} here"
+    for name in there:
+        if name not in free and not any(other in tensors for other in ties[name]):
+            return f"{whose} has {name!r}, which they have not"
+    return None
+
+
+def fill(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
+    """Make these the modules' weights, in place; tied ones may stand under one of their names. extra: the model's."""
+    model, *others = _by_prefix(modules).items()
+    _fill(model[1], tensors, extra)
+    for prefix, part in others:
+        _fill(part, {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}, None)
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None) -> None:
+    for name, part, attribute in _buffers(model):
+        value, own = tensors.get(name), part._buffers[attribute]
+        if value is not None and (own is None or own.shape != value.shape):
+            part._buffers[attribute] = value.to(_device(model) if own is None else own.device, copy=True)
+        elif value is not None and own is not None and expanded(own):  # load_state_dict cannot write into it
+            part._buffers[attribute] = own.clone()
+    whole = dict(tensors)
+    for name, others in _ties(tensors_of(model)).items():
+        tied = [tensors[other] for other in others if other in tensors]
+        if name not in whole and tied:
+            whole[name] = tied[0]
+    # Copied under their own names, whatever hooks a state_dict has; extra state that is not known stays as it is.
+    known = {own_name(name): name for name in model.state_dict()}
+    values = {**whole, **(extra or {})}
+    try:
+        model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
+    except RuntimeError as error:  # a module's own way to take its weights: quantized ones of bitsandbytes take none after a step
+        raise TaskError(
+            f"the weights that were saved cannot be put into this {type(model).__name__}: {error} Make the model anew, as it was for "
+            "that run, with a new bench, and begin there with start='<run id>'."
+        ) from error
+
+
+def _buffers(modules: Modules) -> Iterator[tuple[str, nn.Module, str]]:
+    """The buffers by name, those without a value too, each with where it is."""
+    for prefix, module in _by_prefix(modules).items():
+        for path, part in module.named_modules(remove_duplicate=False):
+            for name in part._buffers:
+                yield prefix + own_name(f"{path}.{name}" if path else name), part, name
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, info: Mapping[str, Any]) -> None:
+    """A checkpoint in `folder`: weights, state (packed; None: it has weights alone) and what `info.json` says beside.
+
+    One of the same name gives way only when this one is whole. OSError: it could not be written, and nothing has changed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    check_no_link(folder)
+    _clear_up(folder)
+    aside = folder / f".{name}.{os.getpid()}.part"
+    try:
+        with _in_words(name):
+            aside.mkdir()
+            _write_tensors(aside / "model.safetensors", tensors)
+            if state is not None:
+                with (aside / "state.pt").open("wb") as file:
+                    torch.save(state, file)
+            (aside / "info.json").write_text(json.dumps({**info, "format": FORMAT}), encoding="utf-8")
+            for part in aside.iterdir():
+                to_disk(part)
+            to_disk(aside)
+            _put(aside, folder / name)
+            to_disk(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """All state in the directory of a checkpoint, in host memory; its weights under "weights"."""
+    state: dict[str, Any] = unpacked(_packed_state(path / "state.pt"))
+    _check_types(path / "state.pt", state)
+    return {**state, "weights": _read_tensors(path / "model.safetensors")}
+
+
+def peek(path: Path, *names: str) -> dict[str, Any]:
+    """Some plain parts of the state in the directory of a checkpoint, without reading its tensors."""
+    state = _packed_state(path / "state.pt", mmap=True)
+    missing = ", ".join(name for name in names if name not in state)
+    if missing:
+        raise _unreadable(path / "state.pt", f"it lacks {missing}")
+    found = {name: unpacked(state[name]) for name in names}
+    _check_types(path / "state.pt", found)
+    return found
+
+
+def _check_types(file: Path, state: dict[str, Any]) -> None:
+    """A file may come from anywhere: with a NaN for an epoch a fit would never end."""
+    for name in state.keys() & _TYPES.keys():
+        value, kinds = state[name], _TYPES[name]
+        counted = type(value) is int and not 0 <= value <= LARGEST
+        if type(value) not in kinds or counted or (type(value) is float and not math.isfinite(value)):
+            raise _unreadable(file, f"its {name} is {shown(value)}")
+
+
+def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
+    """What was written there: containers and tensors alone, for a file may come from anywhere."""
+    _check_plain(file)
+    try:
+        state = torch.load(str(file), map_location="cpu", weights_only=True, mmap=mmap)
+    except (FileNotFoundError, PermissionError):  # which say all there is to say
+        raise
+    except pickle.UnpicklingError as error:  # torch's own words propose to run whatever is in it
+        raise _unreadable(file, "it is no pickle, or one of more than containers and tensors") from error
+    except (RuntimeError, EOFError, OSError) as error:
+        raise _unreadable(file, str(error).partition(". ")[0]) from error
+    if not isinstance(state, dict):
+        raise _unreadable(file, f"it holds a {type(state).__name__}")
+    return state
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    _check_plain(file)
+    try:
+        tensors = load_file(str(file))
+    except SafetensorError as error:
+        raise _unreadable(file, str(error)) from error
+    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version kept those of a compiled model
+
+
+def _check_plain(file: Path) -> None:
+    """A pipe of that name would hold us until somebody writes into it."""
+    if file.exists() and not file.is_file():
+        raise _unreadable(file, "it is not a plain file")
+
+
+def _unreadable(file: Path, why: str) -> RuntimeError:
+    return RuntimeError(
+        f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another checkpoint of the run (bench.runs)."
+    )
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint: it is gone for readers before its files are."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part") if NAME.fullmatch(path.name) else path
+    path.rename(aside)
+    shutil.rmtree(aside)
+
+
+def _put(aside: Path, path: Path) -> None:
+    """Give it its name. An older one of that name is found under `replaced(path)` until this one stands there."""
+    older = replaced(path)
+    if path.exists():
+        shutil.rmtree(older, ignore_errors=True)
+        path.rename(older)
+    try:
+        aside.rename(path)
+    except OSError:
+        if older.exists():
+            older.rename(path)
+        raise
+    shutil.rmtree(older, ignore_errors=True)
+
+
+def _clear_up(folder: Path) -> None:
+    """What killed writers have left: half-written checkpoints go, one that was about to be replaced comes back."""
+    for path in list(folder.iterdir()):
+        if _ASIDE.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+    for older in folder.glob(".*.old"):
+        path = folder / older.name.removeprefix(".").removesuffix(".old")
+        if not NAME.fullmatch(path.name):
+            continue
+        if path.exists():
+            shutil.rmtree(older, ignore_errors=True)
+        else:
+            older.rename(path)
+
+
+@contextlib.contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """What cannot be written is an OSError, whichever library has come upon it: a full disk, say."""
+    try:
+        yield
+    except (SafetensorError, ValueError, KeyError) as error:  # also of a kind of tensor that the format has not
+        found = re.search(r"(.*) \(os error (\d+)\)", str(error))
+        if found is not None:
+            raise OSError(int(found[2]), f"{found[1]}, writing {name}") from error
+        raise OSError(f"{name} could not be written: {error}") from error
+    except RuntimeError as error:  # torch.save, of a file that ended too early
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from error
+        if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
+            raise
+        raise OSError(f"{name} could not be written: {str(error).splitlines()[0]}") from error
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Tied tensors once, under their first name; the others' names lead to it in the file's metadata."""
+    kept: dict[str, Tensor] = {}
+    metadata: dict[str, str] = {}
+    for name, others in _ties(tensors).items():
+        first = next((other for other in others if other in kept), None)
+        if tensors[name].layout is not torch.strided:
+            raise ValueError(f"{name!r} is a sparse tensor, which safetensors have not")
+        if first is not None:
+            metadata[name] = first
+        else:
+            kept[name] = tensors[name].detach().cpu().contiguous()
+    for name in _overlapping(kept):
+        kept[name] = kept[name].clone()
+    save_file(kept, str(path), metadata=metadata or None)
+    give_usual_mode(path)
+
+
+def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """For each name the names of the same memory, read alike, itself included."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    found = {}
+    for name, tensor in tensors.items():
+        # Tensors without elements have no memory to share, and those of a kind without storage say nothing of theirs.
+        tells = tensor.layout is torch.strided and tensor.numel()
+        where = (tensor.device, _address(tensor), tensor.shape, tensor.stride(), tensor.dtype) if tells else (name,)
+        found[name] = groups.setdefault(where, [])
+        found[name].append(name)
+    return found
+
+
+def _address(tensor: Tensor) -> int:
+    """Where it begins; of one in shards, where the memory of this rank's piece does, which may have no elements."""
+    return local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else tensor.data_ptr()
+
+
+def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:
+    """Those that share a storage with another one, which the format forbids (views of one tensor, say)."""
+    by_storage: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel():
+            by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
+    return [name for names in by_storage.values() if len(names) > 1 for name in names]
+

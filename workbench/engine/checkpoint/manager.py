@@ -1,0 +1,295 @@
+"""When a fit writes checkpoints, and which of them stay: every so often, the best by a metric, the end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from workbench.engine.checkpoint import files, per_rank
+from workbench.engine.checkpoint.module_state import Extras
+from workbench.engine.checkpoint.resume import Point, state_of
+from workbench.engine.checkpoint.serialization import NotPlainError, packed
+from workbench.engine.metrics.flush import flush
+from workbench.engine.session import Session
+from workbench.engine.validation.schedule import Checks
+from workbench.events import Emit, Message, Saved
+from workbench.runs import checkpoints
+from workbench.runs.checkpoints import Mode, best_values, list_checkpoints, mode_of, name_of, obsolete
+from workbench.task.protocol import TaskError
+from workbench.values import seconds as in_seconds
+
+AUTOMATIC = 600.0
+"""Seconds between checkpoints at ends of epochs, where nothing else was asked for."""
+_AVERAGED = "_averaged"
+
+
+class Keeper:
+    """Writes the checkpoints of one fit to `folder`, the directory of its run that holds them.
+
+    What goes wrong in writing is said, and the fit goes on. Of several ranks all are asked, since each has state of its
+    own, and decide alike; rank 0 writes.
+    """
+
+    def __init__(
+        self, session: Session, checks: Checks, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        """settle: waits until what was emitted is in the record, which no checkpoint may be ahead of."""
+        settings, every = session.settings, session.settings.checkpoint_every
+        self._session, self._checks, self._folder, self._emit = session, checks, folder, emit
+        self._settle = settle
+        self._updates = every if isinstance(every, int) else None
+        self._time = in_seconds(every) if isinstance(every, str) else None
+        self._top_k = settings.save_top_k
+        self._monitor = settings.monitor or "val_loss"
+        self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
+        self._extras = Extras(session.task, session.moved)
+        self._step, self._seconds = session.step, session.seconds
+        """When the last one was written."""
+        self._marked: tuple[tuple[int, ...], Point] | None = None
+        self._judged: tuple[int, float] | None = None
+        """The update behind which the monitor had a value, and that value."""
+        self._pending = False
+        """Whether that value is among the best, and nothing has been written of it yet."""
+        self._averaged: dict[str, Tensor] | None = None
+        """The averaged weights that the value is of."""
+        self._left: tuple[int, dict[str, Any] | None, str | None] | None = None
+        """Where a length has cut an epoch short: the update, and all state there or why there is none."""
+        self._said: set[object] = set()
+
+    # -- every so often
+
+    def due(self) -> bool:
+        """Whether it is time for one, between two updates."""
+        if self._updates is not None:
+            return self._session.step % self._updates == 0 and self._session.step != self._step
+        return self._time is not None and self._session.seconds - self._seconds >= self._time
+
+    def keep(self) -> None:
+        """Write one: an update is over, and nothing has been read for the next."""
+        self._save(Point.here(self._session))
+
+    def keep_asked(self) -> None:
+        """A person wants one of this place: it stays as long as the run does, and moves no other one.
+
+        Where there is one of as many updates already, whatever for, it is that one.
+        """
+        there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.step]
+        name = self._session.ranks.agree(there[-1].name if there else None)
+        if name is None:
+            self._save(Point.here(self._session), asked=True)
+        elif self._session.ranks.first:
+            try:
+                checkpoints.keep(there[-1])
+            except OSError as error:
+                self._say("keep", f"checkpoint {name} was there already, but nobody could note that it is to stay ({error}).")
+            else:
+                self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.step))
+
+    def after_epoch(self) -> None:
+        """An epoch is over, and the next has not begun: write one if it is time, or if the check was among the best."""
+        asked = self._updates is not None or self._time is not None
+        waited = self._session.seconds - self._seconds
+        if self._pending or (self.due() if asked else waited >= AUTOMATIC):
+            self._save(Point.here(self._session))
+
+    # -- the best
+
+    def mark(self) -> None:
+        """Remember this place: a check may come when the next batches have been read."""
+        self._marked = self._place(), Point.here(self._session)
+
+    def take_averaged(self) -> None:
+        """The model has the averaged weights, which have just been validated."""
+        if self._top_k and self._monitor.endswith(_AVERAGED):
+            there = self._session.weights()
+            self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
+
+    def judge(self, metrics: Mapping[str, float]) -> None:
+        """All metrics that are known behind a check: is it among the best?"""
+        value = self._session.ranks.agree(metrics.get(self._monitor))
+        self._judged, self._pending = None, False
+        if value is None or not math.isfinite(value) or not self._top_k:
+            self._averaged = None
+            return
+        self._judged = self._session.step, value
+        self._pending = self._session.ranks.agree(self._session.ranks.first and self._among_best(value))
+        if not self._pending:
+            self._averaged = None
+
+    def keep_best(self) -> None:
+        """Behind a check between two updates: write one if it is among the best, as of the mark."""
+        if self._pending:
+            self._save(self._here())
+
+    def keep_before(self, error: TaskError) -> TaskError:
+        """After a check with which the run ends in an error: write a checkpoint; the error says how to continue from it."""
+        self._save(self._here())
+        run = self._folder.parent.name
+        return TaskError(f"{error} A checkpoint of update {self._session.step} was saved: bench.fit(start={run!r}, …) continues from it.")
+
+    def _among_best(self, value: float) -> bool:
+        """Whether so few have been kept, or it is better than one of them."""
+        values = best_values(list_checkpoints(self._folder.parent), self._monitor)
+        if not 0 < self._top_k <= len(values):
+            return True
+        worst = values[self._top_k - 1]
+        return value < worst if self._mode == "min" else value > worst
+
+    # -- the end
+
+    def cut(self) -> None:
+        """The fit ends here, in the middle of an epoch that counts as over: a longer one would go on with the rest of it."""
+        session = self._session
+        if session.ranks.any(session.batch_idx != session.data.batches or session.pieces > 0):
+            flush(session, self._emit, wait=True)
+            state, why = self._state(Point.here(session))
+            self._left = session.step, _copied(state), why
+
+    @contextlib.contextmanager
+    def the_end(self) -> Iterator[None]:
+        """The fit is over; inside, the model gets the weights that it keeps. State is that of before."""
+        flush(self._session, self._emit, wait=True)
+        average = self._session.average
+        averaged = average is not None and average.count > 0
+        handed_over = averaged or bool(self._session.modes)
+        if self._left is not None and self._left[0] == self._session.step:
+            _, state, why = self._left
+        else:
+            state, why = self._state(self._here())
+            state = _copied(state) if handed_over else state  # what comes now moves weights, and statistics with them
+        if handed_over:
+            raw = self._raw()  # on all ranks, of which rank 0 has the state
+            state = None if state is None else state | _copied(raw)
+        self._averaged = None
+        yield
+        # The value of the last check is one of these weights where it was a check of such.
+        of_these = self._monitor.endswith(_AVERAGED) == averaged
+        weights = self._session.weights()
+        self._write(weights, state, why, self._value() if of_these else None, end=True)
+
+    # -- writing
+
+    def _here(self) -> Point:
+        """The mark, if it is of this very place: by now the next batches may have been read."""
+        if self._marked is not None and self._marked[0] == self._place():
+            point = self._marked[1]  # but for the validation data, if it has been checked since
+            return Point(point.random, {**point.data, "val": self._session.data.val_position()})
+        return Point.here(self._session)
+
+    def _place(self) -> tuple[int, ...]:
+        session = self._session
+        return session.step, session.epoch, session.batch_idx, session.pieces, session.checking
+
+    def _save(self, point: Point, asked: bool = False) -> None:
+        session = self._session
+        flush(session, self._emit, wait=True)  # what the record and the epoch's loss lack
+        averaged, self._averaged = self._averaged, None
+        value = None if averaged is None and self._monitor.endswith(_AVERAGED) else self._value()
+        state, why = self._state(point)
+        weights: Mapping[str, Tensor]
+        if session.modes:
+            with session.modes.evaluating():
+                weights = {name: tensor.to("cpu", copy=True) for name, tensor in session.weights().items()}
+        elif averaged is not None and value is not None:
+            weights = averaged
+        else:
+            weights = session.weights()
+        if session.modes or weights is averaged:
+            raw = self._raw()  # on all ranks, of which rank 0 has the state
+            state = None if state is None else state | raw
+        self._write(weights, state, why, value, asked=asked)
+
+    def _value(self) -> float | None:
+        """The monitor's value for the weights as they are."""
+        return self._judged[1] if self._judged is not None and self._judged[0] == self._session.step else None
+
+    def _raw(self) -> dict[str, Any]:
+        """The weights of the training, for a state beside which there are averaged ones."""
+        return {"raw": packed(self._session.moments.edits.stored(self._session.weights()), "the model")}
+
+    def _state(self, point: Point) -> tuple[dict[str, Any] | None, str | None]:
+        """All state but the weights, or why there is none; of several ranks, on rank 0."""
+        held, lost = self._extras.state()
+        for what in lost:
+            self._say(what, f"{what} cannot be kept in a checkpoint: a fit that goes on from one begins with what is there then.")
+        inexact = self._session.data.exact() if self._session.mid_epoch and not self._session.checking else None
+        if inexact is not None:
+            self._say("data", f"a fit that goes on from the middle of an epoch is not exact: {inexact}.")
+        state: dict[str, Any] | None = None
+        why: str | None = None
+        try:
+            state = state_of(self._session, self._checks, point, held)
+            why = self._session.moments.edits.unresumable or None
+            state = None if why else state
+        except NotPlainError as error:
+            why = str(error)
+        state = per_rank.gathered(self._session, state)
+        why = next((found for found in self._session.ranks.gather(why) if found is not None), None)
+        if why is not None:
+            self._say("state", f"checkpoints have weights alone, and no fit can go on from them: {why}.")
+        return state, why
+
+    def _write(
+        self, weights: Mapping[str, Tensor], state: dict[str, Any] | None, why: str | None, value: float | None,
+        *, end: bool = False, asked: bool = False,
+    ) -> None:  # fmt: skip
+        session, name = self._session, name_of(self._session.step, end)
+        edits = session.moments.edits
+        self._step, self._pending = session.step, False
+        if not asked:
+            self._seconds = session.seconds
+        if not session.ranks.first:
+            return
+        there = list_checkpoints(self._folder.parent)
+        asked |= any(one.kept for one in there if one.name == name)  # it takes the place of one that is to stay
+        sign = 1.0 if self._mode == "min" else -1.0
+        best = value is not None and all(sign * value <= sign * other for other in best_values(there, self._monitor))
+        monitor = None if value is None else self._monitor
+        epoch = session.epoch if state is None else state["epoch"]
+        info = {
+            "step": session.step, "epoch": epoch, "end": end, "monitor": monitor,
+            "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "kept": asked, "removed": list(edits.removed),
+            "time": time.time(),
+        }  # fmt: skip
+        self._settle()
+        try:
+            files.write(self._folder, name, edits.stored(weights), state, info)
+        except OSError as error:
+            self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit goes on.")
+            return
+        self._emit(Saved(session.step, epoch, name, best, monitor, value))
+        self._clear_away()
+
+    def _clear_away(self) -> None:
+        for one in obsolete(list_checkpoints(self._folder.parent), self._top_k, self._mode):
+            try:
+                files.remove(one.path)
+            except OSError as error:
+                self._say("old", f"an old checkpoint could not be removed ({error}).")
+
+    def _say(self, kind: object, text: str) -> None:
+        """A warning, once of a kind."""
+        if kind not in self._said:
+            self._said.add(kind)
+            self._emit(Message(text, "warning", self._session.step))
+
+
+def _copied(state: dict[str, Any] | None) -> Any:
+    """The state with tensors of its own; but those of optimizers, which nothing moves when the updates are over."""
+    return None if state is None else {key: own if key == "optimizers" else _own(own) for key, own in state.items()}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return type(value)((key, _own(own)) for key, own in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_own(own) for own in value)
+    return value

@@ -1,0 +1,198 @@
+"""What a task's modules hold beside weights: counters that forward() moves, statistics, generators, modes.
+
+A checkpoint keeps of it what is not as it was when the fit began. The rest is the user's to set, also between a run and
+the one that goes on from it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.engine.checkpoint.serialization import NotPlainError, packed
+from workbench.engine.checkpoint.weights import COMMON, checksum, is_container, parts_of, set_attribute
+from workbench.task.batch import leaves, to_device
+from workbench.task.protocol import Task
+
+_RANDOM = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_BY_ID = "_metric_attributes"
+"""Of a LightningModule: names by the ids of objects, which are others in another process."""
+Moved = set[tuple[str, str]]
+"""Attributes, by module and name, that a checkpoint has brought: the next one keeps them too."""
+
+
+class Extras:
+    """What the modules of a task held when this was made; `state` gives what is different now."""
+
+    def __init__(self, task: Task, moved: Moved) -> None:
+        self._task = task
+        self._moved = moved
+        self._known: set[int] = set()
+        self._before = {(path, name): now for path, _, name, _, now in self._now()}
+        self._told: Moved = set()
+
+    def state(self) -> tuple[dict[str, Any], list[str]]:
+        """By module: its attributes that are new or different, packed; and, once each, those that cannot be kept."""
+        found: dict[str, Any] = {}
+        lost: list[str] = []
+        for path, part, name, value, now in self._now():
+            place = path, name
+            if place not in self._moved and self._before.get(place) == now:
+                continue
+            if not isinstance(now, _Reference):
+                found.setdefault(path, {})[name] = _kept(value)
+            elif now.counts and place not in self._told:
+                self._told.add(place)
+                lost.append(f"{type(part).__name__}.{name} ({now.what})")
+        return found, lost
+
+    def _now(self) -> Iterator[tuple[str, nn.Module, str, Any, Any]]:
+        """Every attribute of every module, and what tells its value from another."""
+        self._known = set(map(id, _registered(self._task)))
+        for path, part in _named(self._task):
+            for name, value in _all(part):
+                yield path, part, name, value, self._print(value, own=name in part._buffers)
+
+    def _print(self, value: Any, *, own: bool) -> Any:
+        """What tells one value from another without keeping it. own: it is a buffer, and no reference to one."""
+        if isinstance(value, _RANDOM):
+            return print_of(packed(_random_state(value), "it"))
+        if any(id(tensor) in self._known for tensor in _tensors(value)) and not own:
+            return _Reference(value, "", counts=False)  # to the weights, as an LSTM's list of them: nothing of its own
+        try:
+            return print_of(packed(value, "it"))
+        except NotPlainError as error:
+            return _Reference(value, str(error).removeprefix("it holds "), counts=not callable(value))
+
+
+class _Reference:
+    """An attribute that a checkpoint cannot keep. Equal: the same object, a container with the same objects in it."""
+
+    def __init__(self, value: Any, what: str, *, counts: bool) -> None:
+        self._value, self.what, self.counts = value, what, counts
+        self._content = list(value.values() if isinstance(value, dict) else value) if is_container(value) else []
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Reference) or self._value is not other._value:
+            return False
+        pairs = zip(self._content, other._content, strict=False)
+        return len(self._content) == len(other._content) and all(mine is theirs for mine, theirs in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def put(task: Task, state: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
+    """Give the modules what `Extras.state` kept of them; what was put, and the modules that are not there any more."""
+    modules = dict(_named(task))
+    moved: Moved = set()
+    for path, attributes in state.items():
+        if path not in modules:
+            continue
+        for name, kept in attributes.items():
+            if name == "training" or _is_own(name):  # a file may name anything
+                _put(modules[path], name, kept, device)
+                moved.add((path, name))
+    return moved, [path.partition(":")[2] or path for path in state if path not in modules]
+
+
+def _kept(value: Any) -> dict[str, Any]:
+    if isinstance(value, _RANDOM):
+        return {"random": packed(_random_state(value), "a generator")}
+    # Packed, a tensor lies in host memory: it is to be where it was.
+    away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
+    return {"value": packed(value, "it"), "away": away}
+
+
+def _put(part: nn.Module, name: str, kept: Mapping[str, Any], device: torch.device) -> None:
+    there = part._parameters.get(name[1:]) if name[0] == "?" else part._buffers.get(name, vars(part).get(name))
+    if "random" in kept:
+        if isinstance(there, _RANDOM):
+            _set_random_state(there, kept["random"])
+        return
+    value = to_device(kept["value"], device) if kept["away"] else kept["value"]
+    if name[0] == "?":
+        if isinstance(there, Tensor):
+            there.requires_grad_(value)
+    elif isinstance(there, Tensor) and isinstance(value, Tensor) and there.grad_fn is None and _alike(there, value):
+        with torch.no_grad():
+            there.copy_(value)
+    elif name in part._buffers:
+        part._buffers[name] = value
+    elif name not in part._parameters and name not in part._modules:
+        set_attribute(part, name, value)
+
+
+def _all(part: nn.Module) -> Iterator[tuple[str, Any]]:
+    """A module's own attributes, its mode, buffers that no state_dict has, and which parameters are trained ("?name")."""
+    yield "training", part.training
+    for name, value in vars(part).items():
+        if _is_own(name):
+            yield name, value
+    for name in part._non_persistent_buffers_set:
+        yield name, part._buffers.get(name)
+    for name, parameter in part._parameters.items():
+        if parameter is not None:
+            yield f"?{name}", parameter.requires_grad
+
+
+def _is_own(name: str) -> bool:
+    """Whether an attribute of this name is a module's own, and not what every module has (hooks, submodules, its class)."""
+    return name not in COMMON and not name.startswith("__") and name != _BY_ID
+
+
+def _named(task: Task) -> Iterator[tuple[str, nn.Module]]:
+    """All modules of a task, each once, by a name that another process would give them too."""
+    seen: set[int] = set()
+    for number, whole in enumerate(task.modules):
+        for path, part in whole.named_modules():
+            if id(part) not in seen:
+                seen.add(id(part))
+                yield f"{number}:{path}", part
+
+
+def _registered(task: Task) -> Iterator[Tensor]:
+    for part in parts_of(task):
+        for slots in (part._parameters, part._buffers):
+            yield from (tensor for tensor in slots.values() if tensor is not None)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in a value and its containers."""
+    return [tensor for _, tensor in leaves(value)]
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
+
+
+def print_of(packed: Any) -> Any:
+    """What tells one packed value from another, without its tensors."""
+    if isinstance(packed, Tensor):
+        return packed.dtype, packed.shape, packed.layout, checksum([packed.to_dense()])
+    if isinstance(packed, dict):
+        return type(packed), [(key, print_of(own)) for key, own in packed.items()]
+    if isinstance(packed, (list, tuple)):
+        return type(packed), [print_of(own) for own in packed]
+    return type(packed), repr(packed)  # a NaN is equal to itself, and True is no 1
+
+
+def _random_state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _set_random_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)

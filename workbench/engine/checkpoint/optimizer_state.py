@@ -1,0 +1,205 @@
+"""Optimizers and what moves their rates, to and from a checkpoint.
+
+A run that goes on may have been given another length or another schedule: then the shape of a built-in schedule is that
+of the new settings, and only how far it has come is the checkpoint's. Where nothing of the kind was changed all is as it
+was, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+from workbench.engine.checkpoint.serialization import NotPlainError, packed
+from workbench.engine.optim import weight_averaging
+from workbench.engine.optim.optimizer_handle import Optimizing, load_state
+from workbench.engine.session import Session
+from workbench.events import Message
+from workbench.task.protocol import TaskError
+from workbench.techniques import schedules
+
+_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+_MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
+"""What one cycle moves beside the rate."""
+
+
+def plan(session: Session) -> dict[str, Any]:
+    """What the shape of the built-in schedules follows from."""
+    settings = session.settings
+    counts = settings.lr_schedule != "constant" or isinstance(settings.warmup, float)
+    return {
+        "schedule": (settings.lr_schedule, settings.warmup, session.data.updates(session.ahead) if counts else None),
+        "swa": (settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy),
+    }
+
+
+def state_of(session: Session, opt: Optimizing) -> dict[str, Any]:
+    """All state of one optimizer and its schedules, packed."""
+    kind = type(opt.optimizer).__name__
+    parts = _Parts(session, opt)
+    return {
+        "type": kind,
+        "shapes": _shapes(session, opt),
+        "state": packed(_own_state(session, opt), f"the state of {kind}"),
+        "base_lr": float(opt.base_lr),
+        "taken": opt.taken,
+        "own": [_schedule_state(schedule) for schedule in parts.own],
+        "built_in": None if parts.built_in is None else _schedule_state(parts.built_in),
+        "swa": None if parts.swa is None else _schedule_state(parts.swa),
+    }
+
+
+def _own_state(session: Session, opt: Optimizing) -> dict[str, Any]:
+    if session.shards is not None:
+        return session.shards.optimizer_state(opt)
+    try:
+        return opt.optimizer.state_dict()
+    except Exception as error:
+        kind = type(opt.optimizer).__name__
+        raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
+
+
+def misfit(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first difference between a session's optimizers and those of a checkpoint; None: they fit."""
+    if len(states) != len(session.optimizers):
+        return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
+    for opt, state in zip(session.optimizers, states, strict=True):
+        which = f"optimizer {opt.index}" if session.several else "the optimizer"
+        kind = type(opt.optimizer).__name__
+        if kind != state["type"]:
+            return f"{which} was {state['type']} and is {kind} here"
+        here, there = _shapes(session, opt), state["shapes"]
+        if len(here) != len(there):
+            return f"{which} had {_count(len(there), 'parameter group')} and has {len(here)} here"
+        if here != there:
+            return f"{which} has other parameters here"
+        own, theirs = ([part["type"] for part in state["own"]], [type(s).__name__ for s in _Parts(session, opt).own])
+        if own != theirs and state["swa"] is None:
+            return f"{which} followed {_named(own)} and follows {_named(theirs)} here"
+    return None
+
+
+def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Give the session's optimizers these states. then: the settings of that time; before: its `plan`."""
+    now = plan(session)
+    same = {name: now[name] == before[name] for name in now}
+    for opt, state in zip(session.optimizers, states, strict=True):
+        fresh = [{name: value for name, value in group.items() if name != "params"} for group in opt.optimizer.param_groups]
+        made_at, opt.base_lr, opt.taken = opt.base_lr, state["base_lr"], state["taken"]
+        if state["swa"] is not None and weight_averaging.rates_begun(session):
+            weight_averaging.begin_rates(session, opt)
+        swa_lrs = [group.get("swa_lr") for group in opt.optimizer.param_groups]
+        _put_state(session, opt, state["state"])
+        opt.optimizer._opt_called = opt.taken > 0  # type: ignore[attr-defined]  # or a scheduler takes it for a mistake
+        if session.settings.weight_decay != then["weight_decay"]:
+            _put_back(opt.optimizer, fresh, ("weight_decay",))
+        parts = _Parts(session, opt)
+        if parts.swa is not None:
+            parts.swa.load_state_dict(state["swa"]["state"])
+            if not same["swa"]:
+                _redefine(session, opt, parts.swa, swa_lrs)
+        elif not _go_on(session, state, parts, same=same["schedule"], raised=bool(made_at) and not state["base_lr"]):
+            _put_back(opt.optimizer, fresh, _RATES)
+            if any("max_momentum" in group for group in (*fresh, *opt.optimizer.param_groups)):
+                _put_back(opt.optimizer, fresh, _MOMENTA)
+            opt.base_lr = made_at
+            if parts.built_in is not None:
+                schedules.move_to(parts.built_in, opt.taken)
+    if session.settings.lr != session.base_lr:
+        session.set_lr(session.settings.lr)
+
+
+def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: bool, raised: bool) -> bool:
+    """The schedules go on from their states; False: the rates are to be those of another schedule than before.
+
+    raised: the run was at a rate of 0, and now it is not, so that its rates say nothing of those that are to be.
+    """
+    if raised:
+        if parts.own:
+            kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
+            raise TaskError(f"lr={session.settings.lr:g}: the run was at lr=0, and {kinds} cannot be raised from 0: begin a new fit.")
+        return False
+    for scheduler, own in zip(parts.own, state["own"], strict=False):
+        scheduler.load_state_dict(own["state"])
+    if state["swa"] is not None:
+        if parts.own:
+            kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
+            session.notes.append(Message(f"SWA's schedule is not on any more: {kinds} begins anew.", "warning", session.step))
+        return False
+    if parts.built_in is None or state["built_in"] is None:
+        return parts.built_in is state["built_in"] is None
+    if same:
+        parts.built_in.load_state_dict(state["built_in"]["state"])
+    return same
+
+
+def _redefine(session: Session, opt: Optimizing, schedule: weight_averaging.OwnSWALR, swa_lrs: Sequence[Any]) -> None:
+    """SWA's schedule moves on to another rate, or in another way."""
+    schedule.anneal_epochs = session.settings.annealing_epochs
+    schedule._set_anneal_func(session.settings.annealing_strategy)
+    for group, swa_lr in zip(opt.optimizer.param_groups, swa_lrs, strict=True):
+        group["swa_lr"] = swa_lr
+
+
+class _Parts:
+    """The schedules of an optimizer: the user's own, the built-in one, SWA's."""
+
+    def __init__(self, session: Session, opt: Optimizing) -> None:
+        there: list[Any] = [schedule.scheduler for schedule in opt.schedules]
+        self.swa = there.pop() if weight_averaging.in_swa(opt) else None
+        self.built_in = there.pop() if there and schedules.is_built_in(there[-1], session.settings) else None
+        self.own = there
+
+
+def _schedule_state(scheduler: Any) -> dict[str, Any]:
+    kind = type(scheduler).__name__
+    if not hasattr(scheduler, "state_dict"):
+        raise NotPlainError(f"the scheduler {kind} has no state_dict()")
+    # Functions are of its making, not of its state: the one that takes the state has its own.
+    return {"type": kind, "state": packed(scheduler.state_dict(), f"the state of {kind}", functions=False)}
+
+
+def _put_state(session: Session, opt: Optimizing, state: dict[str, Any]) -> None:
+    if session.shards is None:
+        _load(opt, state)
+    elif session.shards.own_steps:
+        session.shards.load_state(opt, session.shards.pieces_of_state(opt, state))
+    else:
+        _load(opt, session.shards.pieces_of_state(opt, state))
+
+
+def _load(opt: Optimizing, state: dict[str, Any]) -> None:
+    """The state as its own `state_dict` gave it. TaskError: its own `load_state_dict` does not take that."""
+    try:
+        load_state(opt.optimizer, state)
+    except Exception as error:
+        kind = type(opt.optimizer).__name__
+        raise TaskError(
+            f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can go "
+            "on with this optimizer: bench.load(run) takes the weights alone, then bench.fit()."
+        ) from error
+
+
+def _put_back(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: Iterable[str]) -> None:
+    for group, values in zip(optimizer.param_groups, fresh, strict=True):
+        for name in names:
+            if name in values:
+                group[name] = values[name]
+            else:
+                group.pop(name, None)
+
+
+def _shapes(session: Session, opt: Optimizing) -> list[list[tuple[int, ...]]]:
+    if session.shards is not None:
+        return session.shards.shapes(opt)
+    return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
+
+
+def _named(kinds: Iterable[str]) -> str:
+    return " and ".join(kinds) or "no scheduler"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,81 @@
+"""What of a fit's state each of several ranks has of its own: gathered into one checkpoint, from which each takes its own.
+
+Weights and optimizers are the same on all ranks. Random numbers and places in the data are not; of the rest, what rank 0
+does not have alike is kept too: hidden states, buffers and counters that a forward moves, values that were logged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.engine import rng
+from workbench.engine.checkpoint.files import tensors_of
+from workbench.engine.checkpoint.module_state import print_of
+from workbench.engine.checkpoint.serialization import packed
+from workbench.engine.session import Session
+from workbench.events import Message
+from workbench.task.protocol import TaskError
+
+BUFFERS = "buffers"
+"""The model's buffers, of a rank that has others than rank 0, whose buffers are among the weights."""
+_OWN = frozenset(("random", "data"))
+_ALIKE = frozenset(("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks"))
+
+
+def gathered(session: Session, state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The packed state of all ranks, on rank 0; None elsewhere, and where a rank has none. All ranks take part."""
+    ranks = session.ranks
+    if not ranks.several:
+        return None if state is None else {**state, "world": 1}
+    parts = {} if state is None else {key: value for key, value in state.items() if key not in _ALIKE}
+    parts[BUFFERS] = packed(_buffers(session), "the model")
+    prints = ranks.gather(None if state is None else {key: _digest(value) for key, value in parts.items() if key not in _OWN})
+    known = [found for found in prints if found is not None]
+    if len(known) < ranks.world:
+        return None
+    names = {name for found in known for name in found}
+    different = _OWN | {name for name in names if len({found.get(name) for found in known}) > 1}
+    others = ranks.gather({key: parts[key] for key in different if key in parts} if ranks.rank else {})
+    if state is None or not ranks.first:
+        return None
+    return {**state, "world": ranks.world, "ranks": others[1:]}
+
+
+def own(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """This rank's own of such a state, and whether there were as many ranks as now; else it is rank 0's."""
+    ranks, world = session.ranks, state.get("world", 1)
+    if world != ranks.world:
+        if state["mid_epoch"] and not state["checking"]:
+            there, here = _in_words(world), _in_words(ranks.world)
+            raise TaskError(
+                f"the checkpoint is of {there} in the middle of an epoch, whose batches cannot be dealt anew to {here}: set "
+                f"devices={world}, or take the weights as a new start with bench.load(run), then bench.fit()."
+            )
+        return dict(state), False
+    return {**state, **(state["ranks"][ranks.rank - 1] if ranks.rank else {})}, True
+
+
+def begin_anew(session: Session) -> None:
+    """There were fewer or more ranks then: each draws numbers of its own from here on, and the user is told."""
+    rng.differ(session.settings.seed + session.step, session.ranks.rank)
+    text = (
+        f"it goes on with {_in_words(session.ranks.world)} where there was another number of them: the batches are dealt anew, "
+        "and what comes is not what would have come."
+    )
+    session.notes.append(Message(text, "warning", session.step))
+
+
+def _buffers(session: Session) -> dict[str, Any]:
+    model = session.task.model
+    names = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    return {name: tensor for name, tensor in tensors_of(model).items() if name in names}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(repr(print_of(value)).encode()).hexdigest()
+
+
+def _in_words(world: int) -> str:
+    return "1 process" if world == 1 else f"{world} ranks"

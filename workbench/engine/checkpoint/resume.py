@@ -1,0 +1,232 @@
+"""All state of a fit that goes on elsewhere: `state_of` a session, and `restore` into one that was freshly opened.
+
+It is taken between two updates or behind an epoch. What it holds of the task's objects is packed (engine/checkpoint/serialization.py); the
+weights themselves are kept beside it, unless those are the averaged ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from workbench.engine.checkpoint import module_state, optimizer_state, per_rank
+from workbench.engine.checkpoint.files import extra_state_of, fill, misfit, tensors_of
+from workbench.engine.checkpoint.serialization import packed
+from workbench.engine.optim import total_steps
+from workbench.engine.rng import RandomState
+from workbench.engine.session import Session
+from workbench.engine.validation.schedule import Checks
+from workbench.events import Message
+from workbench.task.batch import to_device
+from workbench.task.protocol import TaskError
+from workbench.techniques.averaging import Average
+
+_COUNTERS = (
+    "step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "mid_epoch", "checking", "left_out", "metrics",
+    "clip_next",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place to go on from: what the next batches will be, and what random numbers will be drawn."""
+
+    random: RandomState
+    data: dict[str, Any]
+
+    @classmethod
+    def here(cls, session: Session) -> Point:
+        """As of now: between two updates, nothing having been read for the next, or behind an epoch's last update."""
+        data, together = session.data, session.together
+        if together is None or session.checking or not session.mid_epoch:
+            return cls(RandomState.capture(), data.position(0 if session.checking else session.batch_idx))
+        # A rank counts its own: it need not have had as many batches as the others, and may have had none.
+        own = data.taken - together.waiting if session.tbptt is None else session.batch_idx
+        return cls(RandomState.capture(), data.position(own, data.begun))
+
+
+def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, Any]) -> dict[str, Any]:
+    """All state but the weights, packed. held: what the modules hold beside (`Extras.state`).
+
+    NotPlainError: something cannot be kept in a file.
+    """
+    model, *others = session.task.modules
+    average = session.average
+    parts: list[tuple[str, dict[str, Any]]] = [
+        ("the fit", {name: getattr(session, name) for name in _COUNTERS}),
+        ("the fit", {"settings": _settings(session), "plan": optimizer_state.plan(session)}),
+        ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited}),
+        ("the fit", {"length": total_steps.state_of(session.data, session.epoch, session.ahead)}),
+        ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
+        ("the average", {"average": None if average is None else _average(session, average)}),
+        ("get_extra_state()", {"extra_state": extra_state_of(model)}),
+        ("the loss", {"others": [_other(session, module) for module in others]}),
+        ("the hidden state", {"hiddens": session.hiddens}),
+        ("what was logged", {"noted": session.noted, "epoch_loss": session.epoch_loss.state_dict()}),
+        ("the checks", {"checks": checks.state()}),
+        ("the training data", {"data": point.data, "random": point.random.state_dict()}),
+        (f"what {type(model).__name__} saves of its own", {"moments": session.moments.state()}),
+    ]
+    state: dict[str, Any] = {"held": held, "optimizers": [optimizer_state.state_of(session, opt) for opt in session.optimizers]}
+    edits = session.moments.edits  # of what was asked for just now
+    packed_states = packed({"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint")
+    replace(edits, **packed_states).put_states(state["optimizers"])
+    for whose, part in parts:
+        state |= packed(part, whose)
+    return state
+
+
+def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
+    """Make a freshly opened session the one that `state` is of, but for the settings, which are its own.
+
+    The state is used up. TaskError: it is of another model or other optimizers, and nothing has been changed.
+    """
+    state, alike = per_rank.own(session, state)
+    weights = _restored(session, state)
+    _refuse_another(session, state, weights)
+    for name in _COUNTERS:
+        setattr(session, name, state[name])
+    session.data.epoch = session.epoch
+    doubts = session.data.place(state["data"])
+    session.moments.load_state(state["moments"])
+    _put_weights(session, state, weights)
+    optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
+    _put_gradients(session, state["gradients"])
+    session.precision.load_state_dict(state["scaler"])
+    if session.average is not None and state["average"] is not None:
+        kept = state["average"]
+        if session.shards is not None:
+            kept = {**kept, "averages": session.shards.pieces_of(kept["averages"])}
+        session.average.load_state_dict(kept, session.averaged_parameters)
+    session.hiddens, session.noted = to_device(state["hiddens"], session.device), dict(state["noted"])
+    checks.load_state(state["checks"])
+    session.epoch_loss.load_state_dict(state["epoch_loss"])
+    session.meter.go_on_from(state["seconds"], state.get("waited", 0.0))
+    if session.ranks.several:
+        session.ranks.seconds = state["seconds"]
+    session.resumed = True
+    session.notes += [Message(f"it may not go on exactly as it would have: {doubt}.", "warning", session.step) for doubt in doubts]
+    RandomState.from_state(state["random"]).restore()
+    if not alike:
+        per_rank.begin_anew(session)
+
+
+def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights that the model is to have, when the task has seen the checkpoint; those that it left out stay as they are."""
+    weights, kept = state.get("raw", state["weights"]), state["moments"]
+    checkpoint = {
+        "epoch": state["epoch"], "global_step": state["step"], "state_dict": dict(weights),
+        "optimizer_states": [one["state"] for one in state["optimizers"]],
+        "lr_schedulers": [own["state"] for one in state["optimizers"] for own in one["own"]],
+    }  # fmt: skip
+    edits = session.moments.restoring(checkpoint, kept)
+    edits.put_states(state["optimizers"])
+    found = edits.stored(weights)
+    missing = {*kept.get("removed", ()), *edits.removed} - found.keys()
+    here = session.weights() if missing else {}
+    return {**found, **{name: here[name] for name in missing if name in here}}
+
+
+def _settings(session: Session) -> dict[str, Any]:
+    """The settings as they stand, live changes worked in."""
+    values = {
+        "lr": session.base_lr,
+        "gradient_clip_val": session.clip_val,
+        "batch_size": session.data.settings.batch_size,
+    }
+    return session.settings.replace(**values).model_dump()
+
+
+def _gradients(session: Session) -> dict[str, Tensor]:
+    """Gradients that count on, where the task drops them itself."""
+    if not (session.task.manual or session.moments.zeroes):
+        return {}
+    if session.shards is not None:
+        return session.shards.gradients()
+    named = session.task.trained_parameters().items()
+    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+
+def _put_gradients(session: Session, gradients: Mapping[str, Tensor]) -> None:
+    if session.shards is not None:
+        session.shards.put_gradients(gradients)
+        return
+    for name, gradient in gradients.items():
+        parameter = session.task.trained_parameters()[name]
+        parameter.grad = gradient.to(parameter.device)
+
+
+def _other(session: Session, module: nn.Module) -> dict[str, Any]:
+    """A module beside the model; where it is trained too, its tensors are among the weights."""
+    tensors = {} if _is_trained(session, module) else _tensors(session, module)
+    return {"tensors": tensors, "extra_state": extra_state_of(module)}
+
+
+def _is_trained(session: Session, module: nn.Module) -> bool:
+    return any(module is one for one in session.task.trained_modules.values())
+
+
+def _tensors(session: Session, module: nn.Module) -> dict[str, Tensor]:
+    return tensors_of(module) if session.shards is None else session.shards.weights(module)
+
+
+def _pairs(session: Session, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
+    """Each module beside the model with what a checkpoint has of it; None: there are more or fewer than then.
+
+    What keeps nothing is left out: a metric of torchmetrics was once a module among them.
+    """
+    others = [module for module in session.task.modules[1:] if module.state_dict()]
+    kept = [one for one in state["others"] if one["tensors"] or one["extra_state"]]
+    if len(others) > len(kept):  # the tensors of a trained one are among the weights
+        others = [module for module in others if not _is_trained(session, module) or extra_state_of(module)]
+    return list(zip(others, kept, strict=True)) if len(others) == len(kept) else None
+
+
+def _average(session: Session, average: Average) -> dict[str, Any]:
+    state = average.state_dict()
+    return state if session.shards is None else {**state, "averages": session.shards.averages(state["averages"])}
+
+
+def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    pairs = _pairs(session, state)
+    with contextlib.nullcontext() if session.shards is None else session.shards.whole():
+        wrong = misfit(session.task.trained_modules, weights, grown=True)
+        if pairs is None:
+            count = len(session.task.modules) - 1
+            wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {count}"
+        for part, kept in pairs or ():
+            if kept["tensors"]:
+                wrong = wrong or misfit(part, kept["tensors"], grown=True)
+    wrong = wrong or optimizer_state.misfit(session, state["optimizers"])
+    untrained = [prefix for prefix in session.task.trained_modules if not any(name.startswith(prefix) for name in weights)]
+    if wrong is not None and untrained:
+        raise TaskError(
+            f"the checkpoint is of a fit that did not train the parameters of the loss ({', '.join(untrained).rstrip('.')}): continue it "
+            "as it was after loss.requires_grad_(False); to train them too: bench.load(run), then bench.fit()."
+        )
+    if wrong is not None:
+        raise TaskError(
+            f"the checkpoint is of another model or other optimizers: {wrong}. Make the bench as it was for that run; to take "
+            "weights that fit as a new start: bench.load(run), then bench.fit()."
+        )
+
+
+def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    model = session.task.model
+    put = fill if session.shards is None else session.shards.fill
+    if session.shards is None:
+        fill(session.task.trained_modules, weights, state["extra_state"])
+    else:
+        session.shards.fill(model, weights, state["extra_state"])
+    if per_rank.BUFFERS in state:
+        put(model, state[per_rank.BUFFERS])
+    for part, kept in _pairs(session, state) or ():
+        put(part, kept["tensors"], kept["extra_state"])
+    session.moved, missing = module_state.put(session.task, state["held"], session.device)
+    for name in missing:
+        text = f"the checkpoint has state of the module {name!r}, which is not there any more."
+        session.notes.append(Message(text, "warning", session.step))

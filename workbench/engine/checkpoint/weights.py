@@ -1,0 +1,301 @@
+"""The weights of a task at one moment, kept in host memory, and whether they are still the same."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import ctypes
+import random
+import zlib
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.engine.distributed.dtensor import local
+from workbench.task.protocol import Task
+
+# What every module has: the rest of its attributes are its own.
+COMMON = frozenset(vars(nn.Module()))
+_FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
+    (list, "extend", (list.extend,)),
+    (deque, "extend", (deque.extend,)),
+    (set, "update", (set.update,)),
+    (dict, "update", (dict.update, OrderedDict.update, Counter.update)),
+)
+"""Kinds of containers, and how an empty one of them is filled; a class with a way of its own is none."""
+Slot = tuple[nn.Module, str, str]
+"""A module, "_parameters" or "_buffers", and a name in it."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters, buffers and plain attributes of a task's modules, and their generators; `put` writes them back."""
+
+    values: tuple[tuple[Slot, Tensor], ...]
+    attributes: tuple[tuple[nn.Module, dict[str, Any]], ...]
+    held: tuple[Callable[[], object], ...]
+    names: tuple[tuple[nn.Module, frozenset[str]], ...]
+    """All that each module had of its own, plain or not."""
+
+    @classmethod
+    def of(cls, task: Task, tensors: bool = False) -> Weights:
+        """A copy of the weights as they are now.
+
+        `tensors`: of all other attributes too. Tensors and containers get back what is in them, anything else is the
+        same object again, and what was not there is gone.
+        """
+        parts = parts_of(task)
+        copies: dict[Tensor, Tensor] = {}  # tied weights are copied once
+        values = []
+        for slot, tensor in slots_of(parts):
+            if tensor not in copies:  # of one in shards, this rank's piece
+                copies[tensor] = local(tensor).detach().to("cpu", copy=True)
+            values.append((slot, copies[tensor]))
+        held = [back for part in parts for back in _held(part)]
+        if tensors:
+            held += [back for part in parts for back in _attributes(part)]
+        attributes = tuple((part, plain_attributes(part)) for part in parts)
+        return cls(tuple(values), attributes, tuple(held), tuple((part, frozenset(_own(part))) for part in parts))
+
+    def put(self, task: Task) -> None:
+        """Make these the task's weights, in place where the tensors are still there."""
+        known = {(id(part), kind, name) for (part, kind, name), _ in self.values}
+        with torch.no_grad():
+            for (part, kind, name), value in self.values:
+                there = getattr(part, kind).get(name)
+                piece = None if there is None else local(there)
+                if piece is not None and piece.shape == value.shape:
+                    overwrite(piece, value)
+                else:  # forward() put another tensor in its place
+                    getattr(part, kind)[name] = value.clone() if there is None else value.to(there.device, copy=True)
+        for (part, kind, name), _ in list(slots_of(parts_of(task))):
+            if kind == "_buffers" and (id(part), kind, name) not in known:
+                del part._buffers[name]
+        for part, names in self.names:
+            _drop_others(part, names)
+        for part, attributes in self.attributes:
+            for attribute, own in attributes.items():
+                set_attribute(part, attribute, copy.deepcopy(own))
+        for back in self.held:
+            back()
+
+    def with_changes(self, before: Mark, now: Mark) -> Weights:
+        """The same weights, with the attributes that were set between two marks."""
+        plain, others = now.set_since(before), now.names_since(before)
+        attributes = tuple((part, {**own, **plain.get(part, {})}) for part, own in self.attributes)
+        names = tuple((part, own.union(plain.get(part, ()), others.get(part, ()))) for part, own in self.names)
+        return replace(self, attributes=attributes, names=names)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What tells whether a task's weights or attributes were changed: checksums, and the attributes.
+
+    `attributes` are copies of the plain ones, `own` are all of them, and parameters and submodules, as they are.
+    """
+
+    parameters: int
+    buffers: int
+    attributes: Mapping[nn.Module, Mapping[str, Any]]
+    own: Mapping[nn.Module, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, task: Task) -> Mark:
+        parameters = [p for whole in task.modules for p in whole.parameters()]
+        buffers = [b for whole in task.modules for b in whole.buffers()]
+        # Another buffer means another model, and so another start.
+        shapes = zlib.crc32(repr([b.shape for b in buffers]).encode())
+        parts = parts_of(task)
+        attributes = {part: plain_attributes(part) for part in parts}
+        return cls(checksum(parameters, shapes), checksum(buffers), attributes, {part: _own(part) for part in parts})
+
+    def set_since(self, before: Mark) -> dict[nn.Module, dict[str, Any]]:
+        """The attributes that are new or different."""
+        missing = object()
+        return {
+            part: {k: v for k, v in now.items() if before.attributes.get(part, {}).get(k, missing) != v}
+            for part, now in self.attributes.items()
+        }
+
+    def names_since(self, before: Mark) -> dict[nn.Module, set[str]]:
+        """The names of what is new, or another object."""
+        missing = object()
+        return {
+            part: {k for k, v in now.items() if before.own.get(part, {}).get(k, missing) is not v}
+            for part, now in self.own.items()
+        }
+
+
+def plain_attributes(module: nn.Module) -> dict[str, Any]:
+    """A module's own numbers, strings and plain containers: a counter that forward() moves is state too."""
+    return {
+        name: copy.deepcopy(value)
+        for name, value in vars(module).items()
+        if name not in COMMON and not name.startswith("__") and is_plain(value)
+    }
+
+
+def set_attribute(part: nn.Module, name: str, value: Any) -> None:
+    """Set an attribute; a container stays the object that it is, for others may hold it too."""
+    there = vars(part).get(name)
+    if type(there) is type(value) and is_container(there):
+        refill(there, value)
+    else:
+        vars(part)[name] = value
+
+
+def is_container(value: Any) -> bool:
+    """Whether it is a list, dict, set or deque that `refill` can fill."""
+    return any(isinstance(value, kind) and getattr(type(value), fill) in usual for kind, fill, usual in _FILLS)
+
+
+def refill(container: Any, content: Any) -> None:
+    """Give a container this content."""
+    fill = next(fill for kind, fill, _ in _FILLS if isinstance(container, kind))
+    container.clear()
+    getattr(container, fill)(content)
+
+
+def parts_of(task: Task) -> list[nn.Module]:
+    """All modules of a task, each once."""
+    return list(dict.fromkeys(part for whole in task.modules for part in whole.modules()))
+
+
+@contextlib.contextmanager
+def kept_state(task: Task) -> Iterator[None]:
+    """Behind it, buffers, attributes and generators of the task's modules are as before; weights are left as they are."""
+    held = [back for part in parts_of(task) for back in (*_held(part), *_attributes(part))]
+    with kept_buffers(task.modules):
+        try:
+            yield
+        finally:
+            for back in held:
+                back()
+
+
+@contextlib.contextmanager
+def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Whatever happens inside, the buffers are those of before behind it: statistics, and what else a forward moves."""
+    parts = list(dict.fromkeys(part for module in modules for part in module.modules()))
+    slots = [(part, dict(part._buffers)) for part in parts]
+    buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
+    values = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    try:
+        yield
+    finally:
+        for part, own in slots:
+            part._buffers.clear()
+            part._buffers.update(own)
+        with torch.no_grad():
+            for buffer, value in values:
+                overwrite(buffer, value)
+
+
+def overwrite(there: Tensor, value: Tensor) -> None:
+    """Copy a value into a tensor, also into an expanded one, where torch refuses to."""
+    for dimension in expanded(there):
+        there, value = there.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
+    there.copy_(value)
+
+
+def expanded(tensor: Tensor) -> list[int]:
+    """The dimensions along which all elements are one in memory (`expand`)."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return [dimension for dimension, stride in enumerate(strides) if stride == 0 and tensor.shape[dimension] > 1]
+
+
+def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
+    """Where each parameter and buffer is kept; one that is kept twice comes twice."""
+    for part in parts:
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in getattr(part, kind).items():
+                if tensor is not None:
+                    yield (part, kind, name), tensor
+
+
+def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
+    """How to bring back a module's own generators."""
+    for name, value in vars(part).items():
+        if name in COMMON:
+            continue
+        if isinstance(value, torch.Generator):
+            yield partial(value.set_state, value.get_state())
+        elif isinstance(value, np.random.Generator):
+            yield partial(setattr, value.bit_generator, "state", copy.deepcopy(value.bit_generator.state))
+        elif isinstance(value, np.random.RandomState):
+            yield partial(value.set_state, value.get_state())
+        elif isinstance(value, random.Random):
+            yield partial(value.setstate, value.getstate())
+
+
+def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
+    """How to bring back all of a module's own attributes: the same objects, tensors and containers with what is in them."""
+    kept = {name: value for name, value in vars(part).items() if _is_own(name)}
+    yield partial(_put_all_back, part, kept)
+    for name, value in kept.items():
+        if isinstance(value, Tensor):
+            yield partial(_put_back, part, name, value, value.detach().clone())
+        elif is_container(value):
+            yield partial(_put_content_back, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
+
+
+def _is_own(name: str) -> bool:
+    return name not in COMMON and not name.startswith("__")
+
+
+def _own(part: nn.Module) -> dict[str, Any]:
+    """A module's own attributes, parameters and submodules."""
+    return {**{k: v for k, v in vars(part).items() if _is_own(k)}, **part._parameters, **part._modules}
+
+
+def _drop_others(part: nn.Module, names: Collection[str]) -> None:
+    """Drop the attributes that are not among these: what a fit first makes is not there when one begins afresh.
+
+    All of them or none: a flag may tell of a tensor beside it, or of a layer, and layers stay.
+    """
+    others = [name for name in _own(part) if name not in names]
+    if not any(name in part._parameters or name in part._modules for name in others):
+        for name in others:
+            del vars(part)[name]
+
+
+def _put_all_back(part: nn.Module, kept: Mapping[str, Any]) -> None:
+    for name in [name for name in vars(part) if _is_own(name) and name not in kept]:
+        del vars(part)[name]
+    vars(part).update(kept)
+
+
+def _put_content_back(container: Any, content: Any) -> None:
+    refill(container, copy.deepcopy(content) if is_plain(content) else content)
+
+
+def _put_back(part: nn.Module, name: str, tensor: Tensor, value: Tensor) -> None:
+    with torch.no_grad(), contextlib.suppress(RuntimeError):  # a view of a graph that is gone cannot be written to
+        tensor.copy_(value)
+    vars(part)[name] = tensor
+
+
+def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
+    """A checksum of what is in the tensors."""
+    for tensor in tensors:
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        size = flat.numel() * flat.element_size()
+        if size:
+            # No copy is made; and a NumPy view would keep the tensor from being resized ever after (quantization's observers do).
+            total = zlib.crc32((ctypes.c_ubyte * size).from_address(flat.data_ptr()), total)
+    return total
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, a string, None, or a container of such alone."""
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes))

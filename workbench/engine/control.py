@@ -1,0 +1,129 @@
+"""The commands that wait for a session, carried out between two updates."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Protocol
+
+from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
+from workbench.engine import rng
+from workbench.engine.metrics.flush import flush, tell
+from workbench.engine.optim import total_steps
+from workbench.engine.session import Session
+from workbench.events import Changed, Emit, Message, StatusChanged
+from workbench.techniques.accumulation import from_now_on
+
+
+class Errands(Protocol):
+    """What a person may want between two updates that leaves the run as it is (engine/requests.py)."""
+
+    def look(self) -> bool:
+        """Check the validation data; whether it was stopped."""
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+
+
+def obey(session: Session, emit: Emit, inbox: Inbox, errands: Errands | None = None) -> bool:
+    """Carry out the commands that wait, and hold while paused; whether to stop.
+
+    errands: None where the run is about to stop, so that nobody goes on any.
+    """
+    paused_at: float | None = None
+    try:
+        while True:
+            command = inbox.take()
+            if command is None and paused_at is None:
+                return False
+            if command is None:
+                inbox.wait(0.2)
+                rng.give_way()
+                if not threading.main_thread().is_alive():
+                    return True  # the process wants to end, and nobody is left who could resume
+            elif isinstance(command, Stop):
+                return True
+            elif isinstance(command, Change):
+                change(session, command.values, emit)
+            elif isinstance(command, Validate | Checkpoint):
+                began = perf_counter()
+                stopped = _run(session, emit, command, errands)
+                if paused_at is None and isinstance(command, Validate):
+                    session.meter.leave_out(perf_counter() - began)
+                if stopped:
+                    return True
+            elif isinstance(command, Pause) and paused_at is None:
+                paused_at = perf_counter()
+                tell(session, emit, StatusChanged("paused", session.step))
+            elif isinstance(command, Resume) and paused_at is not None:
+                session.meter.leave_out(perf_counter() - paused_at)
+                paused_at = None
+                tell(session, emit, StatusChanged("running", session.step))
+    finally:  # a pause is no time of the run, however it ends
+        if paused_at is not None:
+            session.meter.leave_out(perf_counter() - paused_at)
+
+
+def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: Errands | None) -> bool:
+    """Carry out one of the errands; whether it was stopped."""
+    if errands is None:
+        what = "validate()" if isinstance(command, Validate) else "checkpoint()"
+        tell(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.step))
+        return False
+    if isinstance(command, Validate):
+        return errands.look()
+    errands.save()
+    return False
+
+
+def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> None:
+    """New values from the next update on (a batch size: from the next epoch on), and their place in the record."""
+    applied = dict(values)
+    if values.get("lr") is not None and not _moved_rate(session, float(values["lr"]), emit):  # type: ignore[arg-type]
+        del applied["lr"]
+    if "gradient_clip_val" in values:
+        session.clip_val = values["gradient_clip_val"]
+    if values.get("batch_size") is not None:
+        session.data.use_batch_size(int(values["batch_size"]))  # type: ignore[arg-type]
+    if values.get("accumulate_grad_batches") is not None and not _accumulate(session, values, emit):
+        del applied["accumulate_grad_batches"]
+    if values.get("track_update_ratio") is not None:
+        flush(session, emit, wait=True)  # what was measured until here
+        session.track_ratios(bool(values["track_update_ratio"]))
+    if applied:
+        tell(session, emit, Changed(session.step, applied))
+
+
+def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
+    """This base rate from the next update on; False: to and from 0 nothing keeps the ratios of groups and schedules."""
+    if lr and session.base_lr:
+        session.set_lr(lr)
+        return True
+    if lr != session.base_lr:
+        what = "to 0" if session.base_lr else "from 0"
+        text = f"lr={lr:g} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew."
+        tell(session, emit, Message(text, "warning", session.step))
+    return lr == session.base_lr
+
+
+def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit) -> bool:
+    """So many batches make each update from the next one on; False: they cannot."""
+    size = int(values["accumulate_grad_batches"])  # type: ignore[arg-type]
+    if session.task.manual:
+        text = (
+            f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run goes on, "
+            "since the module knows of it from the beginning. Stop, and go on with fit(start=…, accumulate_grad_batches=…)."
+        )
+        tell(session, emit, Message(text, "warning", session.step))
+        return False
+    setting = from_now_on(session.settings.accumulate_grad_batches, session.epoch, size)
+    if setting == session.settings.accumulate_grad_batches:
+        return True
+    session.settings = session.settings.replace(accumulate_grad_batches=setting)
+    session.data.settings = session.data.settings.replace(accumulate_grad_batches=setting)
+    session.ahead = total_steps.ahead_of_session(session)
+    if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
+        text = f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for."
+        tell(session, emit, Message(text, "warning", session.step))
+    return True

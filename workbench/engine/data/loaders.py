@@ -1,0 +1,365 @@
+"""The batches of a session: its loaders, and how many of their batches are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from workbench.engine.data.resumable_loader import Reading, close, first
+from workbench.engine.distributed.process_group import Ranks
+from workbench.settings import Settings
+from workbench.task.data.sampler_order import number_of_samples, shuffles
+from workbench.task.data.spec import DataSpec, Loader, batches_in, positioned, set_epoch
+from workbench.task.protocol import Task, TaskError
+from workbench.techniques import limits
+from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
+from workbench.techniques.tbptt import pieces
+
+__all__ = ["Feeds", "first"]
+
+
+class Feeds:
+    """Training and validation batches, limited as the settings say. Everything else has loaders of its own."""
+
+    def __init__(self, task: Task, settings: Settings, ranks: Ranks | None = None) -> None:
+        """ranks: those of the job, each of which has feeds of its own; None: there is one process."""
+        if task.train is None:
+            raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
+        self._task, self._ranks = task, ranks or Ranks()
+        self.settings = settings
+        """Those of the session, with the batch size as it is now."""
+        self._train = self._reading(settings)
+        self._going: Reading | None = None
+        """What the latest epoch is read from; a live change of the batch size leaves it as it is."""
+        self.epoch = 0
+        """The epoch at hand, from 0, which samplers and data sets are told of (set_epoch)."""
+        self._copied: list[DataSpec] = []
+        """The data that are read from copies, since their position was set."""
+        self._placed: tuple[Reading, int, int] | None = None
+        """What is left of an epoch: where it is read from, the batches done with, the pieces taken of the next one."""
+        self._pieces = 0
+        self.batches, self._even = self._of_all(_count(self._train.loader, settings, "train"))
+        """Training batches of an epoch; None where nobody can know."""
+        if self.batches == 0:
+            raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
+        self._given, self._whole = 0, False
+        """Of data without a length: the batches of the last whole epoch, or of the first one so far."""
+        self._val: Reading | None = None
+        self._before_check: dict[str, Any] | None = None
+        """Where the validation data were when the check at hand began; None: none is under way."""
+        self.val_batches: int | None = 0
+        """Batches of a check of the validation data; None where nobody can know."""
+        if task.val is not None:
+            # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
+            self._val = Reading(task.val.loader(settings), "val", settings.batch_size)
+            self.val_batches, _ = self._of_all(_count(self._val.loader, settings, "val"))
+
+    def use_batch_size(self, size: int) -> None:
+        """From the next epoch on, training batches of this size; the one that goes on keeps its loader."""
+        if self._train is not self._going:
+            self._train.close()
+        self.settings = self.settings.replace(batch_size=size)
+        self._train = self._reading(self.settings)
+        self.batches, self._even = self._of_all(self._batches_of(self._train))
+
+    def _reading(self, settings: Settings) -> Reading:
+        assert self._task.train is not None
+        cut = settings.truncated_bptt_steps is not None
+        return Reading(_train_loader(self._task.train, settings), "train", settings.batch_size, rereads=cut)
+
+    def _batches_of(self, reading: Reading) -> int | None:
+        """Of another batch size than the run began with: of fewer, larger batches a fraction is at least one."""
+        length, limit = batches_in(reading.loader), self.settings.limit_train_batches
+        if length is not None and isinstance(limit, float):
+            return max(1, limits.part(length, limit))
+        return _count(reading.loader, self.settings, "train")
+
+    def train(self) -> Iterator[Any]:
+        """The batches of one epoch, or their pieces in time (truncated BPTT); or what is left of a placed one."""
+        if self._placed is None:
+            reading, count, begun, left_out = self._train, self.batches, 0, 0
+        else:
+            reading, begun, left_out = self._placed
+            count = self.batches if reading is self._train else self._batches_of(reading)
+        if self._going is not None and self._going is not reading:
+            self._going.close()
+        reading.begun = self._placed is not None
+        if not reading.begun:
+            reading.tell(self.epoch)
+        self._going, self._placed = reading, None
+        batches = reading.batches(count)
+        batches = self.split(batches if count is not None else self._counted(batches, begun))
+        return batches if self.settings.truncated_bptt_steps is None else self._pieces_of(batches, left_out)
+
+    def samples(self) -> int | None:
+        """How many samples the training batch was made of that was read last; None where nobody knows."""
+        return None if self._going is None else self._going.loader.samples
+
+    def whole_windows(self, size: int) -> int:
+        """How many windows of so many batches the next pass has for sure, for each of several ranks a whole one.
+
+        All deal out the same order by its indices; only the last round may miss some of them.
+        """
+        if self._placed is not None or self.batches is None or self.settings.truncated_bptt_steps is not None:
+            return 0
+        return (self.batches - 1) // size if self._even and self._train.counted else 0
+
+    def _of_all(self, count: int | None) -> tuple[int | None, bool]:
+        """The most batches that a rank has, by which all of them count, and whether all have as many.
+
+        Data that split themselves may have unequal parts.
+        """
+        counts = set(self._ranks.gather(count))
+        known = [number for number in counts if number is not None]
+        return (max(known) if len(known) == len(counts) else None), len(counts) == 1
+
+    def _counted(self, batches: Iterator[Any], given: int) -> Iterator[Any]:
+        """Data without a length may have no end: another pass takes as many batches as an epoch has given."""
+        for batch in batches:
+            given += 1
+            if not self._whole:
+                self._given = given
+            yield batch
+        self._given, self._whole = given, True
+
+    def _pieces_of(self, pieces: Iterator[Any], left_out: int) -> Iterator[Any]:
+        """The pieces of batches, but for so many of the first batch; they are counted."""
+        self._pieces = 0
+        for piece in pieces:
+            if piece.first and self._pieces:
+                self._pieces = left_out = 0
+            self._pieces += 1
+            if self._pieces > left_out:
+                yield piece
+
+    def split(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches as they are, or in pieces in time where the settings say so."""
+        length = self.settings.truncated_bptt_steps
+        if length is None:
+            return iter(batches)
+        return pieces(batches, length, self.settings.tbptt_time_dim, self._task.split)
+
+    def again(self) -> Iterator[Any]:
+        """Training batches of one epoch from a loader of its own, which moves nothing: for statistics."""
+        assert self._task.train is not None
+        loader = _train_loader(self._task.train, self.settings)
+        set_epoch(loader, self.epoch)
+        try:
+            yield from self.split(first(loader, self._given if self.batches is None else self.batches))
+        finally:
+            close(loader)
+
+    @property
+    def validates(self) -> bool:
+        """Whether there is anything to validate on."""
+        return self._val is not None and self.val_batches != 0
+
+    def val(self) -> Iterable[Any]:
+        """The batches of a check of the validation data, which is under way until `checked`."""
+        if self._val is None or not self.validates:
+            return ()
+        if self._before_check is None:
+            self._before_check = self._val.between()
+        self._val.tell(self.epoch)
+        return counted(self._task, self._val.loader, self._val.batches(self.val_batches))
+
+    def checked(self) -> None:
+        """The check is over; one that is stopped never is, and whoever goes on makes it again."""
+        self._before_check = None
+
+    def val_position(self) -> dict[str, Any] | None:
+        """Where the validation data are for the next check, or for the one that is not over; None: there are none."""
+        if self._before_check is not None:
+            return self._before_check
+        return None if self._val is None else self._val.between()
+
+    def look(self) -> Iterable[Any]:
+        """The batches of a check from a loader of its own; the checks that come anyway do not notice."""
+        return self._apart(self.val_batches, states=True)
+
+    def _apart(self, most: int | None, states: bool = False) -> Iterator[Any]:
+        """So many validation batches from a loader of its own. states: where data know where they are, they go on there."""
+        spec = self._task.val
+        assert spec is not None
+        assert self._val is not None
+        kept, copied = spec.copied, spec.copy_stream() if states else None
+        spec.copied = kept if copied is None else copied
+        loader = spec.loader(self.settings)
+        spec.copied = kept
+        with self._val.untouched(states=states and copied is None and most is not None and most != batches_in(loader)):
+            set_epoch(loader, self.epoch)
+            try:
+                yield from counted(self._task, loader, first(loader, most))
+            finally:
+                close(loader)
+
+    def sanity(self) -> Iterable[Any]:
+        """The batches of the check before the first update, from a loader of its own; later checks do not notice."""
+        number = self.settings.num_sanity_val_steps
+        if number == 0 or self._val is None or not self.validates or self.settings.fast_dev_run:
+            return ()
+        if number < 0:
+            return self._apart(self.val_batches)
+        return self._apart(number if self.val_batches is None else min(number, self.val_batches))
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of this epoch was asked for, and be it in vain: a rank may have no batch of it."""
+        return self._going is not None and self._going.begun
+
+    @property
+    def taken(self) -> int:
+        """The batches that were read of this epoch."""
+        return self._going.taken if self._going is not None and self._going.begun else 0
+
+    @property
+    def length(self) -> int | None:
+        """The batches of the training loader as its data say now; None: they do not, or an epoch continues at another batch size."""
+        return batches_in(self._train.loader) if self._going is self._train else None
+
+    @property
+    def dealt(self) -> tuple[int, int] | None:
+        """How many batches have been dealt out in the latest pass, to whichever rank, and a checksum of which they were."""
+        return None if self._going is None else self._going.dealt
+
+    def shuffled(self, fewest: int) -> bool:
+        """Whether the training data of at least so many samples are to come in another order in each epoch."""
+        loader = self._train.loader
+        deals = positioned(loader)
+        return deals is not None and number_of_samples(loader) >= fewest and shuffles(deals.batches)
+
+    def position(self, batch_idx: int, begun: bool | None = None) -> dict[str, Any]:
+        """Where the data are, to go on from there in another process; between two updates, no batch being fetched.
+
+        `batch_idx`: the batches of this epoch that are done with (under truncated BPTT, begun); 0: none has begun, unless
+        it is said that the epoch has `begun`.
+        """
+        going, cut = self._going, self.settings.truncated_bptt_steps is not None
+        found: dict[str, Any] = {
+            "given": self._given,
+            "whole": self._whole,
+            "val": self.val_position(),
+        }
+        if not (batch_idx if begun is None else begun):
+            return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.between()}
+        if going is None or batch_idx > going.taken:
+            raise ValueError(f"position({batch_idx}): the training data have not been read so far in this epoch.")
+        # A batch that is used piece by piece will be wanted again.
+        pieces = self._pieces if cut and batch_idx == going.taken else 0
+        taken = batch_idx - (pieces > 0)
+        return {
+            **found,
+            "inside": True,
+            "batch_size": going.batch_size,
+            "taken": taken,
+            "pieces": pieces,
+            "train": going.inside(taken, pieces > 0),
+        }
+
+    def place(self, position: Mapping[str, Any]) -> list[str]:
+        """Be where `position` says, before anything is read; what could not be made so, in words.
+
+        The next `train()` yields what was left of the epoch, at the batch size that it had.
+        """
+        self._given, self._whole = position["given"], position["whole"]
+        self._read_copies()
+        doubts = []
+        if self._val is not None and position["val"] is not None:
+            doubts += self._val.place_between(position["val"])
+        own = self._task.train is not None and self._task.train.parts.own_batches is not None
+        same = own or position["batch_size"] == self.settings.batch_size
+        if not position["inside"]:
+            # Another size than then begins with a loader of its own, as in `use_batch_size`.
+            return doubts + (self._train.place_between(position["train"]) if same else [])
+        taken, pieces = position["taken"], position["pieces"]
+        reading = self._train if same else self._reading(self.settings.replace(batch_size=position["batch_size"]))
+        doubts += reading.place_inside(position["train"], taken, pieces > 0)
+        reading.begun = True
+        self._going, self._placed, self._pieces = reading, (reading, taken, pieces), pieces
+        return doubts
+
+    def _read_copies(self) -> None:
+        """Streams that take a position get it in copies of their own: the user's objects stay where they are."""
+        for spec in (self._task.train, self._task.val):
+            copied = None if spec is None or spec in self._copied else spec.copy_stream()
+            if spec is not None and copied is not None:
+                spec.copied = copied
+                self._copied.append(spec)
+        if self._task.train in self._copied:
+            self._train.close()
+            self._train = self._reading(self.settings)
+        if self._val is not None and self._task.val in self._copied:
+            self._val.close()
+            self._val = Reading(self._task.val.loader(self.settings), "val", self.settings.batch_size)
+
+    def exact(self) -> str | None:
+        """Why a checkpoint in the middle of an epoch would not be exact; None: it is, as far as can be known."""
+        return self._train.exact()
+
+    def updates_in(self, epoch: int) -> int | None:
+        """Updates in one epoch; None where nobody can know."""
+        if self.batches is None or self.settings.truncated_bptt_steps is not None:
+            return None
+        return updates_in(self.batches, size_at(self.settings.accumulate_grad_batches, epoch))
+
+    def planned(self) -> int | None:
+        """Updates in all epochs of the run; None where nobody can know before."""
+        if self.settings.epochs is None or self.updates_in(0) is None:
+            return None
+        assert self.batches is not None
+        return updates_of_run(self.batches, self.settings.accumulate_grad_batches, self.settings.epochs)
+
+    def updates(self, ahead: int = 0) -> int | None:
+        """Updates of the whole run; None where nobody can know before. ahead: as many more than planned."""
+        planned = self.planned()
+        by_epochs = None if planned is None else planned + ahead
+        known = [number for number in (self.settings.max_steps, by_epochs) if number is not None]
+        return min(known, default=None)
+
+    def close(self) -> None:
+        """Let go of loader processes."""
+        for reading in (self._train, self._going, self._val):
+            if reading is not None:
+                reading.close()
+        for spec in self._copied:
+            spec.copied = None
+
+
+class Unread(Feeds):
+    """Of a job that trains nothing: no loader is made here."""
+
+    def __init__(self, task: Task, settings: Settings) -> None:
+        self._task, self.settings = task, settings
+        self._val = self._going = self._before_check = None
+        self.batches = self.val_batches = None
+
+    def updates(self, ahead: int = 0) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def counted(task: Task, loader: Loader, batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches of this loader; while each is evaluated, the task knows how many samples it was made of."""
+    try:
+        for batch in batches:
+            task.drawn = loader.samples
+            yield batch
+    finally:
+        task.drawn = None
+
+
+def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
+    loader = spec.loader(settings, train=True)
+    if batches_in(loader) == 0:
+        raise TaskError(
+            "an epoch has no batch: drop_last leaves out the only one; take a smaller batch_size or drop_last=False."
+        )
+    return loader
+
+
+def _count(loader: Loader, settings: Settings, kind: str) -> int | None:
+    limit = f"limit_{kind}_batches"
+    asked = "overfit_batches" if settings.overfit_batches and not settings.fast_dev_run else limit
+    return limits.count(batches_in(loader), getattr(settings, limit), asked)

@@ -1,0 +1,492 @@
+"""A loader that is read pass after pass, and where in it one is: so that another process can go on from there."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from workbench.task.data.datasets import Batches, CopiedStream
+from workbench.task.data.resumable_sampler import checksum_of
+from workbench.task.data.rng_state import Held, State, as_then, process_state, put_process
+from workbench.task.data.sharding import SharedLoader, gives_its_length, has_ended
+from workbench.task.data.spec import (
+    Loader,
+    batches_in,
+    dealing,
+    positioned,
+    set_epoch,
+    users_collate,
+    users_own,
+)
+from workbench.task.data.to_dataset import is_of_hugging_face
+from workbench.task.protocol import TaskError
+
+_NONE = object()
+_TOLD = -1
+
+
+class Reading:
+    """The passes over one loader. `taken`: the batches of the latest one so far.
+
+    How a position is found again: indices are dealt out again without loading what they name, and the data set's own
+    generators put back. A data set that knows its position (state_dict) is told it. Any other is read again from the
+    beginning of the pass, with the random numbers of then.
+
+    `rereads`: the batch taken last may be wanted once more (it is used piece by piece).
+    """
+
+    def __init__(self, loader: Loader, name: str, batch_size: int, rereads: bool = False) -> None:
+        self.loader = loader
+        self.batch_size = batch_size
+        self.taken = 0
+        self.begun = False
+        """Whether a pass has begun since `begun` was last set to False."""
+        self.epoch: int | None = None
+        """The epoch that the user's sampler and data set were told of last (set_epoch)."""
+        self._name = name
+        self._here = loader.num_workers == 0
+        self._deals = positioned(loader)
+        self._dealing = dealing(loader)
+        ready = loader.batch_sampler is None and loader.batch_size is None
+        self._by_index = self._deals is not None and (self._here or not ready)
+        self._shared = loader.dealing if isinstance(loader, SharedLoader) else None
+        """What all ranks draw alike from in reading the data here; None: they are read as this process draws."""
+        self._rereads = rereads and self._here
+        self._data = self._held()
+        self._made: Tensor | None = None
+        """The generator before the iterator was made: from it come the seeds of its workers."""
+        self._start: Tensor | None = None
+        """The generator for after that, where no sampler takes it."""
+        self._begun: State = {}
+        self._before: State | None = None
+        """Of this process and the data, before the latest batch was read."""
+        self._last: Any = _NONE
+        self._last_crc: int | None = None
+        if self._rereads and self._deals is not None:
+            self._deals.before_each = self._remember  # behind what the sampler draws, before the data are read
+        self._placed: int | None = None
+        """The batches that are done with, of a pass that is to go on."""
+        self._cut = False
+        """Whether the latest pass was left before its end."""
+        self._told: int | None = None
+        """The state of the data (a checksum) at the first batch behind the place that they were told; None: told none."""
+        self._ended = False
+        """Whether the data had come to their end in the latest pass."""
+        self._stands: State | None = None
+        """The state of data that were placed: told where they are, they may not say so before they are read."""
+        self._fresh: State = {}
+        """Of the data, before they were told."""
+        self._between: State | None = None
+        self._ahead: list[tuple[Any, int | None]] = []
+        """Batches that are read already, and how many samples each was made of."""
+        self._left: Iterator[Any] | None = None
+        self._source: Iterator[Any] | None = None
+        """What the latest pass is read from."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether a pass surely has as many batches as its loader's length."""
+        return self._deals is not None and self._by_index and gives_its_length(self._deals.batches)
+
+    @property
+    def dealt(self) -> tuple[int, int] | None:
+        """How many batches of indices were dealt out in the latest pass, and a checksum; None where there are no such."""
+        return None if self._deals is None else self._deals.dealt
+
+    def tell(self, epoch: int | None) -> None:
+        """Samplers and data sets that ask for it are told that a pass of this epoch begins; None: they were not, then."""
+        self.epoch, self._between = epoch, None
+        if epoch is not None:
+            set_epoch(self.loader, epoch)
+
+    def batches(self, count: int | None) -> Iterator[Any]:
+        """The batches of one pass, `count` at most, or what is left of the pass that was placed."""
+        self._between = None
+        ahead, rest = self._open(count)
+        self._cut = True
+        try:
+            for batch in itertools.chain(self._read_before(ahead), rest):
+                self.taken += 1
+                if not self._by_index:
+                    self._last = batch
+                    if self._told == _TOLD:
+                        self._told = self._state_sum()
+                yield batch
+                if self._rereads and not self._by_index:
+                    self._remember()
+            self._cut = count is not None and self.taken >= count and count != batches_in(self.loader)
+            if self._cut and self._told == _TOLD:
+                self._use_up()
+        finally:
+            self._between = None
+            self._ended, self._source = self._has_ended, None
+            rest.close()
+            if self._deals is not None:
+                self._deals.leave()
+
+    def _read_before(self, ahead: list[tuple[Any, int | None]]) -> Iterator[Any]:
+        for batch, self.loader.samples in ahead:
+            yield batch
+
+    def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
+        """A pass: batches that are read already, and the others."""
+        self.taken, placed, self.begun = self._placed or 0, self._placed is not None, True
+        ahead, left = self._ahead, self._left
+        self._placed, self._ahead, self._left, self._stands = None, [], None, None
+        if not placed:
+            self._data = self._held()
+            self._begun = {} if self._by_index else {"process": self._drawn(), "data": self._data.state()}
+            if self._told is not None:
+                return self._open_again(count, self._told)
+            if self._rereads:
+                self._remember(first=True)
+        return ahead, first(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
+
+    def _open_again(self, count: int | None, told: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
+        """The pass after data were told where they are: some stay there, or at their end, until told otherwise."""
+        self._told = None
+        for attempt in (1, 2, 3):
+            if attempt == 3:
+                self._begin_anew()
+            rest = first(self.loader, count, self._iterator())
+            batch = next(rest, _NONE)
+            if batch is not _NONE and self._state_sum() != told:
+                break
+            if attempt < 3:
+                rest.close()
+                self._undraw(self._begun)
+        return [] if batch is _NONE else [(batch, self.loader.samples)], rest
+
+    def _begin_anew(self) -> None:
+        """The data lose the position that they were told, and keep their random numbers."""
+        if not isinstance(self.loader.dataset, CopiedStream):
+            self._data.put({**self._fresh, "generators": {}})
+            return
+        generators = self._data.state()["generators"]
+        self.loader.dataset.begin_anew()
+        self._data = self._held()
+        self._data.put({"generators": generators, "states": {}, "counts": {}})
+        if self.epoch is not None:
+            set_epoch(self.loader, self.epoch)
+
+    def _use_up(self) -> None:
+        """Data that were told where they are, and of which nothing more is wanted, begin the next pass anew."""
+        before = {"process": self._drawn(), "data": self._data.state()}
+        if next(self._iterator(), _NONE) is not _NONE:
+            self._told = self._state_sum()
+        self._undraw(before)
+
+    def _undraw(self, before: Mapping[str, Any]) -> None:
+        self._source = None  # what the data do at the end of a pass, they do now
+        self._draw_from(before["process"])
+        self._data.put(before["data"], states=False)
+
+    def _drawn(self) -> State:
+        """What data may draw from that are read here without numbers."""
+        return process_state() if self._shared is None else self._shared.state
+
+    def _draw_from(self, state: State) -> None:
+        if self._shared is None:
+            put_process(state)
+        else:
+            self._shared.state = state
+
+    def _as_then(self, state: State) -> contextlib.AbstractContextManager[None]:
+        """Inside, such data draw as they would have drawn then."""
+        return as_then(state) if self._shared is None else self._shared.as_then(state)
+
+    def _state_sum(self) -> int:
+        return checksum_of(self._data.state()["states"])
+
+    def _remember(self, first: bool = False) -> None:
+        data = self._data.state()
+        # At the first batch, a state of its own would say where the pass before was left.
+        self._before = {"process": self._drawn(), "data": {**data, "states": {}} if first else data}
+
+    def _iterator(self) -> Iterator[Any]:
+        if not self._lives_on:
+            self._made = self.loader.generator.get_state()
+        batches = iter(self.loader)
+        if self._start is not None:
+            self.loader.generator.set_state(self._start)
+            self._start = None
+        self._source = batches
+        return batches
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the data have come to their end, which the loader will only find out."""
+        if self._source is None:
+            return self._ended
+        return has_ended(self._source)
+
+    @property
+    def _lives_on(self) -> bool:
+        """Whether there are processes that have served a pass and will serve the next one."""
+        return self.loader.persistent_workers and self.loader._iterator is not None
+
+    def _held(self) -> Held:
+        return Held(dataset=users_own(self.loader), collate_fn=users_collate(self.loader))
+
+    @property
+    def _knows(self) -> bool:
+        """Whether the data set itself can say where it is."""
+        known = self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
+        return known and not _shuffles_in_a_buffer(users_own(self.loader))
+
+    @contextlib.contextmanager
+    def untouched(self, states: bool = False) -> Iterator[None]:
+        """Inside, another loader may read the same data: the generators in them are put back (`states`: and their states)."""
+        parts = [self._held()] if self._deals is None else [self._held(), self._deals.held()]
+        before = [part.state() for part in parts]
+        try:
+            yield
+        finally:
+            for part, state in zip(parts, before, strict=True):
+                part.put(state, states=states)
+
+    # -- between two passes
+
+    def between(self) -> State:
+        """What the next passes follow from."""
+        if self._between is None:
+            start = self._start if self._deals is None else self._deals.start
+            self._between = {
+                "made": self._made if self._lives_on or start is not None else None,
+                "generator": self.loader.generator.get_state() if start is None else start,
+                "sampler": None if self._deals is None else self._deals.held().state(),
+                "passes": 0 if self._deals is None else self._deals.passes,
+                "data": self._held().state() if self._stands is None else self._stands,
+                "dealing": None if self._dealing is None else self._dealing.state,
+                "cut": self._cut,
+                "doubts": self._doubts_between(),
+                "epoch": self.epoch,
+            }
+        return self._between
+
+    def place_between(self, position: Mapping[str, Any]) -> list[str]:
+        """The next pass is the one that was next then; what could not be made so, in words."""
+        self.tell(position.get("epoch"))  # a checkpoint of an earlier version has none: nobody was told then
+        doubts = [*position["doubts"], *self._tell(position["data"], states=not position["cut"])]
+        self._between, self._stands, self._cut = None, position["data"], position["cut"]
+        if self._deals is not None:
+            self._deals.number_from(position["passes"])
+            if position["sampler"] is not None:
+                doubts += self._deals.held().put(position["sampler"])
+        if position["made"] is None or not self.loader.persistent_workers:
+            self.loader.generator.set_state(position["generator"])
+        else:
+            self._made = position["made"]
+            self.loader.generator.set_state(position["made"])
+            self._start_from(position["generator"])
+        self._deal_from(position)
+        return doubts
+
+    def _deal_from(self, position: Mapping[str, Any]) -> None:
+        """All ranks deal as they would have dealt; a fit of one process had nothing that they must draw alike."""
+        if self._dealing is not None and position.get("dealing") is not None:
+            self._dealing.state = position["dealing"]
+
+    def _tell(self, data: Mapping[str, Any], states: bool = True) -> list[str]:
+        """Bring back the data's generators, and the `states` by which they know where they are."""
+        if not self._knows:
+            return self._data.put(data, states=self._by_index)
+        self._fresh = self._data.state()
+        self._told = _TOLD if states else None
+        return self._data.put(data, states=states)
+
+    def _start_from(self, state: Tensor) -> None:
+        if self._deals is None:
+            self._start = state
+        else:
+            self._deals.start = state
+
+    def _doubts_between(self) -> list[str]:
+        if self._cut and self._knows:
+            return [
+                f"{self._name} was not read to its end in the epoch before: it is not told its state of then, and begins "
+                "the next epoch as data that are new"
+            ]
+        if not self._lives_on:
+            return []
+        if self._by_index and not self._data.generators:
+            return []
+        if isinstance(users_own(self.loader), (list, tuple)):
+            return []  # ready batches, which draw nothing
+        which = ", ".join(self._data.generators) or "random numbers that the data set draws"
+        return [
+            f"{self._name}: with persistent_workers=True, {which} went on in the loader's workers, where nobody can read "
+            "how far (exact with persistent_workers=False)"
+        ]
+
+    # -- in the middle of a pass
+
+    def inside(self, taken: int, rereads: bool) -> State:
+        """Where the latest pass is behind its first `taken` batches (`rereads`: and within the next one)."""
+        ahead = self.taken - taken - rereads
+        data = self._data.state() if self._stands is None else self._stands
+        crc = self._last_crc if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
+        return {
+            "made": self._made,
+            "pass": {**self._begun, "order": None if self._deals is None else self._deals.position()},
+            "data": data,
+            "dealing": None if self._dealing is None else self._dealing.state,
+            "here": self._here,
+            "epoch": self.epoch,
+            "before": self._before if rereads else None,
+            "last": crc if not ahead else None,
+            "ended": self._has_ended and not rereads,
+            "doubts": self._doubts_inside(ahead),
+        }
+
+    def exact(self) -> str | None:
+        """Why a position in the middle of a pass cannot be found again; None: it can."""
+        if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._knows:
+            return (
+                f"{self._name} can be read only once, so that nobody can go back to the middle of it: give a Dataset, a "
+                "DataLoader, or wb.batches(list)"
+            )
+        if self._here or not self._by_index or not self._data.generators:
+            return None
+        return (
+            f"{self._name}: {', '.join(self._data.generators)} draws in the loader's workers, where nobody can read how far "
+            "(the random numbers of torch, numpy and python themselves can be repeated there)"
+        )
+
+    def _doubts_inside(self, ahead: int) -> list[str]:
+        doubts = [why for why in [self.exact()] if why is not None]
+        if ahead and self._here and (self._data.generators or self._knows):
+            doubts.append(f"{self._name} had been read further than it was used, and was not read back")
+        return doubts
+
+    def place_inside(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
+        """The next pass is what was left of that one; what could not be made so, in words."""
+        once = self.exact()
+        if once is not None and not self._by_index:
+            raise TaskError(f"{once}.")
+        self.tell(position.get("epoch"))
+        self.taken, self._placed, self._made = taken + rereads, taken, position["made"]
+        self._begun = {key: value for key, value in position["pass"].items() if key != "order"}
+        self._before, self._last_crc, self._stands = position["before"], position["last"], position["data"]
+        self.loader.generator.set_state(position["made"])
+        try:
+            if self._by_index and position["pass"]["order"] is not None:
+                doubts = self._deal_again(position, taken, rereads)
+            elif self._knows and position["here"]:
+                doubts = self._go_on(position, rereads)
+            elif self._begun:
+                doubts = self._read_again(position, taken, rereads)
+            else:
+                raise TaskError(
+                    f"{self._name} is no longer read as it was (samples by number, or ready batches): give the data that "
+                    "the run had."
+                )
+        except BaseException:
+            self.close()
+            raise
+        self._deal_from(position)
+        return [*position["doubts"], *doubts]
+
+    def _deal_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
+        assert self._deals is not None
+        doubts = self._deals.replay(position["pass"]["order"], taken)
+        self.loader.generator.set_state(position["made"])
+        if rereads and self._here and position["before"] is not None:  # workers make it again by themselves
+            self._read_once_more(position["before"])
+        return doubts + self._data.put(position["data"])
+
+    def _go_on(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
+        """Data that know where they are."""
+        self._ended = position["ended"]
+        if self._ended:  # their state is that of another pass already
+            self._left = iter(())
+            return self._tell(position["data"])
+        if not rereads:
+            return self._tell(position["data"])
+        self._tell({**position["data"], "states": {}})
+        self._read_once_more(position["before"])
+        doubts = self._data.put(position["data"], states=False)  # reading has moved the states there
+        return doubts + self._compared(position["last"], self._ahead[0][0], self.taken)
+
+    def _read_once_more(self, before: Mapping[str, Any]) -> None:
+        """The batch that was in use."""
+        with self._as_then(before["process"]):
+            self._data.put(before["data"])
+            self._left = self._iterator()
+            self._ahead = [(self._next(self.taken), self.loader.samples)]
+
+    def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
+        with self._as_then(self._begun["process"]):
+            # The pass begins anew: a state of the data's own would say where they were left, here or in another process.
+            self._data.put(self._begun["data"], states=False)
+            self._left = self._iterator()
+            batch = None
+            for number in range(taken + rereads):
+                batch = self._next(number + 1)
+        if rereads:
+            self._ahead = [(batch, self.loader.samples)]
+        return self._compared(position["last"], batch, taken + rereads)
+
+    def _compared(self, crc: int | None, batch: Any, number: int) -> list[str]:
+        if crc is None or checksum_of(batch) == crc:
+            return []
+        return [
+            f"{self._name} read again from the beginning of the epoch gives another batch {number} than it gave: what "
+            "follows is not what it would have been. Give the data set a generator of its own, or state_dict() and "
+            "load_state_dict()"
+        ]
+
+    def _next(self, number: int) -> Any:
+        assert self._left is not None
+        batch = next(self._left, _NONE)
+        if batch is _NONE:
+            raise TaskError(
+                f"{self._name} ended before its batch {number}, which the run had had: give the data that the run had."
+            )
+        return batch
+
+    def close(self) -> None:
+        """Let go of loader processes."""
+        _end(self._left)
+        self._left = None
+        close(self.loader)
+
+
+def first(loader: Loader, count: int | None, batches: Iterator[Any] | None = None, taken: int = 0) -> Generator[Any]:
+    """The first batches of a loader; all of them to its very end, for some samplers draw a last number there.
+
+    `batches`: what is left of a pass, of which `taken` are gone. Processes that live for one pass end with it, also
+    where an error ends it: its traceback would keep them.
+    """
+    batches = iter(loader) if batches is None else batches
+    try:
+        whole = count is None or count == batches_in(loader)
+        yield from batches if whole else itertools.islice(batches, max(0, (count or 0) - taken))
+    finally:
+        if not loader.persistent_workers:
+            _end(batches)
+
+
+def close(loader: Loader) -> None:
+    """Let go of a loader's processes that live on from pass to pass."""
+    _end(getattr(loader, "_iterator", None))
+
+
+def _end(batches: Any) -> None:
+    if hasattr(batches, "_shutdown_workers"):
+        batches._shutdown_workers()
+
+
+def _shuffles_in_a_buffer(dataset: Any) -> bool:
+    """Whether a stream of Hugging Face's shuffles in a buffer, whose samples its state leaves out: they would be lost."""
+    part = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
+    while part is not None:
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        part = getattr(part, "ex_iterable", None)
+    return False

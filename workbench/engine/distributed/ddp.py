@@ -1,0 +1,348 @@
+"""One update of several ranks: each weighs what it holds, the gradients become their mean, the loss is that of all.
+
+K ranks with batches of N give the update of one process with a batch of K·N, to float tolerance, whatever each of them
+holds: one that has come to its end, or has left its batch out, takes its part with nothing. Where every parameter gets a
+gradient at each update, DDP brings the gradients together while the backward still runs; any other way (several
+optimizers, manual steps, parameters without a gradient) they are brought together behind it.
+
+Source: torch.nn.parallel.DistributedDataParallel, by way of accelerate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from workbench.engine.distributed.process_group import Beat, ManyRanks
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.runtime import Runtime
+from workbench.events import Message
+from workbench.task.protocol import Task, TaskError
+from workbench.techniques.accumulation import samples_at
+from workbench.techniques.tbptt import Piece
+
+if TYPE_CHECKING:
+    from workbench.engine.batch_steps import Result
+    from workbench.engine.session import Session
+
+_NOTHING = object()
+
+
+class Together:
+    """The part of one rank in the updates of a session."""
+
+    def __init__(self, session: Session, ranks: ManyRanks, runtime: Runtime) -> None:
+        self._session, self._ranks, self._runtime = session, ranks, runtime
+        self._round = Beat(0.0, 0, 0, 0)
+        self._kind = torch.float64 if session.double else torch.float32
+        """The type of the mean loss where no rank's own is float64; one that is stays as it was measured."""
+        self._copy: nn.Module | None = None
+        self._trains: tuple[bool, ...] = ()
+        self._wrapped: list[Tensor] = []
+        """The parameters whose gradients DDP brings together."""
+        self._covered: frozenset[int] = frozenset()
+        """Their ids."""
+        self._had: list[bool] = []
+        """Which of them had a gradient before the backward that DDP follows."""
+        self._seen: list[Tensor] = []
+        self._watches: list[RemovableHandle] = []
+        """If any had: those that get one in that backward, and what notes them down."""
+        self._missed = False
+        """Whether one of them had no part in a backward of this rank."""
+        self.spoiled = False
+        """Whether this rank's own loss is not finite; known on CPU alone."""
+        self._begun = False
+        """Whether DDP waits for the backward of a forward."""
+        self._telling: Callable[[], list[float]] | None = None
+        self._numbers = torch.empty(0)
+        """On a device: the weight and the loss that are added up there."""
+        self.left_over = False
+        """Whether batches were left out since not all ranks had a part of them."""
+        self.waiting = 0
+        """The batches that this rank has read for an update that is not taken yet."""
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Other parameters may train now; called between two updates."""
+        session = self._session
+        trains = tuple(p.requires_grad for p in session.task.trained_parameters().values())
+        if trains == self._trains:
+            return
+        self._trains = trains
+        self._let_go()
+        if not (session.several or session.task.manual or session.task.partial):
+            self._copy = self._runtime.prepare(_Stepping(session.task))
+            self._wrapped = [p for p in self._copy.parameters() if p.requires_grad]
+            self._covered = frozenset(map(id, self._wrapped))
+
+    def _let_go(self) -> None:
+        """DDP has no part in what comes."""
+        self._copy, self._wrapped, self._covered = None, [], frozenset()
+
+    # -- rounds
+
+    @property
+    def whole(self) -> bool:
+        """Whether all ranks have something to learn from in this update."""
+        return self._round.able == self._ranks.world
+
+    @property
+    def size(self) -> int:
+        """How many batches rank 0 has in this update."""
+        return self._round.size
+
+    def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
+        """One's own windows in step with the other ranks; empty ones while only others have any.
+
+        sure: of so many all ranks have a whole one, and nobody need be asked.
+        """
+        for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
+            size = 0 if window is None else len(window)
+            if window is not None and number < sure and number and self.whole and not self._session.task.manual:
+                self._round = self._round._replace(size=size)
+            else:
+                beat = self._beat(window, size)
+                if not beat.present:
+                    self._refuse_other_orders()
+                    return
+                if self._session.task.manual and beat.able < self._ranks.world:
+                    self._say_left_over()
+                    continue
+                self._round = beat
+            self.waiting = size
+            yield () if window is None else window
+
+    def _beat(self, window: Sequence[Any] | None, size: int) -> Beat:
+        weights = [] if window is None else [w for w in weights_of(self._session, window) if w is not None]
+        return self._ranks.beat(window is not None, weights, size)
+
+    def _refuse_other_orders(self) -> None:
+        """A pass is over: was it the same for all?"""
+        dealt = {found for found in self._ranks.gather(self._session.data.dealt) if found is not None}
+        if len(dealt) > len({number for number, _ in dealt}):
+            raise TaskError(
+                "the ranks have dealt out the training data in different orders, so that some samples came twice and others "
+                "not at all: the sampler draws from a generator without a seed. Give it one with a seed."
+            )
+
+    def _say_left_over(self) -> None:
+        """A manual step cannot be taken by some ranks alone."""
+        if not self.left_over:
+            self.left_over = True
+            text = "batches that not all ranks had a part of are left out: with manual optimisation all must step alike."
+            self._session.notes.append(Message(text, "warning", self._session.step))
+
+    def shares(self, weights: Sequence[float]) -> list[float]:
+        """Each batch's share, such that the mean over ranks of all that is summed up is the mean over all batches."""
+        return [weight * self.unit for weight in weights]
+
+    @property
+    def unit(self) -> float:
+        """The share of a batch of weight 1."""
+        return self._ranks.world / self._round.weight if self._round.weight else 0.0
+
+    # -- one window
+
+    def starts(self, going_on: bool) -> bool:
+        """Whether this rank goes on with the next batch of its window."""
+        return going_on
+
+    @property
+    def borrowed(self) -> int:
+        """How many batches of others this rank goes through behind its own, so that nobody waits for it."""
+        return 0
+
+    def pass_borrowed(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor) -> None:
+        """Go through them; nothing of them counts. summed, weight: of its own, as for `tell`."""
+
+    def formed(self, found: Result | None) -> Result | None:
+        """What a step of this rank gave, before its backward."""
+        return found
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether DDP brings gradients together, in memory that it has taken already."""
+        return self._copy is not None
+
+    @property
+    def synced(self) -> bool:
+        """Whether DDP brings the gradients of this update together."""
+        return self._copy is not None and self._round.able == self._ranks.world
+
+    def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
+        """The task's, through DDP at the window's last batch."""
+        if not (last and self.synced) or self._copy is None or not torch.is_grad_enabled():
+            return self._session.task.training_step(batch, batch_idx, **extra)
+        self._begun = True
+        self._had = [p.grad is not None for p in self._wrapped]
+        if any(self._had):  # of earlier batches of the window: what this one adds does not show in them
+            watch = self._seen.append
+            self._watches = [p.register_post_accumulate_grad_hook(watch) for p in self._wrapped]  # type: ignore[no-untyped-call]
+        return self._copy(batch, batch_idx, **extra)
+
+    def tell(self, summed: Tensor | None, weight: float | Tensor, gradients: Sequence[float] = ()) -> None:
+        """Begin to add up what there is to know of this update: this rank's losses at their shares (None: it had none),
+        what its batches weigh, and which `gradients` it has."""
+        device, known = self._session.device, 0.0 if isinstance(weight, Tensor) else float(weight)
+        wide = summed is not None and summed.dtype is torch.float64
+        kind = torch.float64 if wide else self._kind
+        part = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
+        said = [*self._ranks.news(), float(self._missed), float(wide), float(summed is not None)]
+        if self._session.on_cpu:  # all in one
+            loss = float(part)
+            self.spoiled = not math.isfinite(loss)
+            self._telling = self._ranks.sums_later([*said, float(weight), loss, *gradients])
+            return
+        # In host memory, so that nobody waits for the device, what is known there; on the device what only it knows.
+        self._telling = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
+        whole = weight.to(device) if isinstance(weight, Tensor) else torch.full((), known, device=device)
+        self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
+        self._ranks.add(self._numbers)
+
+    def settle(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
+        """Behind this rank's backward: the gradients of `opt` become those of all ranks; the mean loss over all batches.
+
+        summed, weight: as for `tell`. back: whether the last of its forwards has had its backward. None: no rank had any.
+        """
+        synced = self.synced
+        loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
+        # What all ranks do in one order: the forward of DDP, which may send buffers, then what is told, then the backward.
+        zero = self._nothing() if synced and not back else None
+        if self._telling is None:
+            self.tell(summed, weight, () if synced else [float(p.grad is not None) for p in loose])
+        if zero is not None:
+            zero.backward()  # type: ignore[no-untyped-call]
+        elif synced and self._begun:
+            self._complete()
+        self._begun = False
+        self._watch_no_more()
+        losses, total, loss, rescaled, there = self._told()
+        if not losses:
+            return None
+        if synced and loose:
+            there = self._ranks.sums([float(p.grad is not None) for p in loose])
+        self._bring_together([p for p, n in zip(loose, there, strict=True) if n])
+        if rescaled:
+            self._rescale(opt, total)
+        return loss / total
+
+    def _told(self) -> tuple[float, Tensor, Tensor, bool, list[float]]:
+        """What `tell` has added up: how many had losses, the weight of all batches, the weighted losses; whether that is not
+        the weight that shares were taken of; how many have each gradient."""
+        assert self._telling is not None
+        (commands, clock, missed, wide, losses, weight, other, *there), self._telling = self._telling(), None
+        self._ranks.hear(commands, clock)
+        if missed:
+            self._session.task.partial = True
+            self._let_go()
+        kind = torch.float64 if wide else self._kind
+        if self._session.on_cpu:
+            return losses, torch.tensor(weight, dtype=kind), torch.tensor(other, dtype=kind), weight != self._round.weight, there
+        total, loss = self._numbers.to(kind)
+        return losses, total, loss, other > 0 or weight != self._round.weight, there
+
+    def _bring_together(self, parameters: Sequence[Tensor]) -> None:
+        """The mean of gradients over ranks, where any rank has one."""
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._ranks.mean([p.grad for p in parameters if p.grad is not None])
+
+    def _rescale(self, opt: Optimizing, total: Tensor) -> None:
+        """Batches turned out to weigh something else than was planned."""
+        if self._session.on_cpu and float(total) == 0.0:
+            raise TaskError(
+                "the weights that training_step reported for the batches of one update add up to 0, so they have no "
+                "mean: return None for a batch without anything to learn from."
+            )
+        gradients = opt.gradients()
+        if gradients:
+            torch._foreach_mul_(gradients, (self._round.weight / total).to(gradients[0]))
+
+    def _nothing(self) -> Tensor:
+        """This rank has left its last batch out, and the others wait for its gradients: those of this loss are zeros."""
+        assert self._copy is not None
+        zero: Tensor = _zero(self._wrapped) if self._begun else self._copy(_NOTHING, 0)
+        return zero
+
+    def _complete(self) -> None:
+        """DDP waits for a gradient of each parameter: those that had no part in this backward get zeros.
+
+        Once that has been so on any rank, all bring their gradients together behind the backward, from the update after
+        next on: there, one that no rank has stays away, as in one process.
+        """
+        seen = {id(p) for p in self._seen} if self._watches else None
+        missed = [p for p in self._wrapped if p.grad is None or not p.requires_grad or (seen is not None and id(p) not in seen)]
+        if not missed:
+            return
+        self._missed = True
+        frozen = [p for p in missed if not p.requires_grad]  # since the forward began
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        _zero(missed).backward()  # type: ignore[no-untyped-call]
+        for parameter, had in zip(self._wrapped, self._had, strict=True):
+            if any(parameter is one for one in frozen):
+                parameter.requires_grad_(False)
+                parameter.grad = parameter.grad if had else None
+
+    def _watch_no_more(self) -> None:
+        for watch in self._watches:
+            watch.remove()
+        self._watches, self._seen = [], []
+
+    def reduce(self, opt: Optimizing, loss: Tensor) -> Tensor:
+        """Before the step of a manual task: its gradients and its loss as of all ranks."""
+        has = self._ranks.sums([float(p.grad is not None) for p in opt.trained])
+        self._bring_together([p for p, n in zip(opt.trained, has, strict=True) if n])
+        mean = self.mean(loss)
+        assert mean is not None
+        return mean
+
+    def mean(self, loss: Tensor | None) -> Tensor | None:
+        """The mean of a loss over ranks, of which all have one or none has."""
+        if not self._ranks.any(loss is not None):
+            return None
+        mean = torch.zeros((), device=self._session.device) if loss is None else loss.detach().clone()
+        self._ranks.mean([mean])
+        return mean
+
+
+class _Stepping(nn.Module):
+    """A task's step as the forward of a module, which is what DDP follows."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(task.modules)
+        self._task = task
+
+    def forward(self, batch: Any, batch_idx: int, **extra: Any) -> Any:
+        if batch is _NOTHING:
+            return _zero(p for p in self.parameters() if p.requires_grad)
+        return self._task.training_step(batch, batch_idx, **extra)
+
+
+def _zero(parameters: Iterable[Tensor]) -> Tensor:
+    """A loss of 0 that all of these have a part in."""
+    return torch.stack([(p * 0.0).sum().float() for p in parameters]).sum()
+
+
+def weights_of(session: Session, window: Sequence[Any]) -> list[float | None]:
+    """How much each batch weighs as far as can be known before; None: left out."""
+    return [_weight(session, item, samples_at(window, number)) for number, item in enumerate(window)]
+
+
+def _weight(session: Session, item: Any, samples: int | None) -> float | None:
+    """The weight of a batch, or of a piece of one, that was made of so many samples."""
+    batch = item.batch if isinstance(item, Piece) else item
+    if batch is None:
+        return None
+    session.task.drawn = samples
+    weight = session.task.weight(batch)
+    session.task.drawn = None
+    return weight * item.length if isinstance(item, Piece) else weight

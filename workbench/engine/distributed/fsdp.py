@@ -1,0 +1,143 @@
+"""Fully sharded data parallelism, from the user's accelerate config: torch's `fully_shard`, in place.
+
+`accelerate launch` says in the environment what the config says of FSDP; accelerate's own plugin reads it. Whichever version
+it names, `fully_shard` (FSDP2) does it, on CPUs too. Sources: torch.distributed.fsdp, accelerate.utils.fsdp_utils.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import FullyShardedDataParallelPlugin
+from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy, get_parameters_from_modules
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from workbench.engine.distributed.shards import Root
+from workbench.task.protocol import Task, TaskError
+
+NAME = "FSDP"
+_PER_MACHINE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+_KEEPS = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
+"""Strategies of version 1: one copy of the weights on each machine; weights stay whole from the forward to the backward."""
+
+_UNUSED = "set_reduce_scatter_unused_params"
+"""What `fully_shard` can do since torch 2.13; 2.11 does not have it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the environment asks for."""
+
+    plugin: Any
+    reshard: bool
+    """Whether the weights of a unit are whole in its forward and its backward alone, and not between them."""
+    per_machine: bool
+
+    @classmethod
+    def of_environment(cls) -> Options:
+        """TaskError: what it asks for cannot be."""
+        try:
+            # Weights are rank 0's at the start whatever is said of that, and are there before this is asked.
+            own = {} if os.environ.get("FSDP_VERSION") == "2" else {"sync_module_states": False}
+            plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False, **own)
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise TaskError(f"the FSDP part of the accelerate config cannot be taken: {error}") from error
+        if plugin.fsdp_version == 2:
+            return cls(plugin, bool(plugin.reshard_after_forward), False)
+        strategy = (plugin.sharding_strategy or plugin.reshard_after_forward).name.lstrip("_")
+        return cls(plugin, strategy not in _KEEPS, strategy in _PER_MACHINE)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was done to a task's modules."""
+
+    root: Any
+    units: tuple[Any, ...]
+    """The modules whose weights are brought together at once, each with what lies in it; the root is the last."""
+    copies: int
+    """On how many ranks each piece lies."""
+    renewed: dict[nn.Parameter, nn.Parameter]
+    """Each parameter that was whole, with the one in shards that is in its place."""
+
+
+def apply(task: Task, device: torch.device, world: int, local_world: int) -> Applied:
+    """Put a task's weights into shards, which all ranks have alike. Inner units first; the root has what they leave."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+
+    if not hasattr(FSDPModule, _UNUSED):
+        raise TaskError(
+            f"weights in shards need torch 2.13 or later (this is {torch.__version__}), where ranks whose batches do not use the "
+            "same layers do not wait for one another for ever: update torch, or take a data-parallel config."
+        )
+    options = Options.of_environment()
+    hybrid = options.per_machine and world > local_world
+    shape, names = ((world // local_world, local_world), ("machines", "shards")) if hybrid else ((world,), ("shards",))
+    offloads = device.type != "cpu" and _offloads(options.plugin)
+    arguments: dict[str, Any] = {
+        "mesh": init_device_mesh(device.type, shape, mesh_dim_names=names),
+        "offload_policy": CPUOffloadPolicy() if offloads else OffloadPolicy(),
+    }
+    ignored = {p for whole in task.modules for p in whole.parameters() if p.ndim == 0}  # which torch cannot cut
+    for parameter in ignored:
+        parameter.data = parameter.data.to(device)
+    if options.plugin.ignored_modules is not None:
+        ignored |= get_parameters_from_modules(options.plugin.ignored_modules, task.model, device)
+    arguments["ignored_params"] = ignored
+    before = list(_slots(task))
+    units = list(_units(task, options.plugin))
+    root = Root(task)
+    try:
+        for unit in units:
+            if options.plugin.activation_checkpointing:
+                _checkpoint(unit)
+            fully_shard(unit, reshard_after_forward=options.reshard, **arguments)
+        fully_shard(root, **arguments)
+        # A layer that one rank's data have no use for must not keep the others waiting, or mix up what they send.
+        getattr(root, _UNUSED)(True)
+    except (ValueError, AssertionError, NotImplementedError) as error:
+        raise TaskError(f"the model cannot be put into shards: torch says: {error}") from error
+    renewed = {parameter: slots[name] for slots, name, parameter in before if slots[name] is not parameter}
+    return Applied(root, (*units, root), world // local_world if hybrid else 1, renewed)
+
+
+def _slots(task: Task) -> Iterator[tuple[dict[str, Any], str, nn.Parameter]]:
+    """The places of all parameters."""
+    for whole in task.modules:
+        for part in whole.modules():
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    yield part._parameters, name, parameter
+
+
+def _units(task: Task, plugin: Any) -> Iterable[nn.Module]:
+    """The parts of the model that the config's policy chooses, inner ones before those that they lie in."""
+    try:
+        policy: Callable[[nn.Module], bool] | None = fsdp2_prepare_auto_wrap_policy(plugin, task.model)
+    except ValueError as error:
+        raise TaskError(f"fsdp_transformer_layer_cls_to_wrap: {error}") from error
+    if policy is None:
+        return []
+    parts = [part for part in task.model.modules() if part is not task.model]
+    return [part for part in reversed(parts) if type(part).forward is not _NONE and policy(part)]
+
+
+_NONE = nn.Module.forward
+"""Of containers that are never called."""
+
+
+def _offloads(plugin: Any) -> bool:
+    offload = plugin.cpu_offload
+    return bool(getattr(offload, "offload_params", type(offload).__name__ == "CPUOffloadPolicy"))
+
+
+def _checkpoint(unit: Any) -> None:
+    """What a unit computes is not kept for the backward, but computed again there."""
+    unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)

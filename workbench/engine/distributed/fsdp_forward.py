@@ -1,0 +1,42 @@
+"""Ranks that share one copy of the weights: none of them goes forward alone, and one without a batch borrows one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from workbench.engine.distributed.process_group import ManyRanks
+from workbench.engine.distributed.shards import Borrowed
+
+_END: Any = object()
+
+
+class InStep(ManyRanks):
+    """One of several processes, each of which has a piece of the weights."""
+
+    def rounds(self, items: Iterable[Any], until: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+        """One's own items in step with the others; `Borrowed` ones in rounds where only others have any."""
+        own, latest = iter(items), None
+        while True:
+            item = next(own, _END)
+            has = item is not _END and item is not None
+            beat = self.beat(item is not _END, [1.0] if has else [])
+            if not beat.present or until():
+                return
+            if not beat.able:  # all have left theirs out
+                continue
+            if not has:
+                latest = latest if beat.able == self.world else self._lent(latest, None)
+                yield Borrowed(latest)
+                continue
+            if beat.able < self.world:
+                self._lent(latest, item)
+            latest = item
+            yield item
+
+    def _lent(self, latest: Any, item: Any) -> Any:
+        """A batch for each rank that has none and never had one: that of the first rank that has. What this one is to use."""
+        if not self.any(item is None and latest is None):
+            return latest
+        there = (found for found in self.gather(item) if found is not None)
+        return next(there) if latest is None and item is None else latest

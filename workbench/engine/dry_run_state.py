@@ -1,0 +1,280 @@
+"""What the trial of two samples may move in the user's own objects, and how it is put back.
+
+A data set may draw from a generator of its own, a loss may count its calls, an environment may take a step. The modules of
+the task have their snapshot (engine/snapshot.py); here is all else that the task's functions and data reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dis
+import functools
+import io
+import itertools
+import operator
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import IterableDataset
+
+from workbench.engine.checkpoint.weights import is_container, is_plain, parts_of, refill, slots_of
+from workbench.task.data.rng_state import GENERATORS, OF_PROCESS, put_generator, state_of_generator
+from workbench.task.protocol import Task
+
+_DEPTH, _WIDE, _MOST = 8, 64, 5000
+_LONG, _LARGE = 100_000, 1 << 24
+"""Containers of more parts, and arrays of more bytes, are data, of which no copy is made."""
+_LIBRARIES = frozenset({
+    "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
+    "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
+})  # fmt: skip
+_CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer)
+PutBack = Callable[[], str | None]
+"""Puts one thing back; what it cannot, in a word."""
+
+
+@contextlib.contextmanager
+def kept(task: Task) -> Iterator[list[str]]:
+    """Afterwards, what the task's functions and data reach is as it was. The list gets the places of what could not be put back."""
+    lost: list[str] = []
+    put_back = list(_recorded(task))
+    try:
+        yield lost
+    finally:
+        for path, put in put_back:
+            try:
+                what = put()
+            except Exception as error:  # noqa: BLE001  # an object of any kind, which may refuse
+                what = f"{type(error).__name__}: {error}"
+            if what is not None:
+                lost.append(f"{path} ({what})")
+
+
+def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
+    for (part, _, name), tensor in slots_of(parts_of(task)):  # a quantized weight has its scales as attributes
+        yield f"{type(part).__name__}.{name}", functools.partial(_put_attributes, tensor, dict(vars(tensor)), False)
+    kept_elsewhere = {id(part) for part in parts_of(task)}
+    sources = {id(source) for source in (() if task.preparation is None else task.preparation.sources)}
+    for path, value, ours in _walk(_roots(task)):
+        if isinstance(value, nn.Module):
+            for name, part in value.named_modules():
+                if id(part) not in kept_elsewhere:
+                    kept_elsewhere.add(id(part))
+                    yield from ((f"{path}.{name}", put) for put in _of_module(part))
+        elif isinstance(value, GENERATORS):
+            if not isinstance(value, random.SystemRandom) and not any(value is other for other in OF_PROCESS):
+                yield path, functools.partial(put_generator, value, state_of_generator(value))
+        elif not (ours and (is_container(value) or isinstance(value, (Tensor, np.ndarray, Iterator)))):
+            yield from ((path + name, put) for name, put in _puts(value, only_numbers=id(value) in sources))
+
+
+def _of_module(part: nn.Module) -> Iterator[PutBack]:
+    """Of a module that is no part of the task (a teacher in a loss): all but its parameters, which nothing trains."""
+    yield functools.partial(_put_attributes, part, dict(vars(part)), False)
+    yield functools.partial(_put_content, part._buffers, dict(part._buffers))
+    for buffer in part._buffers.values():
+        if buffer is not None:
+            yield from _values(buffer)
+
+
+def _roots(task: Task) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, spec in (("train", task.train), ("val", task.val)):
+        if spec is not None:
+            parts = spec.parts  # made now, if it has not been: what its making moves is no trial
+            found[name] = [parts.dataset, parts.collate_fn, parts.sampler, parts.batch_sampler, parts.generator]
+    return {**found, "task": task}
+
+
+def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+    """Everything that some objects reach, with where it is, the nearest first; and whether the workbench itself, or a module, holds it."""
+    seen: set[int] = set()
+    waiting = deque((path, root, 0, True) for path, root in roots.items())
+    while waiting and len(seen) < _MOST:
+        path, value, depth, ours = waiting.popleft()
+        if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
+            value = value.__self__
+        if value is None or id(value) in seen or isinstance(value, _CLOSED):
+            continue
+        seen.add(id(value))
+        yield path, value, ours
+        if depth < _DEPTH and not isinstance(value, (*GENERATORS, Tensor, np.ndarray)):
+            apart = isinstance(value, nn.Module) or _library(type(value)) == "workbench" or (ours and is_container(value))
+            waiting.extend((path + name, part, depth + 1, apart) for name, part in _within(value))
+
+
+def _within(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (dict, list, tuple, set, deque)):
+        if len(value) <= _WIDE:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from ((f"[{key!r}]" if isinstance(key, (int, str)) else "[…]", part) for key, part in items)
+    elif isinstance(value, functools.partial):
+        yield from ((f".{name}", getattr(value, name)) for name in ("func", "args", "keywords"))
+    elif isinstance(value, types.FunctionType):
+        yield from _used_by(value)
+    else:
+        yield from ((f".{name}", part) for name, part in list(getattr(value, "__dict__", {}).items()))
+        for kind in type(value).__mro__:
+            if _library(kind) not in _LIBRARIES:
+                for function in list(vars(kind).values()):
+                    if isinstance(function, types.FunctionType) and function.__name__ != "__init__":
+                        yield from _used_by(function)
+
+
+def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function closes over, its defaults, and, of the user's own code, the globals that it names."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # an empty cell
+            yield f":{name}", cell.cell_contents
+    yield from ((":default", part) for part in function.__defaults__ or ())
+    if _is_own_code(function.__code__):
+        for name in _names(function.__code__):
+            if name in function.__globals__:
+                yield f":{name}", function.__globals__[name]
+
+
+def _is_own_code(code: types.CodeType) -> bool:
+    return not any(part in code.co_filename for part in ("site-packages", "dist-packages", "<frozen", "/lib/python"))
+
+
+def _names(code: types.CodeType) -> set[str]:
+    found = set(code.co_names)
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            found |= _names(part)
+    return found
+
+
+def _library(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+# ---- what is put back -------------------------------------------------------------------------------------------
+
+
+def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
+    """How to put back what one object holds itself. only_numbers: a setup of its own may run meanwhile, which stays."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        yield from (("", put) for put in _values(value))
+    elif is_container(value):
+        if len(value) <= _LONG:
+            yield "", functools.partial(_put_content, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
+    elif isinstance(value, types.FunctionType):
+        yield from _variables(value)
+    elif isinstance(value, io.IOBase):
+        with contextlib.suppress(OSError, ValueError):
+            yield "", functools.partial(_put_place, value, value.tell())
+    elif isinstance(value, Iterator) and not isinstance(value, IterableDataset):
+        yield "", functools.partial(_compare, value, _mark(value))
+        if hasattr(value, "__dict__"):
+            yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
+    elif _library(type(value)) not in _LIBRARIES:
+        if hasattr(value, "__dict__"):
+            yield "", functools.partial(_put_attributes, value, dict(vars(value)), only_numbers)
+        for kind in type(value).__mro__:
+            if _library(kind) not in _LIBRARIES:
+                for function in list(vars(kind).values()):
+                    if isinstance(function, types.FunctionType):
+                        yield from _variables(function)
+
+
+def _values(value: Any) -> Iterator[PutBack]:
+    if value.nbytes > _LARGE:
+        if isinstance(value, Tensor) and not value.is_inference():
+            yield functools.partial(_compare_version, value, value._version)
+    elif isinstance(value, Tensor):
+        if value.layout is torch.strided and not value.is_meta and value.grad_fn is None:
+            yield functools.partial(_put_tensor, value, value.detach().clone())
+    elif not value.dtype.hasobject and value.flags.writeable:
+        yield functools.partial(_put_array, value, value.copy())
+
+
+def _variables(function: types.FunctionType) -> Iterator[tuple[str, PutBack]]:
+    """Names of an outer function, and global ones, that the function's code sets."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):
+            yield f":{name}", functools.partial(_put_cell, cell, cell.cell_contents)
+    for name in _set_globally(function.__code__):
+        if name in function.__globals__:
+            yield f":{name}", functools.partial(_put_global, function.__globals__, name, function.__globals__[name])
+
+
+@functools.cache
+def _set_globally(code: types.CodeType) -> frozenset[str]:
+    own = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_GLOBAL"}
+    return frozenset(own.union(*(_set_globally(part) for part in code.co_consts if isinstance(part, types.CodeType))))
+
+
+def _put_content(container: Any, content: Any) -> None:
+    if len(container) != len(content) or not _same(container, content):
+        refill(container, content)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two containers hold the same objects, or equal plain ones, in the same order."""
+    ones, others = ([*value.items()] if isinstance(value, dict) else [*value] for value in (one, other))
+    flat = [(a, b) if isinstance(one, dict) else ((a,), (b,)) for a, b in zip(ones, others, strict=True)]
+    return all(x is y or (is_plain(x) and is_plain(y) and x == y) for a, b in flat for x, y in zip(a, b, strict=True))
+
+
+def _put_cell(cell: types.CellType, content: Any) -> None:
+    cell.cell_contents = content
+
+
+def _put_global(names: dict[str, Any], name: str, value: Any) -> None:
+    names[name] = value
+
+
+def _put_place(file: Any, place: int) -> None:
+    if not file.closed and file.tell() != place:
+        file.seek(place)
+
+
+def _put_attributes(value: Any, before: Mapping[str, Any], only_numbers: bool) -> None:
+    now = vars(value)
+    if only_numbers:
+        now.update({k: v for k, v in before.items() if isinstance(v, (int, float)) and isinstance(now.get(k), (int, float))})
+        return
+    for name in [name for name in now if name not in before]:
+        del now[name]
+    now.update(before)
+
+
+def _put_tensor(tensor: Tensor, value: Tensor) -> None:
+    with torch.no_grad():
+        if tensor.shape != value.shape:
+            tensor.data = value
+        elif not torch.equal(tensor, value):
+            tensor.copy_(value)
+
+
+def _put_array(array: Any, value: Any) -> None:
+    if array.shape == value.shape and array.tobytes() != value.tobytes():
+        np.copyto(array, value)
+
+
+def _compare_version(tensor: Tensor, version: int) -> str | None:
+    return None if tensor._version == version else "a tensor too large to be copied"
+
+
+def _compare(iterator: Any, mark: Any) -> str | None:
+    return None if _mark(iterator) == mark else f"a {type(iterator).__name__} that has gone on"
+
+
+def _mark(iterator: Any) -> Any:
+    """What tells whether something has been read from an iterator, as far as it tells."""
+    if isinstance(iterator, types.GeneratorType):
+        frame = iterator.gi_frame
+        if frame is None:
+            return None
+        return frame.f_lasti, {name: repr(value) for name, value in frame.f_locals.items() if is_plain(value)}
+    said = repr(iterator) if isinstance(iterator, (itertools.count, itertools.repeat)) else ""
+    return said, operator.length_hint(iterator, -1)

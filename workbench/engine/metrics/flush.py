@@ -1,0 +1,101 @@
+"""From the session to its record: what the meter holds goes out as events, and bad numbers end the run."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.engine import nonfinite
+from workbench.engine.session import Session
+from workbench.events import Emit, Event, Message, StepsDone
+from workbench.instruments.finite import NonFiniteError, behind, headline
+
+Bools = npt.NDArray[np.bool_]
+
+
+def flush(session: Session, emit: Emit, wait: bool = False) -> None:
+    """Send what has landed; `wait`: all there is. Raises `NonFiniteError` for numbers that only show here."""
+    session.meter.on_bar = session.moments.on_bar
+    events = session.meter.flush(session.epoch, wait)
+    for event in events:
+        emit(event)
+        session.epoch_loss.add(event)
+    for event in events:
+        _check_landed(session, event)
+    if not session.on_cpu and events:
+        session.recent = [m for m in session.recent if m.step > int(events[-1].steps[-1])]
+
+
+def say(session: Session, emit: Emit) -> None:
+    """What updates had to say, at its place in the record."""
+    notes, session.notes = session.notes, []
+    for note in notes:
+        tell(session, emit, note)
+
+
+def tell(session: Session, emit: Emit, event: Event) -> None:
+    """Say something at its place in the record: behind the updates before it."""
+    flush(session, emit, wait=True)
+    emit(event)
+
+
+def keep(session: Session, emit: Emit) -> None:
+    """An error ends the run: what led to it is kept, if the device still answers."""
+    with contextlib.suppress(RuntimeError):
+        for event in session.meter.flush(session.epoch, wait=True):
+            emit(event)
+
+
+def _check_landed(session: Session, event: StepsDone) -> None:
+    """On a device, a loss or gradient that is not finite is seen when its flush lands."""
+    guarded = all(nonfinite.can_guard(opt) for opt in session.optimizers)
+    bad = np.flatnonzero(_wrong(session, event, guarded))
+    if not bad.size:
+        return
+    skips = guarded and session.settings.on_nonfinite == "skip"
+    told = session.left_out
+    session.left_out += len(bad) if skips else 0
+    if skips and told >= nonfinite.TOLD:
+        return
+    step, loss = int(event.steps[bad[0]]), event.array("loss")[bad[0]]
+    began = nonfinite.landed(session, step)
+    text = headline(step, float(loss), began, _first_bad_layer(session, event, int(bad[0])))
+    if skips:
+        session.notes.append(Message(f"{text}. The update was not taken.{behind(began)}", "warning", step))
+        return
+    raise NonFiniteError(
+        f"{text}: lower the learning rate, clip, or look for bad inputs. The run ended at the next flush; "
+        + ("such updates were not taken." if guarded else "the weights after that update are not usable.")
+        + behind(began)
+    )
+
+
+def _first_bad_layer(session: Session, event: StepsDone, row: int) -> str | None:
+    """The first layer whose gradient had a norm that is not finite; None: it was not measured, or it was so in all of them.
+
+    A bad loss makes every gradient bad, and then the first says nothing; sums of high powers overflow without any fault.
+    """
+    if session.norm_order not in nonfinite.EXACT:
+        return None
+    norms = event.array("layer_norms")
+    there = ~np.isnan(norms).all(axis=0)  # NaN is also what a layer without a gradient has
+    bad = ~np.isfinite(norms[row]) & there
+    known = np.isfinite(event.array("loss")[row]) or not bad[there].all()
+    return session.names[int(bad.argmax())] if bad.any() and known else None
+
+
+def _wrong(session: Session, event: StepsDone, guarded: bool) -> Bools:
+    """For each recorded update whether it met numbers that are not finite, unless that is known and told already."""
+    wrong: Bools = ~np.isfinite(event.array("loss"))
+    if not session.on_cpu and session.norm_order is not None and session.precision.scaler is None:
+        for part in [f".{opt.index}" for opt in session.optimizers] if session.several else [""]:
+            norms, stepped = event.array(f"grad_norm{part}"), np.isfinite(event.array(f"loss{part}"))
+            if session.task.manual and not session.several:  # it may have a loss and take no step
+                stepped &= ~np.isnan(event.array("layer_norms")).all(axis=1)
+            exact = guarded and session.norm_order in nonfinite.EXACT
+            wrong |= stepped & (~np.isfinite(norms) if exact else np.isnan(norms))
+    if "skipped" in event.columns and session.settings.on_nonfinite == "skip":
+        wrong &= event.array("skipped") == 0
+    return wrong

@@ -1,0 +1,79 @@
+"""Observes what only the engine can see of a fit's health: modules in evaluation mode, and a data order that repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from workbench.engine.metrics.flush import tell
+from workbench.engine.session import Session
+from workbench.events import Emit, Observed
+
+FEWEST = 8
+"""Samples below which two random orders may be the same by chance (8! is 40,320)."""
+
+
+class Observations:
+    """Looks at modules and passes during one fit; each fact is emitted when it is first seen."""
+
+    def __init__(self, session: Session, emit: Emit) -> None:
+        self._session, self._emit = session, emit
+        self._modes: tuple[str, ...] = ()
+        self._training = True
+        self._order: tuple[int, int] | None = None
+        self._repeats = False
+
+    def after_update(self) -> None:
+        """Look at all modules after the first update of an epoch, and when the model as a whole has changed its mode."""
+        session, before = self._session, self._training
+        self._training = session.task.model.training
+        if session.step == session.epoch_step + 1 or self._training != before:
+            modes = tuple(in_evaluation_mode(session.task.model))
+            if modes and modes != self._modes:
+                tell(session, self._emit, Observed(session.step, session.epoch, "evaluation_mode", modes))
+            self._modes = modes
+
+    def after_pass(self) -> None:
+        """Compare the order of the samples with the pass before, where it was to be another."""
+        session, before = self._session, self._order
+        self._order = session.data.dealt
+        limited = session.settings.overfit_batches or session.settings.fast_dev_run
+        if self._repeats or limited or before is None or self._order != before:
+            return
+        if session.data.shuffled(FEWEST):
+            self._repeats = True
+            tell(session, self._emit, Observed(session.step, session.epoch, "same_order"))
+
+
+def in_evaluation_mode(model: nn.Module) -> Iterator[str]:
+    """The outermost parts of a model in evaluation mode that would do something else in training: "" is all of it.
+
+    Parts without a weight that trains were frozen on purpose, and are left out; the model as a whole is not.
+    """
+    if not model.training:
+        if any(_depends_on_mode(part) for part in model.modules()):
+            yield ""
+        return
+    seen: set[str] = set()
+    for name, module in model.named_modules():
+        if module.training or any(name.startswith(f"{outer}.") for outer in seen):
+            continue
+        seen.add(name)
+        own = list(module.parameters())
+        trains = any(p.requires_grad for p in own) or not own
+        if trains and any(_depends_on_mode(part) for part in module.modules()):
+            yield name.removeprefix("_orig_mod.")
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    """Whether a module computes something else in training, as far as its class tells."""
+    if isinstance(module, nn.modules.batchnorm._NormBase):  # batch and instance normalisation
+        return module.track_running_stats
+    if isinstance(module, nn.RReLU):
+        return True
+    for name in ("p", "dropout", "drop_prob"):
+        chance = getattr(module, name, None)
+        if isinstance(chance, float | int) and not isinstance(chance, bool) and chance > 0:
+            return "drop" in type(module).__name__.lower() or isinstance(module, nn.RNNBase | nn.MultiheadAttention)
+    return False

@@ -1,0 +1,47 @@
+"""When update-to-weight ratios are measured, and where they go: now and then, for an update that is recorded anyway.
+
+A measurement costs a copy of the weights and waits for nothing, so that it is made about once a second and not at each
+update. Each optimizer has a second of its own: those that take turns are all measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+
+from torch import Tensor
+
+from workbench.engine.metrics.meter import Meter
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.instruments.update_ratio import copies, update_ratios
+
+PERIOD = 1.0
+"""Seconds between two measurements of one optimizer."""
+
+
+class Ratios:
+    """The measurements of one session, from when it is made on; the first is of the next update that is recorded."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._last: dict[int, float] = {}
+        """By optimizer: when it was measured last."""
+        self._before: dict[int, list[Tensor]] = {}
+        meter.begin_ratios()
+
+    def begin(self, optimizers: Iterable[Optimizing]) -> None:
+        """An update is to come that is recorded: keep the weights of those of these optimizers that it is time for."""
+        now = perf_counter()
+        for opt in optimizers:
+            last = self._last.get(opt.index)
+            if last is None or now - last >= PERIOD:
+                self._before[opt.index] = copies(opt.parameters)
+
+    def finish(self, taken: Sequence[Optimizing], recorded: bool) -> None:
+        """Behind it: what came of those that have `taken` a step, into the meter's row if the update is `recorded`."""
+        for opt in taken if recorded else ():
+            before = self._before.get(opt.index)
+            if before is not None:
+                self._last[opt.index] = perf_counter()
+                self._meter.put_ratios(opt.places, opt.whole, update_ratios(before, opt.parameters))
+        self._before.clear()

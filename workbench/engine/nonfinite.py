@@ -1,0 +1,192 @@
+"""What a loss or gradient that is not finite does: on CPU it is seen before the step, on a device the step is guarded.
+
+On a device nothing may be waited for, so the numbers are looked at when a flush lands; until then an optimizer that
+can be told on the device (`fused=True`) leaves such steps out by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from workbench.engine import backward as gradient
+from workbench.engine import rng
+from workbench.engine.distributed.dtensor import whole
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.session import Session
+from workbench.events import Message
+from workbench.instruments import finite
+from workbench.instruments.replay import replay
+from workbench.task.protocol import TaskError
+
+TOLD = 3
+"""Updates left out that are told one by one; the rest are counted."""
+
+
+EXACT = (2.0, math.inf)
+"""Norms that are infinite only where the gradients are of no use; sums of higher powers overflow long before."""
+
+
+class LeftOut(Exception):
+    """This update is not taken, and the run goes on."""
+
+    def __init__(self, loss: Tensor) -> None:
+        super().__init__()
+        self.loss = loss
+
+
+class Moment(NamedTuple):
+    """A window, the hidden state that it began with, and the random state."""
+
+    step: int
+    window: Sequence[Any]
+    hiddens: Mapping[int, Any]
+    random: Tensor | None
+    """None: the updates draw nothing from torch's generator."""
+
+
+def remember(session: Session, window: Sequence[Any]) -> None:
+    """Keep what is needed to take this update again: on CPU the last one, on a device those that the next flush shows."""
+    if not session.recording:
+        return
+    if session.settings.on_nonfinite == "skip":
+        buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
+        session.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    if session.on_cpu:
+        # Asking for the state costs more than all else here, so a model without dropout is asked now and then.
+        asks = session.draws or session.meter.row == 0
+        random = torch.get_rng_state() if asks else None
+        session.recent = [Moment(session.step, window, session.hiddens, random)]
+    elif session.device.type == "cuda" and session.records:
+        random = torch.cuda.get_rng_state(session.device)
+        session.recent.append(Moment(session.step, window, session.hiddens, random))
+
+
+def look_back(session: Session) -> None:
+    """Behind the forward and backward of an update: did it draw random numbers?"""
+    if session.on_cpu and not session.draws and session.recent and session.recent[-1].random is not None:
+        session.draws = not torch.equal(session.recent[-1].random, torch.get_rng_state())
+
+
+def check(
+    session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor],
+    total: Tensor | None,
+) -> None:  # fmt: skip
+    """On CPU, before the step: raise `NonFiniteError`, or `LeftOut` where the settings say so."""
+    value = loss.item()
+    if math.isfinite(value) and (
+        not gradients or session.precision.scaler is not None or _finite(session, opt, gradients, total)
+    ):
+        return
+    if session.settings.on_nonfinite == "skip" and session.recording:
+        session.left_out += not session.skipped  # else another optimizer's step of this update is left out already
+        if session.left_out <= TOLD:
+            session.notes.append(Message(_words(session, opt, window, value), "warning", session.step))
+        for buffer, before in session.buffers:  # a forward over bad numbers spoils a BatchNorm's statistics for good
+            buffer.copy_(before)
+        raise LeftOut(loss.detach())
+    error = finite.NonFiniteError(_words(session, opt, window, value), value)
+    error.own = session.together is None or session.together.spoiled
+    raise error
+
+
+def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: float) -> str:
+    trained = {id(p) for p in opt.trained}
+    named = session.task.trained_parameters()
+    # Ranks that share one copy of the weights would have to go into it together, and out of it where one of them stops.
+    replays = session.recording and not session.task.manual and session.shards is None
+    return finite.explain(
+        session.step,
+        value,
+        _gradients(session, {name: p for name, p in named.items() if id(p) in trained}),
+        [item.batch for item in window] if session.tbptt is not None else window,
+        {name: whole(p) for name, p in named.items()},
+        _replayed(session, opt, session.recent[-1]) if replays else None,
+    )
+
+
+def _gradients(session: Session, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    if session.shards is not None:
+        return {name: gradient for name, gradient in session.shards.gradients().items() if name in trained}
+    return {name: p.grad for name, p in trained.items() if p.grad is not None}
+
+
+def _replayed(session: Session, opt: Optimizing, moment: Moment) -> str | None:
+    """Where it began, from taking the window again with the random numbers that it had; the session stays as it is."""
+    carried = session.hiddens, session.next_hiddens
+    with rng.kept(), session.only(opt):
+        try:
+            session.hiddens, session.next_hiddens = {**moment.hiddens}, {}
+            if moment.random is None:
+                pass
+            elif session.on_cpu:
+                torch.set_rng_state(moment.random)
+            else:
+                torch.cuda.set_rng_state(moment.random, session.device)
+            return replay(lambda: gradient.losses(session, opt, moment.window), session.task.model)
+        except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
+            return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
+        finally:
+            session.hiddens, session.next_hiddens = carried
+
+
+def landed(session: Session, step: int) -> str | None:
+    """On a device: where update `step` went wrong, from replaying it, if its window is still there."""
+    if session.task.manual or session.device.type != "cuda" or session.shards is not None:
+        return None
+    moment = next((m for m in session.recent if m.step == step), None)
+    if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.trained):
+        return None  # the weights are gone already: a replay would say nothing of where it began
+    return _replayed(session, session.optimizers[0], moment)
+
+
+def _finite(session: Session, opt: Optimizing, gradients: Sequence[Tensor], total: Tensor | None) -> bool:
+    if total is not None and math.isfinite(total.item()):
+        return True
+    # Not measured at this update, or a sum of powers that is too large for its type: the largest entry decides.
+    return math.isfinite(session.total_norm(opt, gradients, math.inf).item())
+
+
+def can_guard(opt: Optimizing) -> bool:
+    """Whether the optimizer's kernel itself can leave a step out, told by a flag on the device."""
+    return bool(getattr(opt.optimizer, "_step_supports_amp_scaling", False))
+
+
+def refuse_unguarded(session: Session) -> None:
+    """`on_nonfinite="skip"` on a device needs optimizers that can be told there."""
+    if session.settings.on_nonfinite != "skip" or session.on_cpu or session.precision.scaler is not None:
+        return
+    for opt in session.optimizers:
+        if not can_guard(opt):
+            kind = type(opt.optimizer).__name__
+            raise TaskError(
+                f"on_nonfinite='skip' on {session.device.type} needs an optimizer that can leave a step out by itself, "
+                f"and {kind} cannot: give functools.partial(torch.optim.AdamW, fused=True), or take 'stop'."
+            )
+
+
+def guards(session: Session, opt: Optimizing) -> bool:
+    """Whether this optimizer's steps are guarded on the device."""
+    return not session.on_cpu and session.precision.scaler is None and can_guard(opt)
+
+
+@contextlib.contextmanager
+def guarded(session: Session, opt: Optimizing, loss: Tensor, total: Tensor | None) -> Iterator[None]:
+    """Inside, a step with numbers that are not finite is not taken, and nobody waits to see whether it was."""
+    optimizer: Any = opt.optimizer
+    if total is None or session.norm_order not in EXACT:
+        gradients = opt.gradients()
+        total = session.total_norm(opt, gradients, math.inf) if gradients else torch.zeros_like(loss)
+    bad = ~torch.isfinite(total + loss)
+    optimizer.grad_scale, optimizer.found_inf = None, bad.float().reshape(())
+    for buffer, before in session.buffers:
+        buffer.copy_(torch.where(bad, before, buffer))
+    try:
+        yield
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf

@@ -1,0 +1,185 @@
+"""Manual optimisation: the task calls backward and steps through a handle; what belongs to the engine stays there.
+
+The gradient of a window is added up over its batches, each at its share, and the steps that the task asks for are
+taken at the window's last batch, measured and clipped like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.engine.distributed.ddp import weights_of
+from workbench.engine.hooked_step import kept_rates
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.session import Session
+from workbench.task.protocol import TaskError
+from workbench.techniques.accumulation import samples_at, shares
+from workbench.techniques.toggling import Toggle
+
+TakeStep = Callable[[Session, Optimizing, Sequence[Any], Tensor], bool]
+
+
+class SessionHandle:
+    """The `Handle` of one session; it lives as long as the session and knows the window at hand."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._take_step: TakeStep | None = None
+        self._toggle = Toggle()
+        self._window: Sequence[Any] = ()
+        self._share, self._last = 1.0, True
+        self.loss: Tensor | None = None
+        self._since: Tensor | None = None
+        self.taken: list[Optimizing] = []
+        self._stepped: set[int] = set()
+        """Those that have stepped since the scale was last looked at (16-mixed)."""
+        self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        """By optimizer: the gradients with which it asked for a step earlier in the window."""
+        self._options: dict[int, dict[str, Any]] = {}
+        """By optimizer: what else it was asked for with."""
+        self._put_back: list[Callable[[], None]] = []
+        """By optimizer: brings back its rates of the window's beginning, in a search."""
+
+    @property
+    def scheduling(self) -> bool:
+        """Whether schedulers may step now; in a search they may not."""
+        return self._session.scheduling
+
+    def begin(self, window: Sequence[Any], take_step: TakeStep) -> None:
+        """A new window: nothing has been stepped, and there is no loss yet."""
+        self._window, self._take_step = window, take_step
+        self.loss, self._since, self.taken = None, None, []
+        self._stepped.clear()
+        self._kept.clear()  # of a window that an error ended
+        self._put_back = [kept_rates(self._session, opt) for opt in self._session.optimizers]
+
+    def at(self, share: float, last: bool) -> None:
+        """The batch at hand: its share of the window, and whether it is the last."""
+        self._share, self._last = share, last
+
+    def backward(self, loss: Tensor, **options: Any) -> None:
+        part = loss if self._share == 1.0 else loss * self._share
+        scaled = self._session.precision.scale(part)
+        if self._session.within:
+            self._session.moments.backward(scaled, **options)
+            self._session.moments.after_backward()
+        else:
+            scaled.backward(**options)  # type: ignore[no-untyped-call]
+        part = part.detach()
+        self.loss = part if self.loss is None else self.loss + part
+        self._since = part if self._since is None else self._since + part
+
+    def step(self, optimizer: int = 0, **options: Any) -> None:
+        opt = self._session.optimizers[optimizer]
+        self._add_kept(opt)
+        if not self._last or self._take_step is None:
+            # Set aside, so that what another network's backward leaves in these parameters does not count.
+            self._kept[optimizer] = [(p, p.grad) for p in opt.trained if p.grad is not None]
+            self._options[optimizer] = options
+            opt.optimizer.zero_grad()
+            return
+        own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
+        if self._session.together is not None:
+            own = self._session.together.reduce(opt, own)
+        self._since = None
+        self._session.losses[opt.index] = own
+        if self._session.records and self._session.several:
+            self._session.meter.put_loss(1 + opt.index, own)
+        if opt.index in self._stepped:  # again in this window: the scaler takes it for a new round
+            self._session.precision.update()
+            self._stepped.clear()
+        self._stepped.add(opt.index)
+        self._put_back[opt.index]()
+        opt.step_options = options
+        try:
+            if self._take_step(self._session, opt, self._window, own):
+                self.taken.append(opt)
+        finally:
+            opt.step_options = {}
+
+    def finish(self) -> None:
+        """Take the steps that were asked for earlier in the window, and not at its last batch."""
+        for optimizer in list(self._kept):
+            self.step(optimizer, **self._options[optimizer])
+
+    def _add_kept(self, opt: Optimizing) -> None:
+        for parameter, kept in self._kept.pop(opt.index, ()):
+            parameter.grad = kept if parameter.grad is None else parameter.grad + kept
+
+    def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
+        self._session.clip_next[optimizer] = (clip_val, algorithm)
+
+    def zero_grad(self, optimizer: int = 0) -> None:
+        self._session.optimizers[optimizer].optimizer.zero_grad()
+
+    def toggle(self, optimizer: int) -> None:
+        self._toggle.toggle(self._session.trained, self._session.optimizers[optimizer].trained)
+
+    def untoggle(self, optimizer: int) -> None:
+        self._toggle.untoggle()
+
+    def end(self) -> None:
+        """Whatever the task has left toggled is as it was."""
+        self._toggle.untoggle()
+
+
+def _started(session: Session, batch: Any, index: int, samples: int | None) -> bool:
+    """The batch before it has ended, and the task hears of this one; False: the rest of the epoch is left out."""
+    if session.ending is not None:
+        session.moments.batch_ended(*session.ending)
+        session.ending = None
+    session.task.drawn = samples
+    session.cut_short = not session.moments.batch_started(batch, index)
+    session.look_again()
+    return not session.cut_short
+
+
+def update(
+    session: Session, window: Sequence[Any], take_step: TakeStep
+) -> tuple[Tensor | None, list[Optimizing]]:
+    """Give each batch of the window to the task; the sum of the losses it gave to backward, and who stepped."""
+    handle = session.handle
+    if not isinstance(handle, SessionHandle):
+        handle = session.handle = SessionHandle(session)
+        session.task.drive(handle)
+    handle.begin(window, take_step)
+    there = [number for number, batch in enumerate(window) if batch is not None]
+    batches = [window[number] for number in there]
+    weights = [weight for weight in weights_of(session, window) if weight is not None]
+    returned: Tensor | None = None
+    try:
+        of_all = shares if session.together is None else session.together.shares
+        for number, share in enumerate(of_all(weights) if batches else ()):
+            handle.at(share, number == len(batches) - 1)
+            batch = session.to_device(batches[number]) if session.moves else batches[number]
+            index = session.batch_idx + number
+            if session.within and not _started(session, batch, index, samples_at(window, there[number])):
+                break
+            session.task.drawn = samples_at(window, there[number])
+            with session.precision.autocast():
+                result = session.task.training_step(batch, index)
+            if session.within:
+                session.ending = (result, batch, index)
+            loss = result.get("loss") if isinstance(result, Mapping) else result
+            if isinstance(loss, Tensor) and loss.numel() == 1:
+                part = loss.detach().reshape(()) * share
+                returned = part if returned is None else returned + part
+        handle.finish()
+    finally:
+        handle.end()
+    if not batches:
+        return None, []
+    loss = handle.loss if handle.loss is not None else returned
+    if session.together is not None:
+        loss = session.together.mean(loss)
+    if loss is None and not handle.taken:
+        return None, []
+    if loss is None:
+        raise TaskError(
+            "a manual training_step stepped an optimizer without a loss: use manual_backward(loss), or return the loss."
+        )
+    return loss, list(dict.fromkeys(handle.taken))

@@ -1,0 +1,196 @@
+"""One optimizer of a session: its parameters, its schedules, its base rate."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+
+from workbench.task.hooks import Moments
+from workbench.task.optimizer_factory import base_rate, group_rates, leading
+from workbench.task.protocol import Optimization, Schedule, Task, TaskError
+
+if TYPE_CHECKING:
+    from workbench.engine.distributed.shards import Shards
+
+
+class Optimizing:
+    """Wraps an `Optimization`: `parameters` are those of its groups that required a gradient when the session began.
+
+    `places` are their numbers among the session's parameters; `whole`: they are all of them, in order. `late` are those
+    that came later (unfrozen by a hook, or in a group that it added), and `trained` are both, in the order of the task's modules.
+    """
+
+    def __init__(
+        self, index: int, made: Optimization, parameters: list[Tensor], task: Task, shards: Shards | None = None
+    ) -> None:
+        """shards: where the parameters lie in them."""
+        self._shards = shards
+        if shards is not None:
+            shards.take_over(made.optimizer)
+        self.index = index
+        self.optimizer = made.optimizer
+        self.schedules: tuple[Schedule, ...] = made.schedules
+        self.frequency = made.frequency
+        self.made_lr = made.lr
+        self.base_lr = made.lr if made.lr is not None else base_rate(made.optimizer, "the task")
+        self.leading = leading(group_rates(made.optimizer))
+        """The parameter group that `lr` is the rate of: the first whose rate is not 0."""
+        self.needs_closure = _needs_closure(self.optimizer)
+        number = {id(p): n for n, p in enumerate(parameters)}
+        own = {
+            number[id(p)] for group in self.optimizer.param_groups for p in group["params"] if id(p) in number
+        }
+        self.places = tuple(sorted(own))
+        self.whole = len(self.places) == len(parameters)
+        self.parameters = [parameters[n] for n in self.places]
+        self.trained, self.late = self.parameters, list[Tensor]()
+        self._task = task
+        groups = self.optimizer.param_groups
+        self._seen = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
+        self.taken = 0
+        """Steps taken."""
+        self.step_options: dict[str, Any] = {}
+        """What the task's own call of this optimizer's step gave beside the closure."""
+        self.extra: dict[str, Any] = {}
+        """What `training_step` is told beside the batch: which optimizer it is, where there are several."""
+
+    def look_again(self) -> None:
+        """Find the model's parameters that have begun to train. One that is frozen later stays: it has no gradient."""
+        groups = self.optimizer.param_groups
+        new = [p for group in groups for p in group["params"] if p.requires_grad and id(p) not in self._seen]
+        if not new:
+            return
+        self._seen |= {id(p): p for p in new}
+        # In the model's order, whenever each came: the norm over them depends on it in its last bits, and a run that goes
+        # on may find at once what came one by one.
+        there, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
+        self.trained = [p for p in self._task.trained_parameters().values() if id(p) in there]
+        self.late = [p for p in self.trained if id(p) not in first]
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients that are there, in the order of `trained`; of those in shards, this rank's pieces."""
+        if self._shards is not None:
+            return self._shards.pieces(self)
+        return [p.grad for p in self.trained if p.grad is not None]
+
+    def there(self) -> list[Tensor]:
+        """Those of `trained` that have a gradient."""
+        return [p for p in self.trained if p.grad is not None] if self._shards is None else self._shards.there(self)
+
+    def zero_grad(self) -> None:
+        """No gradient is there any more."""
+        if self._shards is None:
+            self.optimizer.zero_grad()
+        else:
+            self._shards.zero_grad(self)
+
+    @property
+    def lr(self) -> float:
+        """The rate of the leading parameter group as it is now."""
+        return float(self.optimizer.param_groups[self.leading]["lr"])
+
+    def set_lr(self, lr: float) -> None:
+        """A new base rate: schedules and the ratios of parameter groups multiply it. A group at 0 stays there.
+
+        TaskError: all are at 0 and follow a schedule, which nobody can multiply up from there.
+        """
+        if not self.base_lr and lr and self.schedules:
+            raise TaskError(
+                f"lr={lr:g}: the optimizer is made at a rate of 0 and follows a schedule, which cannot be raised from 0: make it at "
+                "another rate."
+            )
+        old, self.base_lr = self.base_lr, lr
+
+        def scaled(value: Any) -> Any:
+            return lr if value == old else value * (lr / old)
+
+        for group in self.optimizer.param_groups:
+            for key in ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr"):
+                if key in group:
+                    group[key] = scaled(group[key])
+        for schedule in self.schedules:
+            for part in chain(schedule.scheduler):
+                for name in ("base_lrs", "max_lrs", "min_lrs"):
+                    if hasattr(part, name):
+                        setattr(part, name, [scaled(value) for value in getattr(part, name)])
+                if isinstance(getattr(part, "eta_min", None), float):
+                    part.eta_min = scaled(part.eta_min)
+
+    def step_schedules(self, interval: str, count: int, moments: Moments, batches: int = 0) -> None:
+        """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken.
+
+        batches: those of this epoch that are done with, for schedules that count them.
+        """
+        for schedule in self.schedules:
+            counted = batches if schedule.by_batches and interval == "step" else count
+            due = schedule.interval == interval and counted % schedule.frequency == 0
+            if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
+                moments.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+
+
+def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load what the optimizer's `state_dict` gave.
+
+    torch's own `load_state_dict` gives all tensors the type of their parameter, and makes other things of what is neither a
+    number nor a container: here they come back as they were. An optimizer with a `load_state_dict` of its own knows best.
+    """
+    optimizer.load_state_dict(state)
+    if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
+        return
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        own = optimizer.state.get(parameter, {})
+        for name, value in state["state"].get(number, {}).items():
+            if name in own:
+                own[name] = _as_it_was(value, own[name])
+
+
+def _as_it_was(value: Any, loaded: Any) -> Any:
+    """The value with its own type, where `loaded` lies."""
+    if isinstance(value, Tensor):
+        if not isinstance(loaded, Tensor) or loaded.dtype == value.dtype:
+            return loaded
+        return value.to(loaded.device)
+    if isinstance(value, dict) and isinstance(loaded, dict):
+        return {key: _as_it_was(part, loaded.get(key)) for key, part in value.items()}
+    if type(value) in (list, tuple) and isinstance(loaded, (list, tuple)) and len(loaded) == len(value):
+        return type(value)(_as_it_was(part, its) for part, its in zip(value, loaded, strict=True))
+    return value
+
+
+def shares(optimizers: Sequence[Optimizing], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
+    """Of each optimizer the name and the rate of its parameter groups, as a multiple of the setting `lr`; () of one at 0."""
+    found = []
+    for opt in optimizers:
+        own = [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
+        # A schedule may begin below the base rate; the groups' ratios hold all the same.
+        first = own[opt.leading]
+        ratios = [opt.base_lr / lr * (rate / first) for rate in own] if first > 0 and lr > 0 else []
+        named = zip(opt.optimizer.param_groups, ratios, strict=False)
+        found.append(tuple((str(group.get("name", "")), ratio) for group, ratio in named))
+    return tuple(found)
+
+
+def chain(scheduler: Any) -> Iterator[Any]:
+    """A scheduler and those inside it (SequentialLR, ChainedScheduler)."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from chain(part)
+
+
+def _ended(scheduler: Any) -> bool:
+    """Whether one cycle is over: where the run turns out longer than was known (a smaller batch size), its last rate stays."""
+    return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch >= scheduler.total_steps - 1
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step evaluates the loss itself, again and again (LBFGS)."""
+    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty

@@ -1,0 +1,86 @@
+"""The optimizers of a session: what the task configures, with the built-in schedules, and settings that go with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.settings import Settings
+from workbench.task.protocol import Optimization, Schedule, Task, TaskError
+from workbench.techniques.schedules import built_in
+from workbench.techniques.toggling import turns
+
+if TYPE_CHECKING:
+    from workbench.engine.distributed.shards import Shards
+
+
+def optimizers_of(
+    task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], shards: Shards | None = None
+) -> list[Optimizing]:
+    """The task's optimizers, with the built-in schedules. TaskError: settings that do not go with them."""
+    made = task.configure(settings, updates)
+    listed = [made] if isinstance(made, Optimization) else list(made)
+    if shards is None:
+        for optimization in listed:
+            _refuse_others_parameters(task, optimization.optimizer)
+            _refuse_stateless(optimization.optimizer)
+    found: list[Optimizing] = []
+    frequencies = [optimization.frequency for optimization in listed]
+    for index, optimization in enumerate(listed):
+        # One that has its turn now and then has a schedule for its own turns.
+        own = None if updates is None else turns(frequencies, index, updates)
+        schedule = built_in(optimization.optimizer, settings, own)
+        if schedule is not None:
+            optimization.schedules = (*optimization.schedules, Schedule(schedule))
+        found.append(Optimizing(index, optimization, parameters, task, shards))
+    if found[0].made_lr is None:
+        found[0].base_lr = settings.lr
+    if len(found) > 1 and not task.manual:
+        for opt in found:
+            opt.extra = {"optimizer_idx": opt.index}
+    if settings.precision == "16-mixed" and any(opt.needs_closure for opt in found):
+        raise TaskError(
+            "precision='16-mixed' cannot be used with LBFGS, whose step evaluates the loss again: take bf16-mixed."
+        )
+    if task.manual and settings.truncated_bptt_steps is not None:
+        raise TaskError("truncated_bptt_steps: with manual optimisation the task splits its batches itself.")
+    return found
+
+
+def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
+    """Refuse an optimizer of parameters that no module of the task has: they are neither put back nor stored."""
+    own = {id(p) for module in task.modules for p in module.parameters()}
+    given = [p for group in optimizer.param_groups for p in group["params"]]
+    others = [p for p in given if id(p) not in own]
+    kind = type(optimizer).__name__
+    if given and len(others) == len(given):
+        raise TaskError(
+            f"the {kind} has {_counted(others)}, none of which belongs to the model, so nothing would be trained: make it of the "
+            "parameters that the optimizer function is given, optimizer=lambda params, lr: …, or of bench.model's own."
+        )
+    if others:
+        raise TaskError(
+            f"the {kind} has {_counted(others)} that belongs to no module of the run, so that its value would be neither stored "
+            "nor put back: make it part of the model (model.scale = nn.Parameter(…)), or of an nn.Module given as loss=."
+        )
+
+
+def _refuse_stateless(optimizer: Optimizer) -> None:
+    """Refuse an optimizer whose state cannot be asked for: no trial, checkpoint or finder could put it back."""
+    try:
+        optimizer.state_dict()
+    except Exception as error:
+        kind = type(optimizer).__name__
+        raise TaskError(
+            f"the state of the {kind} cannot be stored (state_dict() failed with {type(error).__name__}: {error}), which checkpoints "
+            f"and finders need: {kind}.__init__ has to call torch.optim.Optimizer.__init__. Take another implementation of it."
+        ) from error
+
+
+def _counted(parameters: list[Tensor]) -> str:
+    """'2 parameters (of shape (3, 4), (3,))'."""
+    shapes = ", ".join(str(tuple(p.shape)) for p in parameters[:3]) + (", …" if len(parameters) > 3 else "")
+    return f"{len(parameters)} parameter{'s' if len(parameters) > 1 else ''} (of shape {shapes})"

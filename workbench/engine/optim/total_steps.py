@@ -1,0 +1,53 @@
+"""How many updates a fit takes in all, where it goes on from a checkpoint with epochs of another length than before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from workbench.engine.data.loaders import Feeds
+from workbench.techniques.accumulation import size_at, updates_in
+
+if TYPE_CHECKING:
+    from workbench.engine.session import Session
+
+NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "settings", "length")
+"""What of a checkpoint's state it follows from."""
+
+
+def state_of(feeds: Feeds, epoch: int, ahead: int) -> dict[str, Any]:
+    """What a checkpoint keeps of it."""
+    return {"per_epoch": feeds.updates_in(epoch), "ahead": ahead}
+
+
+def ahead_of_plan(feeds: Feeds, past: Mapping[str, Any]) -> int:
+    """How many updates more there are than epochs times updates in an epoch, since earlier epochs had more of them.
+
+    past: `NAMES` of the state that the fit goes on from. Epochs of the length that they had then change nothing.
+    """
+    epoch, epochs, known = past["epoch"], feeds.settings.epochs, past["length"]
+    now, planned = feeds.updates_in(epoch), feeds.planned()
+    if now is None or epochs is None or planned is None or now == known["per_epoch"]:
+        return int(known["ahead"])
+    begins = epoch + past["mid_epoch"]
+    later = sum(feeds.updates_in(number) or 0 for number in range(begins, epochs))
+    return int(past["step"]) + _left_in_epoch(feeds, past) + later - planned
+
+
+def ahead_of_session(session: Session) -> int:
+    """The same for a session whose epochs have another length from here on: a live change of the accumulation."""
+    past = {name: getattr(session, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
+    settings = {"batch_size": session.data.settings.batch_size}
+    return ahead_of_plan(session.data, {**past, "settings": settings, "length": {"per_epoch": None, "ahead": session.ahead}})
+
+
+def _left_in_epoch(feeds: Feeds, past: Mapping[str, Any]) -> int:
+    """Updates until the end of the epoch that goes on; it keeps the batch size that it had."""
+    if not past["mid_epoch"] or past["checking"]:
+        return 0
+    if feeds.settings.batch_size == past["settings"]["batch_size"] and feeds.batches is not None:
+        size = size_at(feeds.settings.accumulate_grad_batches, past["epoch"])
+        return updates_in(max(0, feeds.batches - past["batch_idx"]), size)
+    done: int = past["step"] - past["epoch_step"]
+    then: int = past["length"]["per_epoch"] or done
+    return max(0, then - done)

@@ -1,0 +1,165 @@
+"""The averaged weights of a session: validated beside the raw ones, and handed over at the end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.optim.swa_utils import SWALR
+
+from workbench.engine import rng
+from workbench.engine.checkpoint.weights import kept_buffers
+from workbench.engine.distributed.shards import Borrowed
+from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.session import Session
+from workbench.engine.snapshot import Modes
+from workbench.task.protocol import Averaging, Schedule, TaskError
+from workbench.techniques.averaging import (
+    batch_norms,
+    has_batch_norm,
+    refreshing_batch_norm,
+    swa_due,
+    swa_first_epoch,
+)
+from workbench.techniques.tbptt import Piece, detached
+
+
+def refuse_unused(session: Session) -> None:
+    """Ways to average that were given, where nothing is averaged: only a fit would do it, so only a fit minds."""
+    if session.settings.weight_averaging is None and session.task.averaging != Averaging():
+        raise TaskError(
+            "avg_fn= and should_update= belong to weight_averaging='ema' or 'swa', which is off: "
+            "bench.set(weight_averaging='ema')."
+        )
+
+
+class OwnSWALR(SWALR):
+    """The schedule of `swa_lrs`, to be told from one that the user has made."""
+
+
+def begin_epoch(session: Session) -> None:
+    """At the first epoch of SWA its own schedule takes over, where a rate for it was given."""
+    if _has_rates(session) and session.epoch >= swa_first_epoch(session.settings):
+        for opt in session.optimizers:
+            begin_rates(session, opt)
+
+
+def rates_begun(session: Session) -> bool:
+    """Whether SWA's own schedule has taken over by now, epochs that were begun counted."""
+    return _has_rates(session) and session.epoch + session.mid_epoch > swa_first_epoch(session.settings)
+
+
+def begin_rates(session: Session, opt: Optimizing) -> None:
+    """SWA's own schedule takes over from an optimizer's others, if it has not done so yet."""
+    if in_swa(opt):
+        return
+    settings = session.settings
+    schedule = OwnSWALR(opt.optimizer, settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy)  # type: ignore[arg-type]
+    opt.schedules = (Schedule(schedule, "epoch"),)
+
+
+def in_swa(opt: Optimizing) -> bool:
+    """Whether this optimizer's rate follows SWA's own schedule."""
+    return any(isinstance(schedule.scheduler, OwnSWALR) for schedule in opt.schedules)
+
+
+def _has_rates(session: Session) -> bool:
+    return session.settings.weight_averaging == "swa" and session.settings.swa_lrs is not None
+
+
+def end_epoch(session: Session) -> None:
+    """SWA takes the weights at the end of each of its epochs, `session.epoch` having just ended."""
+    if session.average is None or session.settings.weight_averaging != "swa":
+        return
+    if session.should_average(
+        session.step, session.epoch, lambda settings, _, epoch: swa_due(settings, epoch)
+    ):
+        session.average.update(session.averaged_parameters)
+
+
+@contextlib.contextmanager
+def in_place(session: Session) -> Iterator[None]:
+    """Inside, the model has the averaged weights, with batch-norm statistics that belong to them."""
+    assert session.average is not None
+    with session.average.swapped(session.averaged_parameters), kept_buffers(session.task.modules):
+        _written(session)
+        _refresh(session)
+        yield
+    _written(session)
+
+
+def hand_over(session: Session) -> None:
+    """The model gets the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
+    session.modes.eval()
+    if session.average is None or not session.average.count:
+        return
+    session.average.hand_over(session.averaged_parameters)
+    _written(session)
+    _refresh(session)
+
+
+def _written(session: Session) -> None:
+    if session.shards is not None:
+        session.shards.written()
+
+
+def _refresh(session: Session) -> None:
+    """Batch-norm statistics of the weights as they are, from one pass over the training data, which takes no step."""
+    if not has_batch_norm([session.task.model]):
+        return
+    modes = Modes.of(session.task)
+    with rng.kept(), torch.no_grad(), session.moments.unheard():
+        try:
+            session.train_mode()
+            with refreshing_batch_norm([session.task.model]):
+                _pass(session)
+                _mean_over_ranks(session)
+        finally:
+            if session.shards is not None:
+                session.shards.rest()
+            modes.restore()
+
+
+def _mean_over_ranks(session: Session) -> None:
+    """Each rank has seen its share of the batches; statistics are means over batches, which all count alike."""
+    if not session.ranks.several:
+        return
+    for layer in batch_norms([session.task.model]):
+        if layer.momentum is not None or layer.num_batches_tracked is None:
+            continue  # in evaluation mode: it keeps its statistics
+        seen = float(layer.num_batches_tracked)
+        whole = session.ranks.sums([seen])[0]
+        for statistic in (layer.running_mean, layer.running_var):
+            if statistic is not None and whole:
+                statistic.mul_(seen / whole)
+                session.ranks.add(statistic)
+        layer.num_batches_tracked.fill_(round(whole))
+
+
+def _pass(session: Session) -> None:
+    hiddens = None
+    items = session.data.again()
+    for number, item in enumerate(items if session.shards is None else session.ranks.rounds(items)):
+        extra: dict[str, Any] = {}
+        if isinstance(item, Borrowed):
+            again = {"hiddens": None} if session.tbptt is not None else {}
+            for opt in session.optimizers:
+                item.pass_through(session, "train", partial(session.steps.training_step, batch_idx=number, **opt.extra, **again))
+            continue
+        batch = item
+        if isinstance(item, Piece):
+            batch = item.batch
+            hiddens = None if item.first else hiddens
+            extra["hiddens"] = hiddens
+        if batch is None:
+            continue
+        for opt in session.optimizers:
+            with session.precision.autocast():
+                result = session.steps.training_step(
+                    session.to_device(batch), number, **opt.extra, **extra
+                )
+            if isinstance(item, Piece) and isinstance(result, dict):
+                hiddens = detached(result.get("hiddens"))

@@ -1,0 +1,51 @@
+"""Where a task's tensors lie, and how they are brought back there by one who only has a look at the task."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from workbench.engine.checkpoint.weights import parts_of, slots_of
+from workbench.task.protocol import Task
+
+
+@contextlib.contextmanager
+def brought_back(task: Task) -> Iterator[None]:
+    """Behind it, parameters and buffers lie where they lay before, the same objects in the same memory.
+
+    A session takes the modules to its device. One that trains leaves them there. One that is opened for a look (the dry
+    run, a script) must not: where the jobs run in other processes, a model in the notebook that nobody asked to be moved
+    would hold memory of the device that they want. What is in the tensors is for the one who looks to keep.
+    """
+    slots = list(slots_of(parts_of(task)))
+    inside = {p: (p.data, p.grad) for whole in task.modules for p in whole.parameters()}
+    homes = [(whole, _home(whole)) for whole in task.modules]
+    devices = [tensor.device for _, tensor in slots]
+    moved = False
+    try:
+        yield
+    finally:
+        for ((part, kind, name), tensor), device in zip(slots, devices, strict=True):
+            there = getattr(part, kind).get(name)
+            if there is None or there.device == device:
+                continue
+            moved = True
+            if isinstance(tensor, nn.Parameter):  # torch moves a parameter by giving the same object another memory
+                tensor.grad = None
+                tensor.data, tensor.grad = inside[tensor]
+            getattr(part, kind)[name] = tensor
+        for whole, home in homes:
+            if home is not None:
+                whole.to(home)  # moves nothing now; a LightningModule keeps its device in an attribute
+        if moved and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _home(whole: nn.Module) -> torch.device | None:
+    """The device of all its tensors; None: they lie on several, or there are none."""
+    tensors: list[Tensor] = [*whole.parameters(), *whole.buffers()]
+    devices = {tensor.device for tensor in tensors}
+    return devices.pop() if len(devices) == 1 else None

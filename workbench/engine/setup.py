@@ -1,0 +1,79 @@
+"""A session for one job, and what of the process and the task is put back behind it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from workbench.engine import rng
+from workbench.engine.runtime import Runtime
+from workbench.engine.session import Session
+from workbench.engine.snapshot import Modes
+from workbench.engine.torch_compile import compiled
+from workbench.settings import Settings
+from workbench.task.protocol import Phase, Task
+
+
+@contextlib.contextmanager
+def opened(
+    task: Task, settings: Settings, phase: Phase = "fit", past: Mapping[str, Any] | None = None
+) -> Iterator[Session]:
+    """A session for one job: seeded, with the process's random state and torch flags put back after.
+
+    past: of a fit that goes on, what its length depends on (`length.NAMES` of the state).
+    """
+    with rng.kept(), _kernels(settings), task.running(settings, phase):
+        rng.seed(settings.seed)
+        runtime = Runtime(settings)
+        for spec in (task.train, task.val, task.test, task.predict):
+            if spec is not None:
+                spec.refresh()
+                spec.share = runtime.ranks.share
+        modes = Modes.of(task)
+        kept = [(p, p.grad) for p in _parameters(task) if p.grad is not None]
+        for parameter, _ in kept:
+            parameter.grad = None
+        session: Session | None = None
+        try:
+            session = Session(task, settings, runtime, phase, past)
+            rng.differ(settings.seed, runtime.ranks.rank)
+            with compiled(task, settings.compile), _watched(settings.detect_anomaly):
+                yield session
+        finally:
+            modes.restore()
+            if session is not None:
+                session.close()
+            for parameter in _parameters(task):
+                parameter.grad = None
+            for parameter, grad in kept:  # the parameter may lie on another device now
+                parameter.grad = grad.to(parameter.device)
+
+
+def _parameters(task: Task) -> list[torch.nn.Parameter]:
+    return [p for module in task.modules for p in module.parameters()]
+
+
+def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
+    return torch.autograd.set_detect_anomaly(True) if wanted else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _kernels(settings: Settings) -> Iterator[None]:
+    """Inside, torch chooses kernels as `deterministic` and `benchmark` say; what the process had comes back."""
+    wanted, benchmark = settings.deterministic, settings.benchmark
+    if not wanted and benchmark is None:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    if wanted:
+        torch.use_deterministic_algorithms(True, warn_only=wanted == "warn")
+    torch.backends.cudnn.benchmark = bool(benchmark)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=warn_only)
+        torch.backends.cudnn.benchmark = before[1]

@@ -1,0 +1,35 @@
+"""Prediction: the model's output for each batch, in evaluation mode, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+
+from workbench.engine.distributed.shards import Borrowed
+from workbench.engine.session import Session
+from workbench.engine.validation.validate import evaluating
+from workbench.task.batch import to_device
+
+_CPU = torch.device("cpu")
+
+
+def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
+    """One entry a batch that is not None: its number, and what the task's `predict_step` returned, its tensors on the CPU."""
+    found = []
+    with evaluating(session, "predict"):
+        for number, batch in enumerate(batches):
+            if batch is None:
+                continue
+            if isinstance(batch, Borrowed):
+                batch.pass_through(session, "predict", partial(session.steps.predict_step, batch_idx=number))
+                continue
+            moved = session.to_device(batch, "predict")
+            session.moments.evaluation_batch_started("predict", moved, number)
+            with session.precision.autocast():
+                output = session.steps.predict_step(moved, number)
+            session.moments.evaluation_batch_ended("predict", output, moved, number)
+            found.append((number, to_device(output, _CPU)))
+    return found

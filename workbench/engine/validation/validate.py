@@ -1,0 +1,109 @@
+"""Validation: the metrics of one pass over held-out data, weighted by samples, moving no training state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from workbench.engine import rng
+from workbench.engine.data.sample_count import note_count
+from workbench.engine.distributed.shards import Borrowed
+from workbench.engine.session import Session
+from workbench.engine.snapshot import Modes
+from workbench.engine.validation.epoch_metrics import EpochMetrics
+from workbench.task.hooks import Values
+from workbench.task.lightning.logging.reduce import landed
+from workbench.task.protocol import TaskError
+
+
+def validate(
+    session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val", *, trial: bool = False,
+    aside: bool = False, cut: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:  # fmt: skip
+    """The metrics of `batches`, in evaluation mode: means over the samples, and those that are computed over all of them.
+
+    What the task itself logged and reduced stands beside it, and wins. trial: of a few batches, for which a metric need
+    have no value. aside: what metrics keep for themselves is afterwards as it was before. cut: asked after the last batch, whether
+    some were left out; then no metric is computed over the check.
+    """
+    trial = trial or session.stage == "sanity"
+    over, computed = EpochMetrics(session, stage, trial=trial, aside=trial or aside), dict[str, float]()
+    sums: dict[str, list[Tensor | float]] = {}
+    weights: dict[str, list[float]] = {}
+    with evaluating(session, stage), over.open():
+        for number, batch in enumerate(batches):
+            if batch is None:
+                over.skip()
+                continue
+            if isinstance(batch, Borrowed):
+                batch.pass_through(session, stage, partial(session.steps.validation_step, batch_idx=number, stage=stage))
+                continue
+            moved = session.to_device(batch, stage)
+            session.moments.evaluation_batch_started(stage, moved, number)
+            with session.precision.autocast():
+                scores = session.steps.validation_step(moved, number, stage)
+                over.update(scores)
+            note_count(session, stage, moved, scores.weight)
+            session.moments.evaluation_batch_ended(stage, scores, moved, number)
+            for name, value in scores.values.items():
+                sums.setdefault(name, []).append(value)
+                weights.setdefault(name, []).append(scores.weight)
+        if not cut():
+            computed = over.compute()
+    own = {name: _summed(values, weights[name]) for name, values in sums.items()}
+    means = _means(session.ranks.gather(own))
+    if twice := means.keys() & computed.keys():
+        raise TaskError(f"metrics=: two of them are reported as {min(twice)!r}: rename one of them.")
+    return means | computed | floats(session.moments.evaluated(stage))
+
+
+@contextlib.contextmanager
+def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
+    """Inside, all modules are in evaluation mode and nothing is learned; modes and random numbers come back."""
+    modes, before, moments = Modes.of(session.task), session.stage, session.moments
+    with rng.kept(), torch.no_grad(), session.modes.evaluating():
+        try:
+            session.stage = "sanity" if before == "sanity" else stage
+            if not moments.evaluation_mode(stage):
+                for module in session.task.modules:
+                    module.eval()
+            # Each rank has statistics of its own share; what is reported is of those that are handed over.
+            session.ranks.take_first([buffer for module in session.task.modules for buffer in module.buffers()])
+            moments.evaluation_started(stage)
+            yield
+            moments.evaluation_ended(stage)
+            moments.training_mode(stage)
+        finally:
+            if session.shards is not None:
+                session.shards.rest()
+            modes.restore()
+            session.stage = before
+
+
+def floats(values: Values) -> dict[str, float]:
+    """Scalars as numbers of Python's own, with one wait for the device at most."""
+    return dict(zip(values, landed(list(values.values())), strict=True))
+
+
+def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, float]:
+    """The sum of values times weights, and that of the weights."""
+    if all(isinstance(v, Tensor) for v in values):
+        # On the device until the end: one copy to the host for the whole pass. float64 stays so, all else is taken as float32.
+        wide = (v.detach().to(torch.promote_types(v.dtype, torch.float32)) for v in values if isinstance(v, Tensor))
+        column = torch.stack([v.mean() for v in wide]).cpu()
+    else:
+        column = torch.tensor([float(v) for v in values], dtype=torch.float64)
+    share = torch.tensor(weights, dtype=torch.float64)
+    return float((column.double() * share).sum()), float(share.sum())
+
+
+def _means(sums: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, float]:
+    """The means over the samples of all ranks; some may not have had any."""
+    names = dict.fromkeys(name for own in sums for name in own)
+    there = {name: [own[name] for own in sums if name in own] for name in names}
+    return {name: sum(s for s, _ in of) / sum(w for _, w in of) for name, of in there.items()}

@@ -1,0 +1,74 @@
+"""A window on its way: what is known of its batches before, and what those that have gone through add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from workbench.engine.distributed.ddp import weights_of
+from workbench.task.protocol import TaskError
+
+if TYPE_CHECKING:
+    from workbench.engine.batch_steps import Result
+    from workbench.engine.session import Session
+
+
+class Planned(NamedTuple):
+    """What is known of a window before it goes through."""
+
+    there: list[int]
+    """The numbers of its batches that are not None."""
+    weights: dict[int, float]
+    shares: dict[int, float]
+
+    @classmethod
+    def of(cls, session: Session, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> Planned:
+        weights = {number: weight for number, weight in enumerate(weights_of(session, window)) if weight is not None}
+        found = shares_of([*weights.values()]) if weights else []
+        return cls([*weights], weights, dict(zip(weights, found, strict=True)))
+
+    @property
+    def last(self) -> int | None:
+        return self.there[-1] if self.there else None
+
+
+class Held:
+    """What the batches of a window that have gone through add up to."""
+
+    def __init__(self, planned: Planned, unit: float, *, single: bool = False) -> None:
+        """unit: the share of a weight of 1. single: there is one batch, which is all, whatever it weighs."""
+        self._planned, self._unit, self.single = planned, unit, single
+        self.loss: Tensor | None = None
+        """The sum of losses at their shares, or at the weights that they reported, without a graph."""
+        self.reported: list[Tensor | float] = []
+        self.kept: list[float] = []
+        """The shares of those that reported no weight."""
+        self._weights: list[Tensor | float] = []
+
+    def take(self, number: int, found: Result) -> tuple[Tensor, bool]:
+        """One more: the part of the loss that goes backward, and whether it is the first."""
+        if bool(self.reported) != (found.weight is not None) and (self.reported or self.kept):
+            raise TaskError("training_step reports a 'weight' for some batches of a window and not for others.")
+        share = self._planned.shares[number]
+        if found.weight is not None and not self.single:
+            self.reported.append(found.weight)
+            part = found.loss * found.weight if self._unit == 1.0 else found.loss * found.weight * self._unit
+        else:
+            self.kept.append(share)
+            part = found.loss if self.single or share == 1.0 else found.loss * share
+        self._weights.append(self._planned.weights[number] if found.weight is None else found.weight)
+        first = self.loss is None
+        self.loss = part.detach() if self.loss is None else self.loss + part.detach()
+        return part, first
+
+    @property
+    def weight(self) -> Tensor | float:
+        """What they weigh."""
+        return sum(self._weights)
+
+    @property
+    def some_left_out(self) -> bool:
+        """Whether batches were left out whose shares were counted on."""
+        return len(self.kept) < len(self._planned.there)

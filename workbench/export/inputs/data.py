@@ -1,0 +1,202 @@
+"""What a script needs of the user's data: how it gets the same batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from workbench.engine.dry_run import SAMPLES
+from workbench.export.errors import ExportError
+from workbench.export.inputs.collect import Data, quoted
+from workbench.export.inputs.step import may_skip
+from workbench.export.source.source import Sliced
+from workbench.settings import Settings
+from workbench.task.batch import own_count, sample_count
+from workbench.task.data.datasets import Batches, Columns
+from workbench.task.data.sharding import Share, dealing_for
+from workbench.task.data.spec import DataSpec, Loader, batches_in, makes_batches_itself, positioned, users_own
+from workbench.task.supervised import TARGETS
+
+
+def data_of(spec: DataSpec, name: str, owner: Any, sliced: Sliced, settings: Settings) -> Data:
+    """How the script gets a loader, from what the user gave for it."""
+    parts, dataset = spec.parts, spec.parts.dataset
+    base, before, is_loader = _base(spec, name, owner, sliced)
+    if isinstance(dataset, Batches) and dataset.one_shot and not before:
+        raise ExportError(f"{name} can be read only once (an iterator), so no script can repeat it: give a Dataset.")
+    stream = isinstance(dataset, IterableDataset)
+    kind = "batches" if parts.ready else "stream" if stream else "samples"
+    columns = dataset.columns if isinstance(dataset, Columns) and not is_loader else None
+    by_collate = sliced.arguments.get("collate_fn", "None") != "None" and not before
+    loader = spec.loader(settings, train=name == "train")
+    if parts.ready and not stream and (parts.sampler is not None or (name == "train" and settings.shuffle and parts.defaults.get("shuffle"))):
+        raise ExportError(
+            f"the loader of {name} gives batches of the data set's own making (batch_size=None) in the order of a sampler, which "
+            "no script can repeat yet: give the samples in a Dataset."
+        )
+    whole = hasattr(dataset, "__getitems__") and columns is None and type(dataset) is not TensorDataset
+    return Data(
+        dataset=f"{base}.dataset" if is_loader else base,
+        before=before,
+        kind=kind,  # type: ignore[arg-type]
+        arrays=isinstance(columns, tuple),
+        columns=isinstance(columns, dict),
+        iterable=stream and (not isinstance(dataset, Batches) or (spec.from_batches and name not in sliced.ready)),
+        converted=isinstance(dataset, Columns) and dataset.converted,
+        sampler=None if parts.sampler is None else f"{base}.batch_sampler.sampler",
+        batch_sampler=None if parts.batch_sampler is None else f"{base}.batch_sampler",
+        generator=None if parts.generator is None else f"{base}.generator.clone_state()",
+        collate=None if parts.collate_fn is None else "collate" if by_collate else f"{base}.collate_fn",
+        worker_init=None if parts.worker_init_fn is None else f"{base}.worker_init_fn",
+        told=_told(spec, base, from_loader=is_loader, inner=spec.from_batches and name not in sliced.ready),
+        whole=whole and kind == "samples",
+        pinned=loader.pin_memory or (settings.pin_memory is None and not torch.cuda.is_available()),
+        sized=batches_in(loader) is not None,
+        count=_count(first_batch(spec, settings)) or "1",
+        counts=_counts_right(spec, settings),
+        empty=_may_be_empty(parts.collate_fn, dataset),
+        draws=_draws(loader, settings),
+        steps=_steps(first_batch(spec, settings), settings.tbptt_time_dim) or "config.truncated_bptt_steps",
+    )
+
+
+def _told(spec: DataSpec, base: str, *, from_loader: bool, inner: bool) -> tuple[str, ...]:
+    """Expressions for what `task.data.set_epoch` tells of each epoch."""
+    parts, dataset = spec.parts, spec.parts.dataset
+    found: dict[int, str] = {}
+
+    def add(part: Any, expression: str) -> None:
+        if callable(getattr(part, "set_epoch", None)):
+            found.setdefault(id(part), expression)
+
+    if parts.batch_sampler is not None:
+        add(parts.batch_sampler, f"{base}.batch_sampler")
+        add(getattr(parts.batch_sampler, "sampler", None), f"{base}.batch_sampler.sampler")
+    if parts.sampler is not None:
+        add(parts.sampler, f"{base}.{'sampler' if parts.ready else 'batch_sampler.sampler'}")
+    if not isinstance(dataset, Batches):
+        add(dataset, f"{base}.dataset" if from_loader else base)
+        return tuple(found.values())
+    users, given = dataset.users, f"{base}.users" if inner else base
+    own = getattr(users, "batch_sampler", None)
+    for part, expression in (
+        (users, given), (getattr(users, "sampler", None), f"{given}.sampler"), (own, f"{given}.batch_sampler"),
+        (getattr(own, "sampler", None), f"{given}.batch_sampler.sampler"), (getattr(users, "dataset", None), f"{given}.dataset"),
+    ):  # fmt: skip
+        add(part, expression)
+    return tuple(found.values())
+
+
+def _may_be_empty(collate: Any, dataset: Any) -> bool:
+    """Whether a batch may be None."""
+    if collate is not None and may_skip(collate):
+        return True
+    ready = getattr(dataset, "_batches", None) if isinstance(dataset, Batches) else None
+    return isinstance(ready, (list, tuple)) and any(batch is None for batch in ready)
+
+
+def _draws(loader: Loader, settings: Settings) -> bool:
+    """Whether all processes must draw alike to go through the same batches; as `task.shares`."""
+    deals = positioned(loader)
+    if deals is None:
+        ready = users_own(loader)
+        return not settings.num_workers and not isinstance(ready, (list, tuple))
+    return dealing_for(deals.batches, Share(0, 2), settings.seed) is not None
+
+
+def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, tuple[str, ...], bool]:
+    """What stands for the user's data, the lines before it, and whether it is a DataLoader."""
+    maker = maker_of(spec)
+    if maker is None:
+        return f"{name}_data", (), spec.from_loader
+    given = sliced.arguments.get(name, "None") != "None"
+    source = f"{name}_data" if given else "network" if maker.__self__ is owner else "train_data"
+    base = "given" if name == "train" else f"given_{name}"
+    made, index = maker(), ""
+    while isinstance(made, (list, tuple)):
+        made, index = made[0], f"{index}[0]"
+    return base, (f"{base} = {source}.{name}_dataloader(){index}",), isinstance(made, DataLoader) and not makes_batches_itself(made)
+
+
+def maker_of(spec: DataSpec) -> Any:
+    """The bound method of the user's object that makes this loader; None where data was given."""
+    if not spec.made_by_object:
+        return None
+    maker = inspect.getclosurevars(spec._given).nonlocals["make"]  # type: ignore[arg-type]
+    if not inspect.ismethod(maker):
+        raise ExportError(f"{spec.name}_dataloader is no method of a class, so a script cannot call it: define it in one.")
+    return maker
+
+
+def first_batch(spec: DataSpec, settings: Settings) -> Any:
+    # Without the user's samplers, which may count how often they are asked.
+    parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
+    try:
+        return DataSpec(spec.name, parts).peek(min(SAMPLES, settings.batch_size))
+    except Exception as error:
+        raise ExportError(f"reading a sample of {spec.name} failed: {type(error).__name__}: {error}") from error
+
+
+def _counts_right(spec: DataSpec, settings: Settings) -> bool:
+    """Whether the number of samples that a batch was made of shows in its first tensor, or is said by the batch."""
+    if spec.parts.ready or spec.parts.collate_fn is None:
+        return True
+    parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)
+    for size in range(1, min(3, settings.batch_size, spec.samples or 3) + 1):
+        try:
+            if sample_count(DataSpec(spec.name, parts).peek(size)) != size:
+                return False
+        except Exception:  # noqa: BLE001  # a collate function that takes no so small batch
+            continue
+    return True
+
+
+def layout_of(batch: Any, has_loss: bool) -> str:
+    """What a training batch looks like, for `Recipe.batch`."""
+    if isinstance(batch, Mapping):
+        return f"dict:{next((key for key in TARGETS if key in batch), '')}"
+    if isinstance(batch, (tuple, list)):
+        return "pair" if has_loss and len(batch) == 2 else "tuple"
+    return "single"
+
+
+def _count(batch: Any, name: str = "batch") -> str | None:
+    """How many samples `batch` holds, as an expression; None where it holds no tensor. As `task.batch.sample_count`."""
+    if (own := own_count(batch)) is not None:
+        return f"{name}.{own}"
+    return _first_count(batch, name)
+
+
+def _first_count(batch: Any, name: str) -> str | None:
+    if isinstance(batch, PackedSequence):
+        return f"int({name}.batch_sizes[0])"
+    if isinstance(batch, (Tensor, np.ndarray)):
+        return f"len({name})" if batch.ndim else "1"
+    counts = (_first_count(value, part) for part, value in _parts(batch, name))
+    return next((count for count in counts if count is not None), None)
+
+
+def _steps(batch: Any, time_dim: int, name: str = "batch") -> str | None:
+    """How many time steps `batch` holds, as an expression; None where it has no dimension of time."""
+    if isinstance(batch, Tensor):
+        return f"{name}.shape[{time_dim}]" if batch.ndim > time_dim else None
+    counts = (_steps(value, time_dim, part) for part, value in _parts(batch, name))
+    return next((count for count in counts if count is not None), None)
+
+
+def _parts(batch: Any, name: str) -> list[tuple[str, Any]]:
+    """What a container holds, each with the expression for it."""
+    items: list[tuple[Any, Any]] = []
+    if isinstance(batch, Mapping):
+        items = list(batch.items())
+    elif isinstance(batch, (tuple, list)) and not isinstance(batch, PackedSequence):
+        items = list(enumerate(batch))
+    return [(f"{name}[{quoted(key)}]", value) for key, value in items]

@@ -1,0 +1,152 @@
+"""What the user's objects want of Lightning's loop: which hooks they define, and what they ask of their trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from workbench.export.errors import ExportError
+from workbench.export.inputs.collect import FIT, TRANSFER, VALIDATION, WITHIN, Hook, Own
+from workbench.export.inputs.data import maker_of
+from workbench.export.inputs.step import returns
+from workbench.export.inputs.trainer import asked, attributes, methods, reads, words
+from workbench.export.source.source import Sliced
+from workbench.task.lightning import overrides
+from workbench.task.lightning.data_hooks import DataMoments
+from workbench.task.lightning.hooks import LightningMoments
+from workbench.task.lightning.overrides import own_method
+from workbench.task.lightning.setup import _home_of_trainer
+from workbench.task.lightning.task import LightningLike
+from workbench.task.protocol import Task
+
+_PROPERTIES = {
+    "logger": "None", "loggers": "[]", "print": "accelerator.print", "global_rank": "accelerator.process_index",
+    "local_rank": "accelerator.local_process_index", "device": "accelerator.device", "current_epoch": "0", "global_step": "0",
+}  # fmt: skip
+"""What a LightningModule has as properties, and another object finds as attributes of its own while a job runs."""
+_METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", "toggled_optimizer")
+"""What a module finds beside that."""
+
+
+def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
+    """The objects that bring data, and then the one that trains itself, by what the script calls them."""
+    found: dict[str, Any] = {}
+    module = task.module if isinstance(task, LightningLike) else None
+    for spec, name in ((task.train, "train"), (task.val, "val")):
+        maker = None if spec is None else maker_of(spec)
+        if maker is None or any(maker.__self__ is one for one in (module, *found.values())):
+            continue
+        given = sliced.arguments.get(name, "None") != "None"
+        found[f"{name}_data" if given else "network"] = maker.__self__
+    return found if module is None else {**found, "network": module}
+
+
+def own_of(task: Task, sources: Mapping[str, Any], code: str) -> Own:
+    """All that the script does for them beside training."""
+    moments = task.moments
+    if not isinstance(moments, DataMoments):
+        return Own()
+    hooks = dict(_transfers(task, moments, sources))
+    asks = asked(sources.values(), code)
+    asks |= {"sanity_checking"} if "validating" in asks else set()
+    data = next((name for name in sources if name != "network"), "None")
+    own = Own(hooks=hooks, asks=asks, trainers=tuple(_homes(sources)) if asks else (), datamodule=data)
+    return own if not isinstance(moments, LightningMoments) else _with_module(own, moments, sources["network"])
+
+
+def prepared(sources: Mapping[str, Any]) -> Iterator[str]:
+    """The calls of `prepare_data`, `setup` and `configure_model` that the bench made, in their order."""
+    yield from _calls(sources, "prepare_data()")
+    yield from _calls(sources, 'setup("fit")')
+    yield from _calls({name: source for name, source in sources.items() if name == "network"}, "configure_model()")
+
+
+def undone(sources: Mapping[str, Any]) -> Iterator[str]:
+    """The calls behind a fit."""
+    yield from _calls(sources, 'teardown("fit")')
+
+
+def _calls(sources: Mapping[str, Any], call: str) -> Iterator[str]:
+    name, _, arguments = call.partition("(")
+    for source, there in sources.items():
+        hook = own_method(there, name)
+        if hook is not None:
+            stage = inspect.signature(hook).parameters.get("stage")
+            must = stage is not None and stage.kind is stage.KEYWORD_ONLY
+            yield f"{source}.{name}({'stage=' if must else ''}{arguments}"
+
+
+# ---- hooks ------------------------------------------------------------------------------------------------------
+
+
+def _transfers(task: Task, moments: DataMoments, sources: Mapping[str, Any]) -> Iterator[tuple[str, Hook]]:
+    train, val = moments._transfers["train"], moments._transfers["val"]
+    if task.val is not None and train != val:
+        raise ExportError(f"{' or '.join(TRANSFER)} of the training data are others than those of the validation data, which no script has yet.")
+    for name, method in zip(TRANSFER, train, strict=True):
+        if method is not None:
+            owner = next((n for n, source in sources.items() if source is getattr(method, "__self__", None)), "network")
+            yield name, Hook(owner)
+
+
+def _with_module(own: Own, moments: LightningMoments, module: Any) -> Own:
+    """The same, with what the object that trains itself has."""
+    found = {name: moments._own[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in moments._own}
+    hooks = {name: Hook("network", _told(hook), reads(hook._hook, 0)) for name, hook in found.items()}
+    named = frozenset(name for code in methods(module) for name in attributes(code))
+    like = () if hasattr(type(module), "current_epoch") else tuple(n for n in _PROPERTIES if n in named and not hasattr(module, n))
+    wanted = [name for name in _METHODS if name in named and own_method(module, name) is None]
+    if "configure_gradient_clipping" in hooks:
+        wanted.append("clip_gradients")
+    if "all_gather" in wanted:
+        raise ExportError("the code calls self.all_gather, which no script has yet.")
+    if "optimizer" in (found["backward"].names if "backward" in found else ()):
+        raise ExportError("backward takes an optimizer, as in Lightning 1, which no script tells it: let it take the loss alone.")
+    begins = own_method(module, "on_train_batch_start")
+    code = None if begins is None else getattr(inspect.unwrap(begins), "__code__", None)
+    ends = begins is not None and (code is None or -1 in code.co_consts or "value" in returns(code))
+    return dataclasses.replace(
+        own,
+        hooks={**own.hooks, **hooks},
+        ends_epochs=ends,
+        like={name: _PROPERTIES[name] for name in like},
+        methods=frozenset(wanted),
+        logs_widely=_logs_widely(module, hooks),
+        weighs=any("weight" in words(code) for code in methods(module)),
+    )
+
+
+def _logs_widely(module: Any, hooks: Mapping[str, Hook]) -> bool:
+    """Whether what it logs in a check may be more than values of its batches that weigh as these do."""
+    parts = module.modules() if isinstance(module, nn.Module) else vars(module).values()
+    metrics = any(callable(getattr(part, "compute", None)) and callable(getattr(part, "reset", None)) for part in parts)
+    logging = [code for code in methods(module) if {"log", "log_dict"} & set(attributes(code))]
+    said = {word for code in logging for word in words(code)}
+    return metrics or not said.isdisjoint({"reduce_fx", "batch_size", "on_step", "on_epoch"}) or any(
+        f"on_validation_{moment}" in hooks for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end")
+    )
+
+
+def _told(hook: overrides.Hook) -> tuple[str | None, ...]:
+    """Of a hook written for Lightning 1: what it is told beside."""
+    if not hook._old:
+        return ()
+    known = {name: repr(value) for name, value in overrides._OLD.items()}
+    return tuple(("0" if name == "optimizer_idx" else known.get(name)) for name in hook.names)
+
+
+# ---- the trainer ------------------------------------------------------------------------------------------------
+
+
+def _homes(sources: Mapping[str, Any]) -> Iterator[str]:
+    """Where these objects, and modules inside them, look for their trainer."""
+    for name, source in sources.items():
+        inside = source.named_modules() if isinstance(source, nn.Module) else [("", source)]
+        for path, part in inside:
+            home = "" if part is not source and "_trainer" not in vars(part) else _home_of_trainer(part)
+            if home:
+                yield f"{name}.{home}" if not path else f'{name}.get_submodule("{path}").{home}'

@@ -1,0 +1,137 @@
+"""What a script needs of the user's optimizers and schedulers: where they are in what their code returned."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import OneCycleLR
+
+from workbench.engine.optim.schedule_free import has_modes
+from workbench.export.errors import ExportError
+from workbench.export.inputs.collect import Optimizer, Schedule
+from workbench.settings import Settings
+from workbench.task import protocol
+from workbench.task.lightning.task import LightningLike
+from workbench.task.optimizer_factory import group_rates, leading
+from workbench.task.protocol import Optimization
+from workbench.task.schedulers import schedule_of
+from workbench.task.supervised import Supervised
+
+
+def optimizers_of(task: Supervised | LightningLike, settings: Settings, updates: int | None) -> tuple[Optimizer, ...]:
+    """The optimizers of a run, each with its schedules."""
+    try:
+        made = task.configure(settings, updates)
+        listed = [made] if isinstance(made, Optimization) else list(made)
+        if isinstance(task, LightningLike):
+            return _of_object(task, listed)
+        return (_of_bench(task, listed[0], updates),)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        whose = "configure_optimizers()" if isinstance(task, LightningLike) else "the optimizer or its scheduler"
+        raise ExportError(f"{whose} cannot be looked at outside of a fit: {what}") from error
+
+
+def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Optimizer:
+    places: list[str] = []
+    if task._scheduler is not None:
+        given = task._scheduler(made.optimizer, updates)  # type: ignore[arg-type]  # it made a schedule for them before
+        entries = list(enumerate(given)) if isinstance(given, (list, tuple)) else [(None, given)]
+        places = [("" if number is None else f"[{number}]") + _inside(entry) for number, entry in entries]
+    schedules = tuple(_schedule(place, one) for place, one in zip(places, made.schedules, strict=True))
+    return _optimizer(task, made, "", schedules)
+
+
+def _of_object(task: LightningLike, listed: Sequence[Optimization]) -> tuple[Optimizer, ...]:
+    optimizers, schedulers = _places(task.module.configure_optimizers())
+    own: list[list[Schedule]] = [[] for _ in optimizers]
+    for place, entry, monitor in schedulers:
+        made = schedule_of(
+            entry, "configure_optimizers() returned", interval="epoch", monitor=monitor, watches=not task.manual, by_batches=True
+        )
+        number = next(n for n, (_, optimizer) in enumerate(optimizers) if optimizer is made.scheduler.optimizer)
+        own[number].append(_schedule(place + _inside(entry), made))
+    return tuple(
+        _optimizer(task, one, place, tuple(schedules))
+        for (place, _), schedules, one in zip(optimizers, own, listed, strict=True)
+    )
+
+
+def _places(made: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, str | None]]]:
+    """The optimizers and the schedulers in what `configure_optimizers()` returned, in any of its forms, and where.
+
+    As `task.lightning_optimizers` takes it apart. A scheduler comes with the monitor that its optimizer's entry names.
+    """
+    entries: list[tuple[str, Any]] = [("", made)]
+    apart: list[tuple[str, Any, str | None]] = []
+    if isinstance(made, (list, tuple)):
+        entries = [(f"[{n}]", one) for n, one in enumerate(made)]
+        if len(made) == 2 and isinstance(made[0], (list, tuple)):
+            entries = [(f"[0][{n}]", one) for n, one in enumerate(made[0])]
+            apart = [(place, one, None) for place, one in _listed(made[1], "[1]")]
+    optimizers, schedulers = [], []
+    for place, entry in entries:
+        if not isinstance(entry, Mapping):
+            optimizers.append((place, entry))
+            continue
+        optimizers.append((f'{place}["optimizer"]', entry["optimizer"]))
+        listed = _listed(entry.get("lr_scheduler", []), f'{place}["lr_scheduler"]')
+        schedulers += [(there, one, entry.get("monitor")) for there, one in listed]
+    return optimizers, [*schedulers, *apart]
+
+
+def _listed(value: Any, place: str) -> list[tuple[str, Any]]:
+    if isinstance(value, (list, tuple)):
+        return [(f"{place}[{n}]", one) for n, one in enumerate(value)]
+    return [(place, value)]
+
+
+def _inside(entry: Any) -> str:
+    """Where the scheduler is in what was given for it."""
+    if isinstance(entry, protocol.Schedule):
+        return ".scheduler"
+    return '["scheduler"]' if isinstance(entry, Mapping) else ""
+
+
+def _schedule(place: str, made: protocol.Schedule) -> Schedule:
+    cycle = made.scheduler.total_steps if isinstance(made.scheduler, OneCycleLR) else None
+    return Schedule(place, made.interval, made.frequency, made.monitor, cycle, made.by_batches, made.strict)
+
+
+def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]) -> Optimizer:
+    factory = task.optimizer_factory if isinstance(task, Supervised) else None
+    parameters = [p for p in task.model.parameters() if p.requires_grad]
+    return Optimizer(
+        place=place,
+        schedules=schedules,
+        made_lr=made.lr if factory is None else factory.made_at(parameters),
+        takes_lr=factory is None or factory.takes_lr,
+        modes=has_modes(made.optimizer),
+        leading=leading(group_rates(made.optimizer)),
+        frequency=made.frequency,
+        closure=_needs_closure(made.optimizer),
+        whole=_is_whole(task, made.optimizer),
+        momentum=_has_momentum(made.optimizer),
+    )
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step evaluates the loss itself (LBFGS)."""
+    parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def _has_momentum(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether one cycle moves a momentum too; as `techniques.schedules` decides it."""
+    if "betas" in optimizer.defaults:
+        return True
+    return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)
+
+
+def _is_whole(task: protocol.Task, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it has all parameters of the model that are trained."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return all(id(p) in own for p in task.trained_parameters().values() if p.requires_grad)

@@ -1,0 +1,106 @@
+"""What the user's training step does beyond returning a loss: whether it reports a weight, whether it may give nothing."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+
+from workbench.engine.session import Session
+from workbench.export.errors import ExportError
+from workbench.export.inputs.collect import Step
+from workbench.settings import Settings
+from workbench.task.lightning.task import LightningLike
+from workbench.task.supervised import Supervised
+
+
+def step_of(session: Session, batch: Any, settings: Settings) -> Step:
+    """What may come out of a training step. (Of a manual task nothing does: it calls backward itself.)"""
+    task = session.task
+    if task.manual:
+        return Step()
+    assert isinstance(task, (Supervised, LightningLike))
+    by = task.module.training_step if isinstance(task, LightningLike) else task._loss
+    return Step(
+        reports_weight=_reports_weight(session, batch, settings),
+        in_dict=isinstance(task, Supervised) and by is not None and _form_of_loss(session, task, batch, settings) == "loss",
+        skips=by is not None and may_skip(by),
+    )
+
+
+def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
+    """One step on a few samples says so; nothing is left changed."""
+    task = session.task
+    extra: dict[str, Any] = {} if settings.truncated_bptt_steps is None else {"hiddens": None}
+    if isinstance(task, LightningLike) and "optimizer_idx" in task._step.extras:
+        extra["optimizer_idx"] = 0
+    try:
+        with session.scratch(), torch.no_grad():
+            result = task.training_step(session.to_device(batch), 0, **extra)
+    except Exception as error:
+        raise ExportError(f"a training step could not be tried: {type(error).__name__}: {error}") from error
+    return isinstance(result, Mapping) and "weight" in result
+
+
+def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Settings) -> str:
+    """What the loss function returns: "" for a tensor, else its keys. It must be the same in training and in validation."""
+    forms = []
+    for training in (True, False):
+        with session.scratch(), torch.no_grad():
+            for module in task.modules:
+                module.train(training)
+            result = task._forward(session.to_device(batch), None, carries=settings.truncated_bptt_steps is not None)[0]
+        given = ("loss", "weight") if isinstance(result, Mapping) else ()
+        forms.append(" and ".join(key for key in given if result.get(key) is not None))
+    if forms[0] != forms[1] and task.val is not None and settings.limit_val_batches != 0:
+        train, val = (f"a dict with {form}" if form else "a tensor" for form in forms)
+        raise ExportError(
+            f"loss returns {train} in training and {val} in evaluation mode: a script has one forward pass for both. "
+            "Return the same from both to export it."
+        )
+    return forms[0]
+
+
+def may_skip(function: Callable[..., Any]) -> bool:
+    """Whether the user's code may return None: somewhere in it, or in a method of its own that it hands over to."""
+    if isinstance(function, functools.partial):
+        return may_skip(function.func)
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, nn.Module):
+        function, owner = type(function).forward, function
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or (getattr(function, "__module__", None) or "").partition(".")[0] == "torch":
+        return False
+    gives = set(returns(code))
+    if None in gives:
+        return True
+    methods = (getattr(type(owner), name, None) for name in code.co_names) if owner is not None else ()
+    found = (getattr(method, "__code__", None) for method in methods)
+    return any({None, "value"} <= set(returns(other)) for other in found if other is not None)
+
+
+def returns(code: CodeType) -> Iterator[str | None]:
+    """What the return statements of a function may give: None, "value", or both."""
+    steps = list(dis.get_instructions(code))
+    at = {step.offset: n for n, step in enumerate(steps)}
+    ends = {n for n, step in enumerate(steps) if step.opname == "RETURN_VALUE"}
+    empty: set[Any] = set()  # variables that may hold None
+    for n, step in enumerate(steps):
+        if step.opname == "RETURN_CONST":
+            yield None if step.argval is None else "value"
+        elif step.opname == "LOAD_CONST" and step.argval is None:
+            used = at[steps[n + 1].argval] if steps[n + 1].opname == "JUMP_FORWARD" else n + 1
+            if used in ends:
+                yield None
+            elif steps[used].opname == "STORE_FAST":
+                empty.add(steps[used].argval)
+        elif n + 1 in ends:
+            yield "value"
+            if step.opname.startswith("LOAD_FAST") and step.argval in empty:
+                yield None

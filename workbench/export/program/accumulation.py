@@ -1,0 +1,183 @@
+"""The gradient of one update in an exported script: of one batch, or of a window of several that each weigh what they hold."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from workbench.export.program import distributed, hooks, loaders, precision, tbptt
+from workbench.export.program import loss as block_loss
+from workbench.export.program.lines import indented
+from workbench.export.script_spec import Recipe
+
+
+def sizes(r: Recipe) -> str:
+    """How many batches make one update, where that changes on the way."""
+    if r.windows is None:
+        return ""
+    rows = ", ".join(f"{begin}: {size}" for begin, size in sorted(r.windows.items()))
+    place, what = ("step", "make update `step`") if r.sizes else ("epoch", "make one update in this epoch")
+    text = dedent('''\
+        # How many batches make one update, from which @place on.
+        WINDOWS = {@rows}
+
+
+        def window_size(@place):
+            """How many batches @what."""
+            return WINDOWS[max(first for first in WINDOWS if first <= @place)]''')
+    return text.replace("@rows", rows).replace("@what", what).replace("@place", place)
+
+
+def head(r: Recipe) -> list[str]:
+    """The head of the loop over an epoch's updates."""
+    batches = "loader" if not r.limits else loaders.first(r.train, "loader", "limit")
+    if r.carries:
+        batches = tbptt.stream(r, batches)
+    elif r.numbered:
+        batches = f"enumerate({batches})"
+    if r.together:
+        return [distributed.head(r, batches, r.window if r.accumulates else "1")]
+    if r.accumulates:
+        made = batches if r.carries or r.numbered else f"iter({batches})"
+        return [f"batches = {made}", f"while window := list(itertools.islice(batches, {r.window})):"]
+    return [f"for {_item(r)} in {batches}:"]
+
+
+def batches_in_epoch(r: Recipe) -> str:
+    """How many batches there are in an epoch, as an expression."""
+    limit = r.settings.limit_train_batches
+    if not r.limits:
+        return "len(loader)"
+    if isinstance(limit, float):
+        return "int(len(loader) * config.limit_train_batches + 1e-9)"
+    return "min(config.limit_train_batches, len(loader))" if r.train.sized else "config.limit_train_batches"
+
+
+def updates_in_epoch(r: Recipe) -> str | None:
+    """How many updates there are in an epoch, as an expression; None where nobody knows before."""
+    if r.carries or not (r.train.sized or r.limits):
+        return None
+    batches = "limit" if r.limits else "len(loader)"
+    if not r.accumulates:
+        return batches
+    return f"-(-{batches} // {r.window})"
+
+
+def gradient(r: Recipe, moved: bool = False) -> list[str]:
+    """The lines that add a window's gradient up and give its loss. moved: a single batch is on the device already."""
+    if r.together:
+        return distributed.gradient(r, _weighted(r, distributed.SHARE, varies=False))
+    return _window(r) if r.accumulates else _one_batch(r, moved)
+
+
+def _item(r: Recipe) -> str:
+    """The names of what the loop is over."""
+    if r.carries:
+        return tbptt.item(r)
+    return "number, batch" if r.numbered else "batch"
+
+
+def _call(r: Recipe) -> str:
+    """The forward pass of a training batch."""
+    state = "hiddens" if r.skips else "None if first else hiddens"
+    model = distributed.model(r) if r.together else "wrapped"
+    if r.joins:
+        return f"{model}(batch{', ' + state if r.carries else ''})"
+    if r.hooks is None:
+        return f"forward({model}, batch{', ' + state if r.carries else ''})"
+    told = {"optimizer_idx": "turn", "hiddens": state}
+    more = [f"{name}={told[name]}" for name in r.told]
+    return f"{model}({', '.join(['batch', *(['number'] if r.indexed else []), *more])})"
+
+
+def _one_batch(r: Recipe, moved: bool) -> list[str]:
+    lines = ["if batch is None:", "    continue"] if r.train.empty and not r.carries else []
+    lines += [*([] if moved else [hooks.to_device(r), *hooks.batch_started(r)]), *_fresh(r)]
+    lines += precision.inside(r, hooks.left_out(r, block_loss.taken(r, _call(r))))
+    return [*lines, *_backward(r, "loss"), *_carried(r)]
+
+
+def _backward(r: Recipe, loss: str, first: str = "") -> list[str]:
+    """The backward pass; an object that has a say in updates keeps its gradients until then. first: whether it is a window's."""
+    if not r.within:
+        return [f"{precision.scaled(r, loss)}.backward()"]
+    zeroed = hooks.zeroed(r)
+    lines = [f"if {first}:", *indented(zeroed)] if first else zeroed
+    lines += [f"scaled = {precision.scaled(r, loss)}"] if r.scales else []
+    return [*lines, *hooks.backward(r, "scaled" if r.scales else loss)]
+
+
+def _fresh(r: Recipe) -> list[str]:
+    """A batch begins without a hidden state, also where its first piece is left out."""
+    return ["hiddens = None if first else hiddens"] if r.carries and r.skips else []
+
+
+def _carried(r: Recipe) -> list[str]:
+    return ["hiddens = detached(hiddens)"] if r.carries else []
+
+
+def _window(r: Recipe) -> list[str]:
+    """The backward passes of several batches; the last window of an epoch is divided by its true length."""
+    item = _item(r)
+    within = f"({item})" if "," in item else item
+    lines = []
+    if r.train.empty and not r.carries:
+        lines.append(f"window = [{within} for {item} in window if batch is not None]")
+    share = "1 / len(window)"
+    if (r.mean or r.carries) and not r.reports_weight:
+        count = [r.train.count] if r.mean else []
+        steps = [r.train.steps] if r.carries else []
+        unused = ", ".join("batch" if name == "batch" else "_" for name in item.split(", "))
+        lines.append(f"sizes = [{' * '.join([*count, *steps])} for {unused} in window]")
+        share = "sizes[place] / sum(sizes)"
+    varies = r.reports_weight or r.skips or (r.train.empty and not r.carries)
+    lines.append("loss, kept = 0.0, []" if varies else "loss = 0.0")
+    lines.append(f"for place, {within} in enumerate(window):")
+    backward = _weighted(r, share, varies)
+    if r.alone:
+        each = [hooks.to_device(r), *hooks.batch_started(r), *_fresh(r), *backward]
+    else:
+        each = [
+            hooks.to_device(r),
+            *hooks.batch_started(r),
+            "last = place == len(window) - 1",
+            "with contextlib.nullcontext() if last else accelerator.no_sync(wrapped):",
+            *indented(backward),
+        ]
+    each += ["loss += part.detach()", *_carried(r)]
+    ended = hooks.batch_ended(r)
+    each += ["if place < len(window) - 1:", *indented(ended)] if ended else []
+    lines += indented(each)
+    return [*lines, *_made_up(r)] if varies else lines
+
+
+def _weighted(r: Recipe, share: str, varies: bool) -> list[str]:
+    """The forward and backward pass of one batch of a window, at its share."""
+    plain = not varies and len(block_loss.returned(r)) == 1
+    if plain and not r.mixed:
+        return [f"part = {_call(r)} * ({share})", *_backward(r, "part", "place == 0")]
+    if not varies and set(block_loss.returned(r)[1:]) <= {"output", "target"} and not r.mixed:
+        return [f"part = {_call(r)}[0] * ({share})", *_backward(r, "part", "place == 0")]
+    lines = precision.inside(r, [line.replace("loss", "part", 1) if line.startswith("loss") else line for line in block_loss.taken(r, _call(r))])  # fmt: skip
+    lines = [line.replace("loss is None", "part is None") for line in lines]
+    lines = [line.replace("    loss", "    part", 1) if line.startswith("    loss") else line for line in lines]
+    if r.reports_weight:
+        lines += ["if len(window) > 1:", "    part = part * weight", "kept.append(weight)"]
+    elif varies:
+        lines += [f"kept.append({share})", "part = part * kept[-1]"]
+    else:
+        lines.append(f"part = part * ({share})")
+    return [*lines, *_backward(r, "part", "len(kept) == 1" if varies else "place == 0")]
+
+
+def _made_up(r: Recipe) -> list[str]:
+    """What is left of a window makes up the whole."""
+    when = "len(window) > 1" if r.reports_weight else "len(kept) < len(window)"
+    return [
+        "if not kept:",
+        "    continue",
+        f"if {when}:",
+        f"    for parameter in {'owned[turn]' if r.several else 'parameters'}:",
+        "        if parameter.grad is not None:",
+        "            parameter.grad /= sum(kept)",
+        "    loss = loss / sum(kept)",
+    ]

@@ -1,0 +1,132 @@
+"""The loop of an exported script: epochs of updates, with checks between, and what follows an epoch."""
+
+from __future__ import annotations
+
+from workbench.export.program import accumulation, hooks, validation_schedule, weight_averaging
+from workbench.export.program.lines import indented
+from workbench.export.program.update import (
+    counts_taken,
+    counts_turns,
+    evaluation,
+    replayed,
+    scheduling,
+    update,
+)
+from workbench.export.script_spec import Recipe, at
+
+
+def loop(r: Recipe) -> list[str]:
+    """All lines from the log to the last epoch."""
+    lines = [
+        *evaluation(r),
+        "log = Path(log_file) if log_file and accelerator.is_main_process else None",
+        "if log:",
+        "    log.unlink(missing_ok=True)",
+    ]
+    begun = ["step", *([] if _ends_by_epochs(r) else ["epoch"]), *(["updates"] if counts_taken(r) else [])]
+    lines.append(f"{' = '.join(begun)} = 0")
+    if counts_turns(r):
+        lines.append(f"counts = [0] * {len(r.optimizers)}  # the steps of each optimizer")
+    lines += ["hiddens = None"] if r.carries else []
+    lines += validation_schedule.begun(r)
+    tried = validation_schedule.sanity(r)
+    lines += [*hooks.called(r, "on_fit_start"), *(_told(r, "0") if tried else []), *tried, *hooks.called(r, "on_train_start")]
+    epoch = [*_begin(r), *_updates(r), *_after(r)]
+    if _ends_by_epochs(r):
+        lines += ["for epoch in range(config.max_epochs):", *indented(epoch)]
+    else:
+        lines += [f"while {_goes_on(r)}:", *indented([*epoch, "epoch += 1"])]
+    return [*lines, *hooks.called(r, "on_train_end")]
+
+
+def _ends_by_epochs(r: Recipe) -> bool:
+    return r.max_steps is None
+
+
+def _goes_on(r: Recipe) -> str:
+    epochs = "" if r.max_epochs is None else "epoch < config.max_epochs and "
+    return f"{epochs}step < config.max_steps"
+
+
+# ---- an epoch ---------------------------------------------------------------------------------------------------
+
+
+def _begin(r: Recipe) -> list[str]:
+    """The start of an epoch."""
+    lines = [*_milestone(r), *weight_averaging.annealed(r), *hooks.called(r, "on_train_epoch_start")]
+    if r.limits and r.changed("batch_size"):
+        lines.append(f"limit = {accumulation.batches_in_epoch(r)}")
+    if r.watches_training:
+        lines.append("losses, began = [], step" if r.midway else "losses = []")
+    else:
+        lines.append("total, began = 0.0, step")
+    updates = accumulation.updates_in_epoch(r)
+    if r.midway and isinstance(r.settings.val_check_interval, float):
+        lines.append(f"updates_in_epoch = {updates}")
+        lines.append("stride = max(1, int(updates_in_epoch * config.val_check_interval + 1e-9))  # to the next check")
+    return [*lines, *_told(r, "epoch")]
+
+
+def _told(r: Recipe, epoch: str) -> list[str]:
+    """Samplers and data sets that ask for it are told which epoch begins."""
+    data = [r.train, *([r.val] if r.val is not None and r.validates else [])]
+    return [f"{part}.set_epoch({epoch})" for part in dict.fromkeys(part for one in data for part in one.told)]
+
+
+def _milestone(r: Recipe) -> list[str]:
+    """What was found, or set, at the start of an epoch holds from there on."""
+    set_there = any(step in r.joints.all for step, _ in r.changes)
+    if not (set_there or (r.changes and (r.settings.find_lr_at or r.settings.find_batch_size_at))):
+        return []
+    lines = replayed(r, "CHANGES.pop(step, ())")
+    if r.changed("batch_size"):
+        lines += ['    if name == "batch_size":', "        loader = training_batches()"]
+    return lines
+
+
+def _updates(r: Recipe) -> list[str]:
+    """The loop over an epoch's updates."""
+    ends = [] if r.max_steps is None else ["step == config.max_steps"]
+    ends += [at(r.joints.cut)] if r.joints.cut else []
+    ends += [hooks.asked_to_end(r, "epoch")] if r.stops_itself else []
+    lines = [*validation_schedule.midway(r), *update(r)]
+    if len(ends) > 1:
+        ends = [" or ".join(f"({end})" if " and " in end else end for end in ends)]
+    lines += [f"if {ends[0]}:", "    break"] if ends else []
+    return [*accumulation.head(r), *indented(lines)]
+
+
+def _after(r: Recipe) -> list[str]:
+    """What follows an epoch: averages, schedules, a check."""
+    lines = validation_schedule.ended_midway(r)
+    if r.stops_short:
+        lines += ["if step == config.max_steps:  # here it was stopped", "    break"]
+    if r.endings and _followed(r):
+        lines += [f"if {at(r.endings)}:", *indented(replayed(r, "CHANGES.pop(step)"))]
+    lines += [*weight_averaging.after_epoch(r), *_scheduled(r), *validation_schedule.behind(r)]
+    if r.stops_itself:
+        lines += [f"if {hooks.asked_to_end(r, 'epoch + 1')}:", "    break"]
+    return lines
+
+
+def _followed(r: Recipe) -> bool:
+    """Whether a rate is another one behind an epoch than before its end."""
+    return r.anneals or any(s.interval == "epoch" or s.monitor is not None for o in r.optimizers for s in o.schedules)
+
+
+def _scheduled(r: Recipe) -> list[str]:
+    """The schedules that step behind each epoch."""
+    if r.manual:
+        return []
+    lines = [] if r.built_in else [
+        line
+        for number, optimizer in enumerate(r.optimizers)
+        for line in scheduling(r, number, optimizer, "epoch", "epoch + 1")
+    ]
+    if not r.anneals:
+        return lines
+    step = hooks.stepped(r, "schedule" if r.several else "annealing")
+    one = ["for schedule in annealing or ():", f"    {step}"] if r.several else [step]
+    if not lines:
+        return one if r.several else ["if annealing is not None:", *indented(one)]
+    return ["if annealing is None:", *indented(lines), "else:", *indented(one)]

@@ -1,0 +1,308 @@
+"""The `main` of an exported script: set-up, then a loop with the techniques that were on."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+from workbench.export.inputs.collect import Optimizer, quoted
+from workbench.export.program import (
+    accumulation,
+    distributed,
+    early_stopping,
+    hooks,
+    loaders,
+    log,
+    manual,
+    multiple_optimizers,
+    trainer,
+    weight_averaging,
+)
+from workbench.export.program import schedule as block_schedule
+from workbench.export.program.lines import indented
+from workbench.export.program.loop import loop
+from workbench.export.program.update import schedulers, set_lr
+from workbench.export.script_spec import Recipe
+
+
+def main(r: Recipe) -> str:
+    """The whole function."""
+    parts = [_model(r), _data(r), _optimizer(r), loop(r), _end(r)]
+    body = "\n\n".join("\n".join(indented(lines)) for lines in parts)
+    return f"def main(config, log_file=None, output=None):\n{body}"
+
+
+# ---- set-up -----------------------------------------------------------------------------------------------------
+
+
+def _model(r: Recipe) -> list[str]:
+    # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
+    cpu = "True" if r.settings.accelerator == "cpu" else "not torch.accelerator.is_available()"
+    lines = [threads(r)] if r.sets_threads else []
+    lines += [
+        f'accelerator = Accelerator(cpu={cpu}, mixed_precision="no")',
+        'if accelerator.distributed_type in ("FSDP", "DEEPSPEED"):',
+        '    raise SystemExit("This script trains data-parallel: launch it with a config of type MULTI_GPU, not FSDP or DeepSpeed.")',
+    ]
+    if r.alone:
+        lines += [
+            "if accelerator.num_processes > 1:",
+            f'    raise SystemExit("This script trains in one process: {r.alone}.")',
+        ]
+    lines += distributed.told(r)
+    if r.settings.deterministic:
+        warns = ", warn_only=True" if r.settings.deterministic == "warn" else ""
+        lines.append(f"torch.use_deterministic_algorithms(True{warns})")
+    if r.settings.deterministic or r.settings.benchmark is not None:
+        lines.append(f"torch.backends.cudnn.benchmark = {bool(r.settings.benchmark)}")
+    if r.settings.detect_anomaly:
+        lines.append("torch.autograd.set_detect_anomaly(True)")
+    lines += trainer.made(r)
+    for prepared in r.prepare:
+        if prepared.endswith(".prepare_data()"):
+            lines += ["with accelerator.main_process_first():", f"    {prepared}"]
+        else:
+            lines.append(prepared)
+    if r.hooks is not None:
+        lines += [f"{home} = config.{name}" for name, home in r.hooks.homes.items()]
+        lines += log.listening(r)
+    if r.weights is not None:
+        lines += [
+            f"start = Path(__file__).with_name({quoted(r.weights)})",
+            "if start.exists():",
+            *indented(_loaded(r)),
+        ]
+    return [*lines, "if not network.training:", "    network.train()"]
+
+
+def _loaded(r: Recipe) -> list[str]:
+    """The weights that the run began with."""
+    if not r.joins:
+        return [f"load_model({r.weights_of}, str(start))"]
+    prefix = quoted(r.loss_prefix)
+    return [
+        f"load_model({r.weights_of}, str(start), strict=False)  # what begins with " + r.loss_prefix + " is the loss's",
+        "own = {name: value for name, value in load_file(str(start)).items() if name.startswith(" + prefix + ")}",
+        f"loss_function.load_state_dict({{name.removeprefix({prefix}): value for name, value in own.items()}})",
+    ]
+
+
+def threads(r: Recipe) -> str:
+    return f"torch.set_num_threads({r.threads})  # as in the run: with another number, sums are rounded otherwise"
+
+
+def _data(r: Recipe) -> list[str]:
+    lines = [f"set_seed(config.seed{'' if r.together else ', device_specific=True'})"]
+    if r.remakes_loader:
+        lines += loaders.remade(r, r.train, "loader", "training")
+    else:
+        lines += loaders.loader(r, r.train, "loader")
+    if r.limits:
+        lines.append(f"limit = {accumulation.batches_in_epoch(r)}")
+    if r.val is not None and (r.validates or r.val.before):
+        again = r.tries_validation
+        made = loaders.remade(r, r.val, "val_loader", "validation") if again else loaders.loader(r, r.val, "val_loader")
+        lines += made if r.validates else list(r.val.before)
+    if r.loss_is_module:
+        lines.append("loss_function.to(accelerator.device)")
+    if r.metrics.modules and r.measures:
+        lines += [
+            "for metric in metrics.values():",
+            "    if isinstance(metric, torch.nn.Module):",
+            "        metric.to(accelerator.device)",
+        ]
+    if r.hooks is None:
+        whole = "network"
+        if r.joins:
+            lines += ["network.to(accelerator.device)", "training = Together(network, loss_function)"]
+            whole = "training"
+        lines += distributed.wrapped(r, whole) if r.together else [f"wrapped = accelerator.prepare_model({whole})"]
+    elif r.manual:
+        lines.append("network.to(accelerator.device)")
+    else:
+        training = "TrainingStep(network)"
+        lines.append("network.to(accelerator.device)")
+        if r.hands_results_on or r.together:
+            lines.append(f"training = {training}")
+            training = "training"
+        lines += distributed.wrapped(r, training) if r.together else [f"wrapped = accelerator.prepare_model({training})"]
+    return [*lines, *trainer.planned(r), *_compiled(r)]
+
+
+def _compiled(r: Recipe) -> list[str]:
+    """The model is compiled in place: calls of it go through torch.compile."""
+    wanted = r.settings.compile
+    if not wanted or r.compiled:
+        return []
+    if r.hooks is None:
+        return ["compile_calls(network)"]
+    lists = "(torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)"
+    return [
+        f"holders = {lists}",
+        "for part in [network, *network.children()]:",
+        "    if type(part).forward is not torch.nn.Module.forward and not isinstance(part, holders):",
+        "        compile_calls(part)",
+    ]
+
+
+def compile_calls(r: Recipe) -> str:
+    """A function that compiles a module in place, as engine/torch_compile.py does."""
+    if not r.settings.compile or r.compiled:
+        return ""
+    backend = f", backend={quoted(r.settings.compile)}" if isinstance(r.settings.compile, str) else ""
+    return dedent(f'''\
+        def compile_calls(module):
+            """Calls of the module go through torch.compile, which looks into torch's own classes only from a function."""
+
+            def call(*args, **kwargs):
+                return module._call_impl(*args, **kwargs)
+
+            own = not type(module).forward.__module__.startswith("torch.")
+            module._compiled_call_impl = torch.compile(module._call_impl if own else call{backend})''')
+
+
+# ---- optimizers -------------------------------------------------------------------------------------------------
+
+
+def _optimizer(r: Recipe) -> list[str]:
+    lines = _own_optimizers(r) if r.hooks is not None else _given_optimizer(r)
+    lines += ["optimizer.train()"] if r.modes else []
+    lines += trainer.configured(r)
+    lines += hooks.members(r, [name for names in schedulers(r) for name in names])
+    lines += manual.made(r, [name for names in schedulers(r) for name in names])
+    if r.scales:
+        lines.append("scaler = torch.amp.GradScaler(accelerator.device.type)")
+    lines += early_stopping.made(r) if r.monitors else []
+    return [*lines, *weight_averaging.made(r), *distributed.seeded(r)]
+
+
+def _given_optimizer(r: Recipe) -> list[str]:
+    rate = ", lr=config.lr" if r.optimizers[0].takes_lr else ""
+    decay = "" if r.settings.weight_decay is None else ", weight_decay=config.weight_decay"
+    lines = [
+        f"parameters = [p for p in {r.parameters} if p.requires_grad]",
+        f"optimizer = make_optimizer(parameters{rate}{decay})",
+        *_own_rate(r),
+        *_parameters(r, made=True),
+    ]
+    if r.built_in:
+        lines += block_schedule.made(r, _updates(r))
+    elif r.optimizers[0].schedules:
+        lines += _placed(f"make_scheduler(optimizer, {_updates(r)})", r.optimizers, schedulers(r))
+    return lines
+
+
+def _own_rate(r: Recipe) -> list[str]:
+    """A function that makes the optimizer at a rate of its own: it gets the one that is asked for, before it is scheduled."""
+    own = r.optimizers[0].made_lr
+    return [] if own is None else [f"set_lr(optimizer, {'[], ' if r.scheduled else ''}{own!r}, config.lr)"]
+
+
+def _placed(made: str, optimizers: tuple[Optimizer, ...], names: list[list[str]]) -> list[str]:
+    """The schedulers that a function of the user's returned."""
+    placed = [
+        (name, schedule.place)
+        for optimizer, own in zip(optimizers, names, strict=True)
+        for schedule, name in zip(optimizer.schedules, own, strict=True)
+    ]
+    if len(placed) == 1:
+        return [f"{placed[0][0]} = {made}{placed[0][1]}"]
+    return [f"made = {made}", *(f"{name} = made{place}" for name, place in placed)]
+
+
+def _parameters(r: Recipe, made: bool) -> list[str]:
+    """The parameters that the loop looks at itself. made: they are there already, all of them."""
+    if r.several or r.manual or not multiple_optimizers.needs_parameters(r):
+        return []
+    if not r.optimizers[0].whole:
+        return ["parameters = parameters_of(network, optimizer)"]
+    return [] if made else ["parameters = [p for p in network.parameters() if p.requires_grad]"]
+
+
+def _own_optimizers(r: Recipe) -> list[str]:
+    """The optimizers and the schedulers that the user's object makes."""
+    made = "network.configure_optimizers()"
+    own = [["" for _ in optimizer.schedules] for optimizer in r.optimizers] if r.built_in else schedulers(r)
+    places = [schedule.place for optimizer in r.optimizers for schedule in optimizer.schedules]
+    optimizer = r.optimizers[0].place
+    if r.several and _is_pair(r, places):
+        schedules = ", ".join(name for names in own for name in names) + ("," if len(places) == 1 else "")
+        lines = [f"optimizers, ({schedules}) = {made}" if places else f"optimizers = {made}"]
+    elif r.several:
+        lines = [f"made = {made}", f"optimizers = [{', '.join(f'made{one.place}' for one in r.optimizers)}]"]
+        if places:
+            lines += [line for line in _placed("made", r.optimizers, own) if line != "made = made"]
+    elif not optimizer:
+        lines = [f"optimizer = {made}"]
+    elif optimizer == "[0][0]" and places == ["[1][0]"]:
+        lines = [f"(optimizer,), (scheduler,) = {made}"]
+    else:
+        lines = [f"made = {made}", f"optimizer = made{optimizer}"]
+        lines += [f"{name} = made{place}" for name, place in zip(own[0], places, strict=True)]
+    lines += _parameters(r, made=False)
+    lines += _decay(r)
+    lines += multiple_optimizers.made(r)
+    if r.built_in:
+        lines += block_schedule.made(r, _updates(r))
+    return [*lines, *_rates(r)]
+
+
+def _is_pair(r: Recipe, places: list[str]) -> bool:
+    """Whether optimizers come as a plain list, or two lists of them and of their schedulers, in their order."""
+    at = "[0]" if places else ""
+    optimizers = [optimizer.place for optimizer in r.optimizers]
+    listed = optimizers == [f"{at}[{n}]" for n in range(len(optimizers))]
+    return listed and places == [f"[1][{n}]" for n in range(len(places))]
+
+
+def _decay(r: Recipe) -> list[str]:
+    if r.settings.weight_decay is None:
+        return []
+    groups = "for group in optimizer.param_groups:"
+    if r.several:
+        groups = "for group in [group for optimizer in optimizers for group in optimizer.param_groups]:"
+    return [groups, '    if "weight_decay" in group:', '        group["weight_decay"] = config.weight_decay']
+
+
+def _rates(r: Recipe) -> list[str]:
+    """Objects that make their optimizers at a rate of their own: they get the one that is asked for."""
+    if r.optimizers[0].made_lr is None:
+        return []
+    first = next((one.made_lr for one in r.optimizers if one.made_lr), 0.0)
+    lines = [set_lr(r, repr(first), "config.lr", begun=False)]
+    for number, optimizer in enumerate(r.optimizers[1:], 1):
+        new = "config.lr" if optimizer.made_lr == first else f"{optimizer.made_lr!r} * (config.lr / {first!r})"
+        lines.append(set_lr(r, repr(optimizer.made_lr), new, number, begun=False))
+    return lines
+
+
+def _updates(r: Recipe) -> str:
+    """How many updates the scheduler is made for, as an expression."""
+    known = accumulation.updates_in_epoch(r)
+    if r.ended is not None or r.windows is not None or (known is None and r.max_steps is None):
+        return "config.scheduled_steps"
+    if r.max_epochs is None or known is None:
+        return "config.max_steps"
+    total = f"config.max_epochs * {known}"
+    return total if r.max_steps is None else f"min(config.max_steps, {total})"
+
+
+# ---- the end ----------------------------------------------------------------------------------------------------
+
+
+def _saved(r: Recipe) -> list[str]:
+    if not r.joins:
+        return [f"torch.save({r.weights_of}.state_dict(), output)"]
+    own = f'{{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}'
+    return [f"torch.save({r.weights_of}.state_dict() | {own}, output)"]
+
+
+def _end(r: Recipe) -> list[str]:
+    return [
+        *weight_averaging.handed_over(r),
+        *(["optimizer.eval()"] if r.modes else []),
+        *hooks.called(r, "on_fit_end"),
+        "if output and accelerator.is_main_process:",
+        *indented(_saved(r)),
+        *r.undone,
+        "accelerator.end_training()" if r.alone else "accelerator.wait_for_everyone()",
+    ]

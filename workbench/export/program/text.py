@@ -1,0 +1,344 @@
+"""The whole text of an exported script: head, imports, the user's code, settings, functions, main."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+import re
+import shlex
+import textwrap
+from collections.abc import Iterable, Mapping
+from textwrap import dedent
+
+from workbench.export.errors import ExportError
+from workbench.export.inputs.collect import GIVEN
+from workbench.export.program import (
+    accumulation,
+    distributed,
+    early_stopping,
+    hooks,
+    learning_rate,
+    loaders,
+    log,
+    loss,
+    main,
+    manual,
+    multiple_optimizers,
+    names,
+    precision,
+    schedule,
+    tbptt,
+    validation,
+    validation_schedule,
+    weight_averaging,
+)
+from workbench.export.script_spec import Recipe
+from workbench.export.source.layout import Import, set_imports
+from workbench.techniques.averaging import swa_first_epoch
+
+_DATA = "torch.utils.data"
+_IMPORTS = [
+    Import("argparse"), Import("contextlib"), Import("dataclasses"), Import("functools"), Import("itertools"), Import("json"),
+    Import("math"), Import("random"), Import("pathlib", "Path"), Import("types", "SimpleNamespace"), Import("numpy", None, "np"), Import("torch"),
+    Import("accelerate", "Accelerator"), Import("accelerate.data_loader", "BatchSamplerShard"),
+    Import("accelerate.utils", "broadcast"), Import("accelerate.utils", "gather_object"), Import("accelerate.utils", "send_to_device"),
+    Import("accelerate.utils", "set_seed"), Import("safetensors.torch", "load_file"), Import("safetensors.torch", "load_model"),
+    *(Import(_DATA, name) for name in ("BatchSampler", "DataLoader", "Dataset", "IterableDataset")),
+    *(Import(_DATA, name) for name in ("RandomSampler", "SequentialSampler", "TensorDataset", "get_worker_info")),
+]  # fmt: skip
+
+
+def text_of(r: Recipe) -> str:
+    """The file."""
+    ours = _ours(r)
+    tree = ast.parse(ours)
+    used = names.read(tree) | {"torch"}
+    given = {name: _expression(r, name) for name in GIVEN if name in used}
+    used |= {word for around, _ in given.values() for word in re.findall(r"\w+", around)}
+    imports = [item for item in _IMPORTS if item.binds in used]
+    rebound = _rebound(r, used)
+    if rebound:
+        imports.append(Import("builtins"))
+    renamed = _renamed(r, names.defined(tree) | set(given), imports)
+    renamed |= {name: f"{renamed.get('builtins', 'builtins')}.{name}" for name in rebound}
+    ours = names.replaced(ours, renamed)
+    inside: dict[str, str] = {}
+    bindings: list[str] = []
+    tree = ast.parse(ours)
+    for plain, (around, parts) in sorted(given.items(), key=lambda item: _place(r, item[0])):
+        name = renamed.get(plain, plain)
+        expression = names.replaced(around, renamed).replace("@", "{}").format(*parts)
+        if names.fits(name, expression, tree):
+            inside[name] = expression
+        elif expression != name:  # else the user calls it so too
+            bindings.append(names.binding(name, expression))
+    return _joined(r, imports, renamed, bindings, names.replaced(ours, inside))
+
+
+def _place(r: Recipe, name: str) -> int:
+    """Where an argument stands in the call: they were evaluated in that order."""
+    arguments = list(r.sliced.arguments)
+    return arguments.index(GIVEN[name]) if GIVEN[name] in arguments else len(arguments)
+
+
+def _ours(r: Recipe) -> str:
+    """All that is not the user's, in the names of `GIVEN`."""
+    functions = [
+        loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
+        precision.precision(r), main.compile_calls(r), "" if r.manual else loss.forward(r), schedule.schedule(r),
+        learning_rate.set_lr(r), multiple_optimizers.owned(r), multiple_optimizers.toggled(r), manual.manual(r), hooks.moved(r), hooks.outputs_of(r), hooks.clip_gradients(r), hooks.stepper(r), log.log(r),
+        weight_averaging.averaging(r), validation.kept(r), validation.evaluation_weights(r), validation.validate(r), early_stopping.stopping(r),
+        validation_schedule.mean_of(r), main.main(r), _parse(r),
+    ]  # fmt: skip
+    functions = [part for part in functions if part]
+    written = functions[0]
+    for before, part in itertools.pairwise(functions):
+        written += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
+    head = "\n\n\n".join(part for part in (_config(r, written), learning_rate.changes(r)) if part)
+    return f"{head}\n\n\n{_rule('the loop')}\n\n\n{written}\n"
+
+
+def _joined(r: Recipe, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
+    code = r.sliced.code.strip("\n")
+    parts = [_head(r) + "\n\n" + _import_lines(r, imports, renamed)]
+    if not r.sets_threads:
+        parts.append(names.replaced(main.threads(r), renamed))
+    if code:
+        parts.append(f"{_rule('the code of the run')}\n{_gap(code)}{code}")
+    if bindings:
+        text = bindings[0]
+        for before, binding in itertools.pairwise(bindings):
+            text += ("\n\n\n" if "def " in (before[:4], binding[:4]) else "\n") + binding
+        parts.append(f"{_rule('what the workbench was given')}\n{_gap(text)}{text}")
+    parts.append(f"{_rule('its settings')}\n\n\n{ours.strip()}")
+    text = parts[0]
+    for before, part in itertools.pairwise(parts):
+        text += ("\n\n\n" if _ends_in_block(before) else "\n\n") + part
+    return text + "\n"
+
+
+def _rule(title: str) -> str:
+    return f"# ---- {title} ".ljust(100, "-")
+
+
+def _gap(code: str) -> str:
+    """The lines between a rule and the code below it."""
+    return "\n\n" if re.match(r"(#.*\n)*(def |class |async |@)", code) else "\n"
+
+
+def _ends_in_block(text: str) -> bool:
+    return text.splitlines()[-1].startswith(" ")
+
+
+def _head(r: Recipe) -> str:
+    script = shlex.quote(r.script)
+    end = ""
+    if r.ended is not None:
+        how = "stopped by hand" if r.by_hand else "stopped by the clock" if r.settings.max_time is not None else "ended by a metric"
+        end = f" The run was {how}; max_steps says where."
+    start = "The weights that the run began with were not recorded: it begins with those that its code makes."
+    if r.weights is not None:
+        start = f"The weights that the run began with are read from {_plain(r.weights)}, if that is there."
+    needed = ["torch", "accelerate", *sorted(r.sliced.modules - {"torch", "accelerate"})]
+    needs = textwrap.fill(f"Needs: {', '.join(needed)}.", 98, subsequent_indent="    ", break_long_words=False)
+    notes = "".join(f"\n\n{textwrap.fill(_plain(note), 98)}\n" for note in [*r.sliced.notes, *_preloaded(r)])
+    return dedent('''\
+        """Train {} as the run {} did.{}
+
+        {}
+
+        Every setting has an option: --lr 1e-3. --help lists them.
+        {}
+        {}{}
+        Written by Tuning Workbench {}.
+        """''').format(_plain(r.model), _plain(r.run), end, distributed.start(r, _plain(script)), start, needs, notes, r.version)
+
+
+def _preloaded(r: Recipe) -> list[str]:
+    """Where the run read its samples from memory, which changes them only if they draw random numbers."""
+    if not r.settings.preload:
+        return []
+    return ["The run read each sample once (preload): if samples draw random numbers, here they draw new ones each time."]
+
+
+def _plain(text: str) -> str:
+    """Text that cannot end a docstring, begin an escape or a line, or be no text at all."""
+    printed = "".join(character if character.isprintable() else " " for character in text)
+    return printed.replace("\\", "/").replace('"""', "'''")
+
+
+# ---- names and imports ------------------------------------------------------------------------------------------
+
+
+def _expression(r: Recipe, name: str) -> tuple[str, list[str]]:
+    """What one of `GIVEN` stands for: our text with an @ for each piece of the user's, and the pieces."""
+    given = r.given(GIVEN[name])
+    if given is None:
+        return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
+    data = {"train_data": r.train, "val_data": r.val}.get(name)
+    if data is not None and data.arrays and data.converted:
+        return f"TensorDataset(*({loaders.CONVERTED} for column in @))", [given]
+    if data is not None and data.arrays:
+        return _tensors(given, r.kinds)
+    return "@", [given]
+
+
+def _tensors(given: str, kinds: Mapping[str, str]) -> tuple[str, list[str]]:
+    """A TensorDataset of the arrays that were given."""
+    node = ast.parse(given.strip(), mode="eval").body
+    if not isinstance(node, (ast.Tuple, ast.List)) or any(isinstance(part, ast.Starred) for part in node.elts):
+        return "TensorDataset(*map(torch.as_tensor, @))", [given]
+    parts = ", ".join("@" if _is_tensor(part, kinds) else "torch.as_tensor(@)" for part in node.elts)
+    return f"TensorDataset({parts})", [ast.get_source_segment(given.strip(), part) or "" for part in node.elts]
+
+
+def _is_tensor(node: ast.expr, kinds: Mapping[str, str]) -> bool:
+    """Whether an expression is a tensor for sure: a name that held one, or a part of it."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Name) and kinds.get(node.id) == "tensor"
+
+
+def _taken(r: Recipe) -> set[str]:
+    """The names that the user's code binds."""
+    return set(r.sliced.names) | {item.binds for item in _imported(r.sliced.imports)}
+
+
+def _rebound(r: Recipe, used: set[str]) -> list[str]:
+    """The built-ins that our text reads and the user's code gives another meaning."""
+    found = sorted(name for name in used & _taken(r) & set(dir(builtins)) if not name.startswith("_"))
+    if "super" in found:
+        raise ExportError("`super` means something else in the code of this bench, and the script needs it: rename yours.")
+    return found
+
+
+def _renamed(r: Recipe, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
+    """Our names that the user's code has too, with what they are called instead."""
+    theirs = {item.binds: item.identity for item in _imported(r.sliced.imports)}
+    taken = _taken(r)
+    same = {name for name in GIVEN if r.given(GIVEN[name]) == name}
+    mine = (set(ours) - same) | {item.binds for item in imports if theirs.get(item.binds) != item.identity}
+    renamed = {}
+    for name in sorted(mine & taken):
+        new = name + "_"
+        while new in taken or new in mine:
+            new += "_"
+        renamed[name] = new
+    return renamed
+
+
+def _imported(imports: str) -> list[Import]:
+    """The names that import lines bind."""
+    found = []
+    for node in ast.parse(imports).body:
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, None, alias.asname) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            found += [Import(node.module or "", alias.name, alias.asname) for alias in node.names]
+    return found
+
+
+def _import_lines(r: Recipe, imports: list[Import], renamed: Mapping[str, str]) -> str:
+    theirs = _imported(r.sliced.imports)
+    ours = []
+    for item in imports:
+        if item.binds in renamed:
+            ours.append(Import(item.module, item.name, renamed[item.binds]))
+        elif not any(item.binds == other.binds and item.identity == other.identity for other in theirs):
+            ours.append(item)
+    future = re.findall(r"^from __future__ import (.*)$", r.sliced.imports, re.MULTILINE)
+    text = set_imports([*ours, *theirs], ", ".join(future).split(", ") if future else []).strip()
+    return "\n".join(_folded(line) for line in text.splitlines())
+
+
+def _folded(line: str) -> str:
+    """An import line in the form that formatters give to long ones."""
+    head, _, listed = line.partition(" import ")
+    if len(line) <= 88 or not line.startswith("from ") or listed.startswith("("):
+        return line
+    return f"{head} import (\n" + "".join(f"    {name},\n" for name in listed.split(", ")) + ")"
+
+
+# ---- settings ---------------------------------------------------------------------------------------------------
+
+
+def _config(r: Recipe, loop: str) -> str:
+    """The settings that the loop reads, each with its value in the run."""
+    lines = [
+        f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")
+        for name, kind, value, note in [*_rows(r), *_technique_rows(r)]
+        if re.search(rf"\bconfig\.{name}\b", loop)
+    ]
+    return "@dataclasses.dataclass\nclass Config:\n" + "\n".join(lines)
+
+
+def _rows(r: Recipe) -> list[tuple[str, str, str, str]]:
+    """Each setting's name, type, value and note."""
+    s = r.settings
+    clip = 'float("inf")' if s.gradient_clip_val is None else repr(s.gradient_clip_val)
+    stopped = "updates" if r.ended is None else "updates; the run was stopped there"
+    return [
+        ("lr", "float", repr(s.lr), ""),
+        ("weight_decay", "float", repr(s.weight_decay), ""),
+        ("batch_size", "int", str(s.batch_size), "on each device"),
+        ("accumulate_grad_batches", "int", str(s.accumulate_grad_batches), "batches in one update"),
+        ("gradient_clip_val", "float", clip, ""),
+        ("max_epochs", "int", str(r.max_epochs), ""),
+        ("max_steps", "int", str(r.max_steps), stopped),
+        ("min_epochs", "int", str(s.min_epochs), "before these no metric ends the run"),
+        ("min_steps", "int", str(s.min_steps), "before these no metric ends the run"),
+        ("scheduled_steps", "int", str(r.planned), "updates that the schedule was made for"),
+        ("check_val_every_n_epoch", "int", str(s.check_val_every_n_epoch), ""),
+        ("num_workers", "int", str(s.num_workers), ""),
+        ("seed", "int", str(s.seed), ""),
+    ]
+
+
+def _technique_rows(r: Recipe) -> list[tuple[str, str, str, str]]:
+    s = r.settings
+    every = "of an epoch" if isinstance(s.val_check_interval, float) else "updates"
+    start = str(swa_first_epoch(s)) if s.weight_averaging == "swa" else "0"
+    return [
+        _part("warmup", s.warmup, "of the run", "updates"),
+        _part("limit_train_batches", s.limit_train_batches, "of an epoch's batches", "batches"),
+        _part("limit_val_batches", s.limit_val_batches, "of the batches", "batches"),
+        ("val_check_interval", type(s.val_check_interval).__name__, repr(s.val_check_interval), every),
+        ("ema_decay", "float", repr(s.ema_decay), ""),
+        ("averaging_every_n_steps", "int", str(s.averaging_every_n_steps), ""),
+        ("averaging_start", "int", str(s.averaging_start), "updates that are not averaged"),
+        ("averaging_start_epoch", "int", str(s.averaging_start_epoch), ""),
+        ("swa_epoch_start", "int", start, "the first epoch whose end is averaged"),
+        ("swa_lrs", "float", repr(s.swa_lrs), ""),
+        ("annealing_epochs", "int", str(s.annealing_epochs), ""),
+        ("truncated_bptt_steps", "int", str(s.truncated_bptt_steps), "time steps in a piece"),
+    ]
+
+
+def _part(name: str, value: float, of: str, number: str) -> tuple[str, str, str, str]:
+    """A setting that is a number of things, or a fraction of them."""
+    return (name, type(value).__name__, repr(value), of if isinstance(value, float) else number)
+
+
+def _parse(r: Recipe) -> str:
+    whole = dedent("""\
+        def parse():
+            parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+            for field in dataclasses.fields(Config):
+                kind, default = type(field.default), field.default
+                parser.add_argument(f"--{field.name}", type=kind, default=default, help="(%(default)s)")
+            parser.add_argument("--log_file", help="write a line of JSON for each update to this file")
+            parser.add_argument("--output", help="save the trained weights to this file")
+            options = vars(parser.parse_args())
+            log_file, output = options.pop("log_file"), options.pop("output")
+            return Config(**options), log_file, output
+
+
+        if __name__ == "__main__":
+            main(*parse())""")
+    # A DistributedDataParallel that is the last to hold the group waits, when it goes, for a thread that waits for it.
+    ended = [
+        "    if torch.distributed.is_initialized():  # not in main, whose wrapped model is to go first",
+        "        torch.distributed.destroy_process_group()",
+    ]
+    return whole if r.alone else "\n".join([whole, *ended])

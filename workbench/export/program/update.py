@@ -1,0 +1,250 @@
+"""One update of an exported script: gradient, clipping, step, and what follows a step."""
+
+from __future__ import annotations
+
+from workbench.export.inputs.collect import Optimizer, Schedule
+from workbench.export.program import (
+    accumulation,
+    hooks,
+    manual,
+    multiple_optimizers,
+    trainer,
+    weight_averaging,
+)
+from workbench.export.program.lines import indented, only
+from workbench.export.script_spec import Recipe
+
+
+def update(r: Recipe) -> list[str]:
+    """The lines of one update, `loss` being its loss."""
+    if r.manual:
+        lines = [f"rate = {_rate(r)}  # before the model steps a schedule", *manual.update(r)]
+    elif r.several:
+        lines = multiple_optimizers.in_turn(r, _step(r, "owned[turn]"))
+    elif r.closure:
+        lines = _by_closure(r)
+    elif r.within:
+        rate = f"rate = {_rate(r)}  # before the model has its say"
+        lines = [rate, *(hooks.own_step(r, _evaluated(r)) if r.owns("optimizer_step") else _step(r, "parameters"))]
+    else:
+        lines = _step(r, "parameters")
+    behind = [*_behind(r), *hooks.batch_ended(r)]
+    return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_counted(r), *behind]
+
+
+def _step(r: Recipe, parameters: str) -> list[str]:
+    """Gradient, clipping and step of one optimizer."""
+    lines = accumulation.gradient(r)
+    clip = [*hooks.called(r, "on_before_optimizer_step", "optimizer"), *clipped(r, parameters)]
+    if r.scales:
+        follows = bool(_stepped(r) or weight_averaging.after_update(r))
+        lines += ["scaler.unscale_(optimizer)", *clip, "scaler.step(optimizer)", *(["scale = scaler.get_scale()"] if follows else [])]
+        lines.append("scaler.update()")
+        told = "taken = scaler.get_scale() >= scale  # it shrinks where a gradient overflowed: that step is left out"
+        lines += [told] if follows else []
+    elif r.leaves_out:
+        lines = [*_before(r), *lines]
+        lines += ["taken = math.isfinite(loss.item()) and all(", f"    p.grad.isfinite().all() for p in {parameters} if p.grad is not None",
+                  ")", "if taken:", *indented([*clip, "optimizer.step()"]), *_put_back(r)]  # fmt: skip
+    else:
+        lines += [*clip, "optimizer.step()"]
+    return [*lines, *([] if r.within else ["optimizer.zero_grad()"])]
+
+
+def _before(r: Recipe) -> list[str]:
+    if not r.spoiled:
+        return []
+    return [f"before = [(buffer, buffer.clone()) for buffer in {weight_averaging.buffers_of(r.spoiled)}]"]
+
+
+def _put_back(r: Recipe) -> list[str]:
+    """Of an update that is left out nothing stays: its forward pass has moved batch-norm statistics already."""
+    if not r.spoiled:
+        return []
+    return ["else:  # left out, with what its forward pass has moved", "    for buffer, value in before:", "        buffer.copy_(value)"]
+
+
+def evaluation(r: Recipe) -> list[str]:
+    """Of an optimizer that evaluates the loss itself: the function that it calls, as often as it likes."""
+    own = r.owns("optimizer_step")
+    if not (r.closure or own):
+        return []
+    lines = [
+        '"""The gradient of one update; the loss of the update is that of the first evaluation."""',
+        *([] if own else ["optimizer.zero_grad()"]),
+        *accumulation.gradient(r, moved=True),
+        *([] if own else clipped(r, "parameters")),
+        "losses.append(loss.detach())",
+        "return loss",
+    ]
+    lines = [f"def evaluate({_evaluated(r)}, losses):", *indented(lines), ""]
+    return [*lines, *hooks.stepping(r, clipped(r, "parameters"))] if own else lines
+
+
+def _evaluated(r: Recipe) -> str:
+    return "window" if r.accumulates else "number, batch" if r.numbered else "batch"
+
+
+def _by_closure(r: Recipe) -> list[str]:
+    return [
+        *([] if r.accumulates else [hooks.to_device(r)]),
+        "evaluations = []",
+        f"optimizer.step(functools.partial(evaluate, {_evaluated(r)}, evaluations))",
+        "optimizer.zero_grad()",
+        "loss = evaluations[0]",
+    ]
+
+
+def clipped(r: Recipe, parameters: str) -> list[str]:
+    """The clipping of an optimizer's gradients."""
+    if r.owns("configure_gradient_clipping"):
+        return hooks.limits(r)
+    if not r.clips:
+        return []
+    return [f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_({parameters}, config.gradient_clip_val)"]
+
+
+def _rate(r: Recipe) -> str:
+    """The rate that is reported, as an expression."""
+    return f'{_first(r)}.param_groups[{r.optimizers[0].leading}]["lr"]'
+
+
+def _first(r: Recipe) -> str:
+    return "optimizers[0]" if r.several else "optimizer"
+
+
+def _log(r: Recipe) -> list[str]:
+    rate = "rate" if r.manual or r.within else _rate(r)
+    return [
+        "if log:",
+        f'    row = {{"step": step, "loss": loss.item(), "lr": {rate}}}',
+        '    with log.open("a") as file:',
+        "        print(json.dumps(row), file=file)",
+    ]
+
+
+def _recorded(r: Recipe) -> list[str]:
+    """What monitors hear of the training loss: the losses that the run kept."""
+    if not r.watches_training:
+        return []
+    every, line = r.settings.log_every_n_steps, "losses.append(loss.item())"
+    return [line] if every == 1 else [f"if step % {every} == 0:", f"    {line}"]
+
+
+def _counted(r: Recipe) -> list[str]:
+    """What the epoch's mean and the user's object know of the update."""
+    lines = []
+    if not r.watches_training:
+        whole = r.together or r.accumulates or r.several or r.closure or r.manual or r.owns("optimizer_step")
+        lines.append("total += loss" if whole else "total += loss.detach()")
+    return [*lines, *trainer.progress(r, "global_step", "step")]
+
+
+def _behind(r: Recipe) -> list[str]:
+    """Schedules and averages, which follow the steps that were taken."""
+    lines = [*_stepped(r), *weight_averaging.after_update(r)]
+    if not (r.may_not_step and lines):
+        return lines
+    count = ["updates += 1"] if counts_taken(r) else []
+    return only("stepping.taken" if r.owns("optimizer_step") else "taken", [*count, *lines])
+
+
+def counts_taken(r: Recipe) -> bool:
+    """Whether the updates that were taken must be counted apart from all."""
+    return r.may_not_step and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
+
+
+def _stepped(r: Recipe) -> list[str]:
+    if r.manual and r.hooks is not None:
+        return []
+    lines = _built_in(r) if r.built_in else _own(r)
+    return only("annealing is None", lines) if r.anneals and lines else lines
+
+
+def _built_in(r: Recipe) -> list[str]:
+    """The steps of the schedules that the settings ask for."""
+    name = "scheduler" if not r.in_turns else "schedulers[turn]"
+    lines = [hooks.stepped(r, name)]
+    if r.settings.lr_schedule == "one_cycle" and (r.in_turns or r.another_length):  # the run goes on behind it
+        lines = [_LAST_RATE, *only(_IN_CYCLE.format(name), lines)]
+    return ["for scheduler in schedulers:", *indented(lines)] if r.several and not r.in_turns else lines
+
+
+def _own(r: Recipe) -> list[str]:
+    """The steps of the user's schedules."""
+    lines = []
+    counted = "updates" if counts_taken(r) else "step"
+    for number, optimizer in enumerate(r.optimizers):
+        if not r.in_turns:
+            lines += scheduling(r, number, optimizer, "step", counted)
+            continue
+        own = scheduling(r, number, optimizer, "step", f"counts[{number}]")
+        count = [f"counts[{number}] += 1"] if counts_turns(r) else []
+        lines += only(f"turn == {number}", [*count, *own]) if own else []
+    return lines
+
+
+def counts_turns(r: Recipe) -> bool:
+    """Whether the steps of each optimizer must be counted."""
+    return r.in_turns and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
+
+
+def scheduling(r: Recipe, number: int, optimizer: Optimizer, interval: str, counter: str) -> list[str]:
+    """The steps of one optimizer's schedulers that step at this interval."""
+    lines = []
+    for name, schedule in zip(schedulers(r)[number], optimizer.schedules, strict=True):
+        if schedule.interval != interval or schedule.monitor is not None:
+            continue
+        count = counter if " " not in counter else f"({counter})"
+        if schedule.by_batches and interval == "step" and not r.carries:
+            count = "(window[-1][0] + 1)" if r.accumulates else "(number + 1)"
+        due = [f"{count} % {schedule.frequency} == 0"] if schedule.frequency != 1 else []
+        if _may_end(r, schedule):
+            due.append(_IN_CYCLE.format(name))
+            lines.append(_LAST_RATE)
+        step = hooks.stepped(r, name)
+        lines += only(" and ".join(due), [step]) if due else [step]
+    return lines
+
+
+_IN_CYCLE = "{0}.last_epoch < {0}.total_steps - 1"
+_LAST_RATE = "# Behind its cycle the last rate stays."
+
+
+def _may_end(r: Recipe, schedule: Schedule) -> bool:
+    """Whether a scheduler is one cycle that the run may outlast."""
+    steps = r.planned if schedule.interval == "step" else r.settings.epochs
+    if schedule.cycle is None:
+        return False
+    return steps is None or steps > schedule.cycle * schedule.frequency or r.another_length
+
+
+def schedulers(r: Recipe) -> list[list[str]]:
+    """What the schedulers of each optimizer are called."""
+    if r.built_in:
+        return [[f"schedulers[{n}]"] for n in range(len(r.optimizers))] if r.several else [["scheduler"]]
+    counts = [len(optimizer.schedules) for optimizer in r.optimizers]
+    if sum(counts) == 1:
+        return [["scheduler"] * count for count in counts]
+    names = iter([f"scheduler_{n}" for n in range(sum(counts))])
+    return [[next(names) for _ in range(count)] for count in counts]
+
+
+def changed(r: Recipe) -> list[str]:
+    """Replay what was changed while the run went on."""
+    return replayed(r, "CHANGES.get(step, ())") if r.changes else []
+
+
+def replayed(r: Recipe, pairs: str) -> list[str]:
+    """The lines that bring changes into force."""
+    lines = [f"for name, value in {pairs}:"]
+    if r.changed("lr"):
+        lines += ['    if name == "lr":', f"        {set_lr(r, 'config.lr', 'value')}"]
+    return [*lines, "    setattr(config, name, value)"]
+
+
+def set_lr(r: Recipe, old: str, new: str, number: int = 0, begun: bool = True) -> str:
+    """The call that sets an optimizer's base rate. begun: the run goes on, and SWA's own schedule may be there."""
+    names = [*schedulers(r)[number], *(["annealing"] if r.anneals and begun else [])]
+    own = f"[{', '.join(names)}], " if r.scheduled else ""
+    return f"set_lr({f'optimizers[{number}]' if r.several else 'optimizer'}, {own}{old}, {new})"

@@ -1,0 +1,328 @@
+"""From a run and its bench to a Recipe: what is there is looked at, and what cannot be carried is refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from workbench._version import __version__
+from workbench.engine.checkpoint.files import read_state, tensors_of
+from workbench.engine.restore_devices import brought_back
+from workbench.engine.session import Session
+from workbench.engine.setup import opened
+from workbench.events import Changed, Logged, Message, Resumed, RunStarted, StepsDone, Validated
+from workbench.export.errors import ExportError
+from workbench.export.inputs.collect import Hooks, Metrics
+from workbench.export.inputs.data import data_of, first_batch, layout_of
+from workbench.export.inputs.hooks import own_of, prepared, sources_of, undone
+from workbench.export.inputs.optimizers import optimizers_of
+from workbench.export.inputs.step import step_of
+from workbench.export.inputs.trainer import reads
+from workbench.export.resumed import endings_of, joints_of
+from workbench.export.script_spec import Recipe
+from workbench.export.source.capture import CallSite
+from workbench.export.source.source import Sliced, slice_call
+from workbench.export.supported import CARRIED, NOT_NEEDED, REFUSED, REPLAYED, SET
+from workbench.export.unsupported import refuse
+from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.read import read_header
+from workbench.runs.run import Run
+from workbench.settings import Settings
+from workbench.task.compiled_model import own_name
+from workbench.task.lightning.overrides import Step as HookStep
+from workbench.task.lightning.task import LightningLike
+from workbench.task.metrics import synchronises, takes_pair
+from workbench.task.protocol import Task
+from workbench.task.summary import ModelSummary
+from workbench.task.supervised import Supervised
+from workbench.techniques import limits
+from workbench.techniques.averaging import has_batch_norm
+
+
+def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | None) -> Recipe:
+    """Everything that the script at `path` depends on, checked."""
+    header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
+    _check_run(run, header, task)
+    _check_start(run, tensors_of(task.trained_modules))
+    _check_settings(run.settings)
+    sliced = slice_call(site)
+    if isinstance(task, Supervised) and task.one_collection:
+        sliced.arguments["metrics"] = f'{{"metrics": {sliced.arguments["metrics"]}}}'
+    started = next((e for e in run.outline if isinstance(e, RunStarted)), None)
+    planned = None if started is None or started.updates is None else int(started.updates)
+    ranks = int(started.ranks) if started else 1
+    settings = limits.effective(run.settings)
+    _check_task(task)
+    sources = sources_of(task, sliced)
+    own = own_of(task, sources, sliced.code)  # now: in a session the objects have more than they define
+    with _looked_at(task, run.settings) as session:
+        recipe = Recipe(
+            run=run.id,
+            model=str(_recorded_task(header).get("model", type(task.model).__name__)),
+            version=__version__,
+            script=path.name,
+            sliced=sliced,
+            kinds=site.kinds,
+            settings=settings,
+            ranks=ranks,
+            threads=max(1, int(header.get("threads") or torch.get_num_threads()) // (ranks // settings.num_nodes)),
+            weights=weights,
+            ended=_ended(run, settings),
+            by_hand=run.status == "stopped",
+            checking=_in_a_check(run),
+            planned=planned,
+            by_length=isinstance(task, Supervised) and task._scheduler is not None and reads(task._scheduler, 1),
+            changes=_changes(run),
+            sizes=_sizes(run),
+            logged_in_training=_logged_in_training(run),
+            endings=endings_of(run),
+            joints=joints_of(run),
+            prepare=tuple(prepared(sources)),
+            undone=tuple(undone(sources)),
+            own=own,
+            **_of_task(session, sliced, settings, planned, ranks),
+        )
+    refuse(recipe)
+    return recipe
+
+
+def _ended(run: Run, settings: Settings) -> int | None:
+    """The updates after which it was stopped by hand or by the clock, which no script replays, or which had no
+    length; None: neither."""
+    no_number = settings.epochs is None and settings.max_steps is None
+    if run.status != "stopped" and settings.max_time is None and not no_number:
+        return None
+    # Where a metric ended it before the clock did, it ends the script too, before this number does.
+    resumed = max((n for n, e in enumerate(run.outline) if isinstance(e, Resumed)), default=0)
+    own = run.outline[resumed:]
+    by_metric = any(isinstance(e, Message) and e.text.startswith("the run ended early") for e in own)
+    return int(run.step) + by_metric
+
+
+def _in_a_check(run: Run) -> bool:
+    """Whether it was stopped while it looked at the validation data behind an epoch: its end was saved so."""
+    there = list_checkpoints(run.folder) if run.status == "stopped" and run.folder is not None else []
+    if not (there and there[-1].end and there[-1].step == run.step):
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        return bool(read_state(there[-1].path)["checking"])
+    return False
+
+
+def _check_run(run: Run, header: Mapping[str, Any], task: Task) -> None:
+    if run.kind != "fit" or run.status not in ("finished", "stopped"):
+        raise ExportError(f"run {run.id} is a {run.kind} that {run.status}: only a fit that ended can be repeated.")
+    there = _recorded_task(header).get("parameters")
+    here = sum(p.numel() for p in task.trained_parameters().values())
+    if there not in (None, here):
+        raise ExportError(
+            f"run {run.id} trained a model of {there} parameters, and this bench has one of {here}: "
+            "export it from the bench that made it."
+        )
+    name, own = _recorded_task(header).get("model"), ModelSummary.of(task).name
+    if name not in (None, own):
+        raise ExportError(f"run {run.id} trained {name}, and this bench has {own}: export it from the bench that made it.")
+
+
+def _recorded_task(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a header says of the model; nothing where it is of somebody else's making."""
+    task = header.get("task")
+    return task if isinstance(task, Mapping) else {}
+
+
+def start_of(run: Run) -> Path | None:
+    """Where the weights that a run began with are kept; None where it has no record."""
+    return None if run.folder is None else run.folder / "checkpoints" / "start.safetensors"
+
+
+def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
+    """The starting weights must be there, and be those of this model."""
+    start = start_of(run)
+    if start is None:
+        return
+    if not start.exists():
+        raise ExportError(
+            f"the starting weights of run {run.id} are gone ({start} was removed, or could not be written), so no script "
+            "can begin where it began: fit again, and raise keep_runs if runs are removed too early."
+        )
+    with safe_open(str(start), framework="pt") as file:
+        tied = file.metadata() or {}  # names of weights that are stored under another name
+        there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    here = {name: tuple(value.shape) for name, value in weights.items() if name not in tied}
+    for name in [*here, *there]:
+        if there.get(name) != here.get(name):
+            raise ExportError(
+                f"run {run.id} began with {name} of shape {there.get(name)}, and in the model of this bench it is "
+                f"{here.get(name)}: export it from the bench that made it."
+            )
+
+
+def _check_settings(settings: Settings) -> None:
+    changed = settings.changed()
+    for name, why in REFUSED.items():
+        if name in changed:
+            raise ExportError(f"no script repeats a run with {name}={changed[name]!r}: {why}.")
+    missing = [name for name in changed if name not in CARRIED | NOT_NEEDED]
+    if missing:
+        named = ", ".join(f"{name}={getattr(settings, name)!r}" for name in missing)
+        raise ExportError(f"the script cannot carry {named} yet; fit with the default to export.")
+    if settings.seed >= 2**32:
+        raise ExportError(f"the script cannot carry seed={settings.seed}: take one below 2**32.")
+
+
+def _logged_in_training(run: Run) -> frozenset[str]:
+    """What the record has from training alone, beside its own columns."""
+    logged = {name for e in run.outline if isinstance(e, Logged) for name in e.metrics}
+    logged |= {name for e in run.outline if isinstance(e, StepsDone) for name in e.columns}
+    return frozenset(logged - {name for e in run.outline if isinstance(e, Validated) for name in e.metrics})
+
+
+def _changes(run: Run) -> tuple[tuple[int, Mapping[str, float | None]], ...]:
+    """The live changes that an update came after, in order, but for those of how many batches make one."""
+    found = [(e.step, {name: value for name, value in e.values.items() if name not in NOT_NEEDED}) for e in _followed(run)]
+    for _, values in found:
+        if unknown := sorted(set(values) - REPLAYED):
+            raise ExportError(f"{', '.join(unknown)} was changed while run {run.id} went on, which no script replays yet.")
+    kept = [(step, {name: value for name, value in values.items() if name in SET}) for step, values in found]
+    return tuple((int(step), values) for step, values in kept if values)
+
+
+def _sizes(run: Run) -> tuple[tuple[int, int], ...]:
+    """From which update on another number of batches made one; of several changes at one update the last holds."""
+    name = "accumulate_grad_batches"
+    return tuple({int(e.step): int(e.values[name] or 1) for e in _followed(run) if name in e.values}.items())
+
+
+def _followed(run: Run) -> list[Changed]:
+    """The live changes that an update came after."""
+    return [change for change in run.changes if change.step < run.step]
+
+
+# ---- the task ---------------------------------------------------------------------------------------------------
+
+
+def _check_task(task: Task) -> None:
+    if not isinstance(task, (Supervised, LightningLike)):
+        raise ExportError(f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet.")
+    if task.train is None:
+        raise ExportError("the bench has no training data to export.")
+    model, *others = task.trained_modules.values()
+    if any(id(p) in set(map(id, model.parameters())) for other in others for p in other.parameters()):
+        raise ExportError("the loss has parameters of its own and shares others with the model, which cannot be exported yet.")
+    if isinstance(task, LightningLike) and task.model is not task.module:
+        name = type(task.module).__name__
+        raise ExportError(f"model={name} is no nn.Module: make it one (class {name}(nn.Module)) to export it.")
+
+
+@contextlib.contextmanager
+def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
+    """A session like the run's, in which the user's objects are as they were in it; nothing is trained."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(brought_back(task))
+        try:
+            session = stack.enter_context(opened(task, settings.replace(compile=False)))
+        except Exception as error:
+            raise ExportError(f"the fit cannot be looked at again: {type(error).__name__}: {error}") from error
+        yield session
+
+
+def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int | None, ranks: int) -> dict[str, Any]:
+    task = session.task
+    assert isinstance(task, (Supervised, LightningLike))
+    assert task.train is not None
+    owner = task.module if isinstance(task, LightningLike) else task.model
+    train = data_of(task.train, "train", owner, sliced, settings)
+    batch = first_batch(task.train, settings)
+    found: dict[str, Any] = {
+        "train": train,
+        "val": None if task.val is None else data_of(task.val, "val", owner, sliced, settings),
+        "step": step_of(session, batch, settings),
+        "optimizers": optimizers_of(task, settings, updates),
+        "partial": task.partial,
+        "double": session.double,
+        "batch_norm": has_batch_norm([task.model]),
+        "compiled": task.compiler is not None,
+        "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
+        "buffers": tuple(_with_buffers(task)),
+    }
+    if isinstance(task, LightningLike):
+        none = {"batch": "own", "mean": False, "loss_is_module": False, "loss_prefix": "", "metrics": Metrics()}
+        return {**found, **none, "hooks": _hooks(task, sliced, settings)}
+    return {
+        **found,
+        "batch": _layout(task, batch, sliced, settings),
+        "mean": task.loss_is_mean,
+        "loss_is_module": task.loss_is_module,
+        "loss_prefix": list(task.trained_modules)[-1],
+        "metrics": metrics_of(task, session.batches[1], ranks),
+        "hooks": None,
+    }
+
+
+def _layout(task: Supervised, batch: Any, sliced: Sliced, settings: Settings) -> str:
+    """What batches look like, in training and in validation: a script has one forward pass for both."""
+    has_loss = sliced.arguments.get("loss", "None") != "None"
+    train = layout_of(batch, has_loss)
+    if task.val is None or settings.limit_val_batches == 0:
+        return train
+    val = layout_of(first_batch(task.val, settings), has_loss)
+    if train == val:
+        return train
+    if {train, val} == {"pair", "tuple"}:
+        return "tuple"
+    if not has_loss and train.startswith("dict") and val.startswith("dict") and not (task.metrics or task.epoch_metrics):
+        return train
+    raise ExportError(
+        f"a batch of train is {_in_words(train)} and one of val is {_in_words(val)}: "
+        "a script has one forward pass for both. Give val in the form of train to export it."
+    )
+
+
+def _in_words(layout: str) -> str:
+    kind, _, key = layout.partition(":")
+    if kind == "dict":
+        return f"a dict with the target {key!r}" if key else "a dict"
+    return {"single": "a single tensor"}.get(kind, "a tuple")
+
+
+def metrics_of(task: Supervised, batches: int | None, ranks: int) -> Metrics:
+    """What a script needs to know of a task's metrics. batches: of a check, over all processes."""
+    functions, objects = task.metrics, task.epoch_metrics
+    return Metrics(
+        functions=bool(functions),
+        modules=any(isinstance(metric, nn.Module) for metric in (*functions.values(), *objects.values())),
+        objects=bool(objects),
+        gathered=tuple(name for name, metric in objects.items() if not synchronises(metric)),
+        synchronised=any(map(synchronises, objects.values())),
+        pairs=tuple(name for name, metric in objects.items() if takes_pair(metric)),
+        dicts=task.names_its_metrics or any(callable(getattr(metric, "keys", None)) for metric in objects.values()),
+        lacking=batches is not None and batches < ranks,
+    )
+
+
+def _with_buffers(task: Task) -> Iterator[str]:
+    """What holds buffers, by its name in the script."""
+    is_loss = isinstance(task, Supervised) and task.loss_is_module
+    names = ["network", *(["loss_function"] if is_loss else [])]
+    for name, module in zip(names, task.modules, strict=False):
+        if any(True for _ in module.buffers()):
+            yield name
+    if any(True for module in task.modules[len(names) :] for _ in module.buffers()):
+        yield "metrics"
+
+
+def _hooks(task: LightningLike, sliced: Sliced, settings: Settings) -> Hooks:
+    return Hooks(
+        homes={name: home.replace("'", '"') for name, home in task.homes.items()},
+        train_index=task.takes_index,
+        val_index=task.val is not None and HookStep(task.module.validation_step).takes_index,
+        extras=task._step.extras,
+        manual=task.manual,
+        splits=settings.truncated_bptt_steps is not None and task._split is not None,
+    )

@@ -1,0 +1,435 @@
+"""What an exported script depends on, before any of it is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from workbench.export.inputs.collect import (
+    NUMBERED,
+    TRANSFER,
+    VALIDATION,
+    WITHIN,
+    Data,
+    Hooks,
+    Metrics,
+    Optimizer,
+    Own,
+    Step,
+)
+from workbench.export.resumed import Joints
+from workbench.export.source.source import Sliced
+from workbench.settings import Settings
+from workbench.values import EarlyStopping
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """All that a script depends on."""
+
+    run: str
+    model: str
+    version: str
+    script: str
+    sliced: Sliced
+    kinds: Mapping[str, str]
+    """What each of the user's names held, in a word."""
+    settings: Settings
+    """What held: `overfit_batches` is told as limits."""
+    ranks: int
+    """How many processes made the run together."""
+    threads: int
+    """Of each process."""
+    weights: str | None
+    """The file beside the script with the weights that the run began with; None: there is none."""
+    ended: int | None
+    """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
+    by_hand: bool
+    checking: bool
+    """Whether it was stopped while it looked at the validation data behind an epoch."""
+    planned: int | None
+    """The updates that its scheduler was made for."""
+    by_length: bool
+    """Whether the user's own scheduler is made for so many updates."""
+    changes: tuple[tuple[int, Mapping[str, float | None]], ...]
+    sizes: tuple[tuple[int, int], ...]
+    """How many batches made one update from which update on, where that was changed while the run went on."""
+    logged_in_training: frozenset[str]
+    """The metrics that the user's object logs in training alone."""
+    endings: tuple[int, ...]
+    """The updates behind which something was changed that may have been the last ones of their epochs."""
+    joints: Joints
+    train: Data
+    val: Data | None
+    prepare: tuple[str, ...]
+    """Calls that objects which make loaders count on."""
+    undone: tuple[str, ...]
+    """What they want to be called in the end."""
+    batch: str
+    """A training batch: "pair", "tuple", "single", "dict:<key of the target>", or "own" with hooks."""
+    mean: bool
+    """Whether the loss is a mean over samples, so that a batch weighs as many as it holds."""
+    loss_is_module: bool
+    loss_prefix: str
+    """What the names of the loss's parameters begin with, where it has some that are trained; "" where it has none."""
+    metrics: Metrics
+    hooks: Hooks | None
+    own: Own
+    step: Step
+    optimizers: tuple[Optimizer, ...]
+    partial: bool
+    """Whether an update may leave some parameters without a gradient."""
+    double: bool
+    """Whether the model computes in double precision."""
+    batch_norm: bool
+    """Whether the model has batch-norm statistics."""
+    compiled: bool
+    """Whether the user has compiled the model (`torch.compile(model)`), so that its weights lie one level deeper."""
+    compiled_parts: bool
+    """Whether parts of it are compiled so."""
+    buffers: tuple[str, ...]
+    """Which of "network", "loss_function" and "metrics" hold buffers."""
+
+    # -- length
+
+    @property
+    def max_steps(self) -> int | None:
+        """The number of updates that ends it, if a number does."""
+        return self.settings.max_steps if self.ended is None else self.ended
+
+    @property
+    def max_epochs(self) -> int | None:
+        """The number of epochs that ends it, if a number does."""
+        return self.settings.epochs if self.ended is None else None
+
+    @property
+    def stops_itself(self) -> bool:
+        """Whether the object may ask for the end."""
+        return "should_stop" in self.own.asks
+
+    @property
+    def stops_short(self) -> bool:
+        """Whether it was stopped before something that follows an epoch and would change the result."""
+        return self.by_hand and not self.checking and (self.settings.weight_averaging == "swa" or bool(self.own.hooks))
+
+    @property
+    def monitors(self) -> tuple[EarlyStopping, ...]:
+        return self.settings.early_stopping
+
+    # -- an update
+
+    @property
+    def limits(self) -> bool:
+        """Whether an epoch is a part of the training batches."""
+        return not is_whole(self.settings.limit_train_batches)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether several batches make one update at any time."""
+        return self.settings.accumulate_grad_batches not in (1, {0: 1}) or self.changed("accumulate_grad_batches")
+
+    @property
+    def windows(self) -> dict[int, int] | None:
+        """How many batches make one update from which epoch on, or from which update on, where that changes."""
+        size = self.settings.accumulate_grad_batches
+        if self.sizes:
+            return {0: size if isinstance(size, int) else size.get(0, 1), **dict(self.sizes)}
+        return {0: 1, **size} if isinstance(size, dict) else None
+
+    @property
+    def window(self) -> str:
+        """How many batches make the update at hand, as an expression."""
+        if self.windows is None:
+            return "config.accumulate_grad_batches"
+        return f"window_size({'step' if self.sizes else 'epoch'})"
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients were clipped at any time."""
+        return self.settings.gradient_clip_val is not None or self.changed("gradient_clip_val")
+
+    @property
+    def carries(self) -> bool:
+        """Whether batches are split in time, with a hidden state that is carried on."""
+        return self.settings.truncated_bptt_steps is not None
+
+    @property
+    def joins(self) -> bool:
+        """Whether model and loss are trained together: then one module holds both."""
+        return bool(self.loss_prefix)
+
+    @property
+    def parameters(self) -> str:
+        """All parameters that may be trained, as an expression."""
+        return "[*network.parameters(), *loss_function.parameters()]" if self.joins else "network.parameters()"
+
+    @property
+    def weights_of(self) -> str:
+        """The model whose weights are read and written, as an expression."""
+        return "network._orig_mod" if self.compiled else "network"
+
+    @property
+    def manual(self) -> bool:
+        return self.hooks is not None and self.hooks.manual
+
+    @property
+    def several(self) -> bool:
+        return len(self.optimizers) > 1
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether an update is one optimizer's alone."""
+        return self.several and not self.manual and any(optimizer.frequency for optimizer in self.optimizers)
+
+    @property
+    def closure(self) -> bool:
+        """Whether the optimizer evaluates the loss itself."""
+        return any(optimizer.closure for optimizer in self.optimizers)
+
+    @property
+    def mixed(self) -> bool:
+        return self.settings.precision.endswith("-mixed")
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled for float16."""
+        return self.settings.precision == "16-mixed"
+
+    @property
+    def skips(self) -> bool:
+        """Whether a forward pass may give nothing."""
+        return self.step.skips
+
+    @property
+    def reports_weight(self) -> bool:
+        """Whether a step says how much its batch counts, where that matters."""
+        return self.step.reports_weight and self.accumulates
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether an update may not be taken, though there was a loss."""
+        return self.settings.on_nonfinite == "skip" or self.scales
+
+    @property
+    def may_not_step(self) -> bool:
+        """Whether an update may be one that no step was taken in."""
+        return self.leaves_out or self.owns("optimizer_step")
+
+    @property
+    def hands_results_on(self) -> bool:
+        """Whether the object looks at what its training step has returned."""
+        return self.owns("on_train_batch_end") and self.own.hooks["on_train_batch_end"].reads
+
+    @property
+    def spoiled(self) -> tuple[str, ...]:
+        """What holds buffers that an update moves before it is left out, and that are put back then."""
+        if self.settings.on_nonfinite != "skip" or self.scales:
+            return ()
+        return tuple(name for name in self.buffers if name != "metrics")
+
+    @property
+    def numbered(self) -> bool:
+        """Whether a training step, or a hook around it, takes the number of its batch."""
+        return self.indexed or self.owns(*NUMBERED) or self.schedules_by_batches
+
+    @property
+    def schedules_by_batches(self) -> bool:
+        """Whether a scheduler's frequency counts the batches of an epoch."""
+        schedules = [s for optimizer in self.optimizers for s in optimizer.schedules]
+        by_batches = any(s.by_batches and s.interval == "step" and s.frequency > 1 for s in schedules)
+        return by_batches and not self.carries and not self.manual
+
+    @property
+    def indexed(self) -> bool:
+        """Whether a training step takes the number of its batch."""
+        return self.hooks is not None and self.hooks.train_index
+
+    @property
+    def gaps(self) -> bool:
+        """Whether there may be windows of which nothing is left: they are no updates."""
+        return self.skips or self.train.empty or self.manual or self.own.ends_epochs
+
+    @property
+    def within(self) -> bool:
+        """Whether the object hears of what happens within an update, or does it its own way."""
+        return self.owns(*WITHIN)
+
+    @property
+    def transfers(self) -> bool:
+        """Whether it has a say in how batches come to the device."""
+        return self.owns(*TRANSFER)
+
+    @property
+    def together(self) -> bool:
+        """Whether several processes made the run."""
+        return self.ranks > 1
+
+    @property
+    def local_ranks(self) -> int:
+        """How many of them each machine had."""
+        return self.ranks // self.settings.num_nodes
+
+    @property
+    def alone(self) -> str:
+        """Why it can only train in one process; "" where there is no reason."""
+        reasons = {
+            "the optimizers are stepped by the model": self.manual,
+            "several optimizers take turns": self.several and not self.manual,
+            "the model may leave out the rest of an epoch": self.own.ends_epochs,
+            "the model may ask for the end": self.stops_itself,
+            "the optimizer evaluates the loss again": self.closure,
+            "batches are split in time": self.carries,
+            "an update may be left out": self.settings.on_nonfinite == "skip",
+            "batches may be left out": self.skips or self.train.empty,
+            "batches say how much they count": self.reports_weight,
+            "batch-norm statistics are collected anew": self.refreshes and not self.together,
+        }
+        return next((why for why, holds in reasons.items() if holds), "")
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a training step is told beside the batch, by name."""
+        if self.hooks is None:
+            return ()
+        there = {"optimizer_idx": self.several and not self.manual, "hiddens": self.carries}
+        return tuple(name for name in self.hooks.extras if there[name])
+
+    # -- learning rates
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the settings ask for a schedule."""
+        return (self.settings.lr_schedule != "constant" or bool(self.settings.warmup)) and self.planned != 0
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether anything schedules the learning rate."""
+        own = any(optimizer.schedules for optimizer in self.optimizers)
+        return own or self.built_in or self.anneals
+
+    @property
+    def sets_lr(self) -> bool:
+        """Whether the base rate is set behind the making of an optimizer."""
+        return self.changed("lr") or any(optimizer.made_lr is not None for optimizer in self.optimizers)
+
+    @property
+    def modes(self) -> bool:
+        """Whether the optimizer trains other weights than it evaluates (schedule-free)."""
+        return any(optimizer.modes for optimizer in self.optimizers)
+
+    # -- averaging
+
+    @property
+    def averages(self) -> bool:
+        return self.settings.weight_averaging is not None
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether batch-norm statistics are collected anew for averaged weights."""
+        return self.averages and self.batch_norm
+
+    @property
+    def anneals(self) -> bool:
+        """Whether SWA has learning rates of its own."""
+        return self.settings.weight_averaging == "swa" and self.settings.swa_lrs is not None
+
+    # -- checks
+
+    @property
+    def validates(self) -> bool:
+        return self.val is not None and self.settings.limit_val_batches != 0
+
+    @property
+    def logs_widely(self) -> bool:
+        """Whether what the object logs in a check needs a class of its own."""
+        return self.own.logs_widely
+
+    @property
+    def measures(self) -> bool:
+        """Whether there are metrics to report beside the loss."""
+        return self.validates and self.given("metrics") is not None
+
+    def weighs(self, data: Data) -> bool:
+        """Whether a batch of this data weighs as the samples that were drawn for it."""
+        if data is self.train:
+            return self.mean and (self.accumulates or self.together) and not self.step.reports_weight
+        return self.validates and not (self.step.reports_weight if self.hooks is None else self.own.weighs)
+
+    @property
+    def tries_validation(self) -> bool:
+        """Whether the object hears of the check before the first update."""
+        return self.validates and self.settings.num_sanity_val_steps != 0 and self.owns(*VALIDATION, *TRANSFER)
+
+    @property
+    def plateaus(self) -> bool:
+        """Whether a schedule follows a metric."""
+        return any(s.monitor is not None for optimizer in self.optimizers for s in optimizer.schedules)
+
+    @property
+    def midway(self) -> bool:
+        """Whether there are checks in the middle of epochs; with nothing to validate only their ends count."""
+        return not is_whole(self.settings.val_check_interval) and self.validates
+
+    @property
+    def checks(self) -> bool:
+        """Whether anything happens at a check."""
+        return self.validates or bool(self.monitors) or self.plateaus
+
+    @property
+    def watched(self) -> set[str]:
+        """The metrics that something follows."""
+        found = {monitor.monitor for monitor in self.monitors}
+        return found | {s.monitor for optimizer in self.optimizers for s in optimizer.schedules if s.monitor is not None}
+
+    @property
+    def watches_training(self) -> bool:
+        """Whether the training loss is a metric that something follows."""
+        return "train_loss" in self.watched
+
+    # -- data
+
+    @property
+    def loaders(self) -> tuple[Data, ...]:
+        return (self.train,) if self.val is None else (self.train, self.val)
+
+    @property
+    def remakes_loader(self) -> bool:
+        """Whether the training loader is made more than once."""
+        return self.refreshes or self.changed("batch_size")
+
+    # -- the text
+
+    @property
+    def sets_threads(self) -> bool:
+        """Whether the user's code says how many threads there are: then the script must say it after."""
+        return "set_num_threads" in self.sliced.code
+
+    def owns(self, *names: str) -> bool:
+        """Whether the user's objects define one of these hooks."""
+        return any(name in self.own.hooks for name in names)
+
+    def changed(self, name: str) -> bool:
+        """Whether a setting was changed while the run went on."""
+        return any(name in values for _, values in self.changes) or (name == "accumulate_grad_batches" and bool(self.sizes))
+
+    @property
+    def another_length(self) -> bool:
+        """Whether it may have had more updates than was known at its beginning."""
+        return self.changed("batch_size") or bool(self.sizes)
+
+    def given(self, name: str) -> str | None:
+        """The expression that was given for an argument of the bench; None where there was none."""
+        expression = self.sliced.arguments.get(name, "None")
+        return None if expression == "None" else expression
+
+
+def at(steps: tuple[int, ...], no: bool = False) -> str:
+    """Whether the update is one of these, as a condition; `no`: none of them."""
+    if len(steps) == 1:
+        return f"step {'!=' if no else '=='} {steps[0]}"
+    return f"step {'not ' if no else ''}in {steps}"
+
+
+def is_whole(part: float | str) -> bool:
+    """Whether a setting says "all": 1.0 does, and 1 is one thing."""
+    return isinstance(part, float) and part == 1.0

@@ -1,0 +1,308 @@
+"""The place where a Workbench was made: the source that had run by then, as plain data.
+
+It is taken at once, because cells run later can redefine everything; reading it is left to the export.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import linecache
+import pathlib
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FrameType, ModuleType
+from typing import Any
+
+from workbench.export.source import origins
+
+_TRANSPARENT = {"time", "capture", "prun", "memit", "mprun"}
+"""Cell magics that run their body in the notebook's own namespace."""
+_LINE_MAGIC = re.compile(r"^(\s*)get_ipython\(\)\.run_line_magic\('time', (.*)\)[ \t]*$", re.MULTILINE)
+_RAISED_AT = re.compile(r"In\[(\d+)\], line (\d+)|<timed exec>:(\d+)")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_BOOKKEEPING = re.compile(r"In|Out|_+|_i+|_ih|_oh|_dh|_i?\d+|__\w+__")
+_ITEMS = 1000
+_DEPTH = 30
+_KINDS = {
+    "torch.nn.modules.module.Module": "network",
+    "torch.utils.data.dataloader.DataLoader": "loader",
+    "torch._C.Generator": "random",
+    "numpy.random._generator.Generator": "random",
+    "numpy.random.mtrand.RandomState": "random",
+    "random.Random": "random",
+    "torch._C.TensorBase": "tensor",
+    "torch.Tensor": "tensor",
+    "numpy.ndarray": "array",
+    "pandas.core.generic.NDFrame": "frame",
+    "sklearn.base.BaseEstimator": "estimator",
+}
+_IMMUTABLE = {"int", "float", "bool", "str", "bytes", "complex", "NoneType", "range", "frozenset", "device", "dtype"}
+_CODE = {"function", "builtin_function_or_method", "method", "type"}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of source that has run: a cell (as plain Python) or a whole file."""
+
+    label: str
+    """How a message names it: "In [3]", or a file name."""
+    source: str
+    stopped: int | None = None
+    """The line at which it raised an error; None: it ran to its end (or is running now)."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place in a piece, as the interpreter gives it; `column` is -1 where columns are unknown."""
+
+    piece: int
+    line: int
+    column: int = -1
+    end_line: int = -1
+    end_column: int = -1
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """Where and after what a Workbench was made. Plain data: it pickles, and holds no object of the user's."""
+
+    pieces: tuple[Piece, ...] = ()
+    call: Spot | None = None
+    reached: Spot | None = None
+    """Where the top level stood at that moment; None: all pieces had run to their end."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Names in the scope of the call that held plain literals, as source text."""
+    top_values: Mapping[str, str] = field(default_factory=dict)
+    """The same of the module's top level."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """What each name held, in a word: "module", "network", "random", "iterator", "immutable", …"""
+    package: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """The text of the user's own modules that were loaded, by module name."""
+    problem: str | None = None
+    """Why there is no source to slice."""
+
+    @classmethod
+    def capture(cls, frame: FrameType) -> CallSite:
+        """The call site of the function that runs in `frame`, a caller of Workbench. Never raises."""
+        try:
+            return _capture(frame)
+        except Exception as error:  # noqa: BLE001  # making a Workbench must not fail because of its export
+            return cls(problem=f"its source could not be read ({type(error).__name__}: {error})")
+
+
+def _capture(frame: FrameType) -> CallSite:
+    shell = _shell()
+    if shell is not None and shell.user_ns is frame.f_globals:
+        pieces, call, reached = _from_notebook(shell, frame)
+    else:
+        pieces, call, reached = _from_file(frame)
+    if not pieces:
+        return CallSite(problem="there is no source to read (python -c, exec, or an interactive prompt)")
+    names = {name: value for name, value in frame.f_globals.items() if not _BOOKKEEPING.fullmatch(name)}
+    around: dict[str, Any] = {}
+    for outer in _scopes(frame):
+        around = {**outer.f_locals, **around}
+    return CallSite(
+        pieces=tuple(pieces),
+        call=call,
+        reached=reached,
+        values=dict(_literals({name: around[name] for name in around if not _BOOKKEEPING.fullmatch(name)})),
+        top_values=dict(_literals(names)),
+        kinds={name: kind(value) for name, value in {**names, **around}.items()},
+        package=str(frame.f_globals.get("__package__") or ""),
+        sources=origins.own_sources(),
+    )
+
+
+def _shell() -> Any:
+    """The running IPython shell, or None; IPython is never imported for it."""
+    module = sys.modules.get("IPython.core.interactiveshell")
+    shells = getattr(module, "InteractiveShell", None)
+    return shells.instance() if shells is not None and shells.initialized() else None
+
+
+# ---- a file -----------------------------------------------------------------------------------------------------
+
+
+def _from_file(frame: FrameType) -> tuple[list[Piece], Spot | None, Spot | None]:
+    filename = frame.f_code.co_filename
+    lines = linecache.getlines(filename, frame.f_globals)
+    if filename.startswith("<") or not lines:
+        return [], None, None
+    top = _top_level(frame)
+    return [Piece(pathlib.Path(filename).name, "".join(lines))], _spot(frame, 0), top and _spot(top, 0)
+
+
+def _top_level(frame: FrameType) -> FrameType | None:
+    """The frame of the module's top level below `frame`; None when the module has run to its end."""
+    walk: FrameType | None = frame
+    while walk is not None:
+        if walk.f_globals is frame.f_globals and _is_top_level(walk):
+            return walk
+        walk = walk.f_back
+    return None
+
+
+def _is_top_level(frame: FrameType) -> bool:
+    # Some versions of IPython 8 name the code of a cell "<cell line: 3>".
+    return frame.f_code.co_name == "<module>" or frame.f_code.co_name.startswith("<cell line")
+
+
+def _spot(frame: FrameType, piece: int) -> Spot:
+    """The expression that `frame` is running."""
+    positions = frame.f_code.co_positions()
+    line, end_line, column, end_column = next(
+        itertools.islice(positions, frame.f_lasti // 2, None), (None, None, None, None)
+    )
+    if line is None or end_line is None or column is None or end_column is None:
+        return Spot(piece, frame.f_lineno)
+    return Spot(piece, line, column, end_line, end_column)
+
+
+def _scopes(frame: FrameType) -> Iterator[FrameType]:
+    """`frame`, and the frames around it that are one piece of code with it (comprehensions and lambdas)."""
+    yield frame
+    while frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"):
+        back = frame.f_back
+        if back is None or back.f_code.co_filename != frame.f_code.co_filename:
+            return
+        frame = back
+        yield frame
+
+
+# ---- a notebook -------------------------------------------------------------------------------------------------
+
+
+def _from_notebook(shell: Any, frame: FrameType) -> tuple[list[Piece], Spot | None, Spot | None]:
+    history: list[str] = list(shell.history_manager.input_hist_parsed)[1:]
+    stops = _stops(shell, history)
+    pieces = [Piece(f"In [{n}]", _plain(shell, text), stops.get(n)) for n, text in enumerate(history, 1)]
+    call = _place(pieces, history, frame)
+    top = _top_level(frame)
+    return pieces, call, None if top is None else call if top is frame else _place(pieces, history, top)
+
+
+def _place(pieces: list[Piece], history: list[str], frame: FrameType) -> Spot:
+    """The spot that `frame` runs; source that is in no cell is added to the pieces."""
+    filename = frame.f_code.co_filename
+    last = len(history) - 1
+    if filename.startswith("<timed"):
+        if history[last].startswith("get_ipython().run_cell_magic("):
+            return _spot(frame, last)
+        outer = frame.f_back
+        while outer is not None and not (outer.f_globals is frame.f_globals and _is_top_level(outer)):
+            outer = outer.f_back
+        return Spot(last, outer.f_lineno if outer is not None else 1)
+    text = "".join(linecache.getlines(filename)).rstrip("\n")
+    for index in range(len(pieces) - 1, -1, -1):
+        if text in (pieces[index].source.rstrip("\n"), (history[index] if index <= last else "").rstrip("\n")):
+            return _spot(frame, index)
+    if not text:
+        raise LookupError(f"no source for {filename}")
+    pieces.append(Piece(pathlib.Path(filename).name, text + "\n"))
+    return _spot(frame, len(pieces) - 1)
+
+
+def _plain(shell: Any, text: str) -> str:
+    """A cell as plain Python: `%%time`, `%%capture` and `%time` give way to the code they run."""
+    if text.lstrip().startswith("get_ipython().run_cell_magic("):
+        try:
+            call = ast.parse(text.strip(), mode="eval").body
+            name, _, body = (ast.literal_eval(arg) for arg in getattr(call, "args", ()))
+        except (SyntaxError, ValueError):
+            return text
+        return _plain(shell, shell.transform_cell(body)) if name in _TRANSPARENT else text
+    return _LINE_MAGIC.sub(lambda found: found[1] + str(ast.literal_eval(found[2])), text)
+
+
+def _stops(shell: Any, history: list[str]) -> dict[int, int]:
+    """The line at which each cell that raised an error did so, by the cell's number."""
+    found: dict[int, int] = {}
+    for number, error in (getattr(shell.history_manager, "exceptions", None) or {}).items():
+        for text in error.get("traceback", ()):
+            match = _RAISED_AT.search(_COLOURS.sub("", text))
+            if match and (match[1] is None or int(match[1]) == number):
+                found[number] = int(match[2] or match[3])
+                break
+    if hasattr(shell.history_manager, "exceptions"):
+        return found
+    last = getattr(sys, "last_traceback", None)  # IPython before 9 remembers the last error only
+    names = getattr(shell.compile, "_filename_map", {})
+    while last is not None:
+        number = names.get(last.tb_frame.f_code.co_filename)
+        if number is not None and number < len(history) and _is_top_level(last.tb_frame):
+            if history.count(history[number - 1]) == 1:
+                found[number] = last.tb_lineno
+            break
+        last = last.tb_next
+    return found
+
+
+# ---- values -----------------------------------------------------------------------------------------------------
+
+
+def _literals(names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in names.items():
+        if name.isidentifier():
+            text = literal(value)
+            if text is not None:
+                yield name, text
+
+
+def literal(value: Any) -> str | None:
+    """Source text that makes an equal value, for plain values of a moderate size; else None."""
+    return _literal(value, iter(range(2 * _ITEMS)), frozenset())
+
+
+def _literal(value: Any, left: Iterator[int], around: frozenset[int]) -> str | None:
+    """`left` gives up one for each item inside, however deep; `around` are the containers that hold `value`."""
+    if value is None or type(value) is bool:
+        return repr(value)
+    if type(value) in (str, bytes):
+        return repr(value) if len(value) <= 10 * _ITEMS else None
+    if type(value) is int:
+        return repr(value) if value.bit_length() <= 10 * _ITEMS else None
+    if type(value) is float:
+        return repr(value) if value - value == 0 else f"float({str(value)!r})"
+    if isinstance(value, pathlib.PurePath):
+        return f"pathlib.{'Path' if isinstance(value, pathlib.Path) else type(value).__name__}({str(value)!r})"
+    if type(value) not in (tuple, list, dict) or id(value) in around or len(around) == _DEPTH or len(value) > _ITEMS:
+        return None
+    words: list[str] = []
+    for item in [*value, *value.values()] if type(value) is dict else list(value):
+        text = None if next(left, None) is None else _literal(item, left, around | {id(value)})
+        if text is None:
+            return None
+        words.append(text)
+    if sum(map(len, words)) > 100 * _ITEMS:
+        return None
+    if type(value) is dict:
+        half = len(words) // 2
+        return "{" + ", ".join(f"{k}: {v}" for k, v in zip(words[:half], words[half:], strict=True)) + "}"
+    if type(value) is list:
+        return "[" + ", ".join(words) + "]"
+    return "(" + ", ".join(words) + ("," if len(words) == 1 else "") + ")"
+
+
+def kind(value: Any) -> str:
+    """What `value` is, in one word, as far as it matters to who may change it."""
+    own = type(value)
+    if issubclass(own, ModuleType):
+        return "module"
+    if own.__name__ in _CODE or issubclass(own, type):
+        return "code"
+    if own.__name__ in _IMMUTABLE and own.__module__ in ("builtins", "torch"):
+        return "immutable"
+    for base in own.__mro__:
+        found = _KINDS.get(f"{base.__module__}.{base.__qualname__}")
+        if found:
+            return found
+    if hasattr(own, "__next__"):
+        return "iterator"
+    if own.__module__ == "builtins":
+        return own.__name__
+    return "estimator" if hasattr(own, "fit") and hasattr(own, "get_params") else own.__module__.partition(".")[0]

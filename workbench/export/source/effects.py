@@ -1,0 +1,565 @@
+"""What a statement changes besides the names it binds: objects, and the state of the process.
+
+Nobody can know this of Python in general. A call that stands as a statement of its own is taken to change the
+objects it is given, unless it is known not to; a call inside an expression, only if it is known to.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from workbench.export.source.origins import is_inlined
+from workbench.export.source.uses import DOT, local_names, own_level, target_names
+
+_SHOWING = {"matplotlib", "seaborn", "plotly", "IPython", "pprint", "warnings", "logging", "rich", "torchinfo"}
+_SHOWING |= {"torchsummary", "torchviz", "ipywidgets", "bokeh", "altair", "time", "gc", "workbench"}
+_HARMLESS = set(
+    "print display len repr str type id dir help hash isinstance issubclass callable hasattr getattr sum min max any"
+    " all sorted format pprint plot scatter hist bar barh imshow show figure subplots savefig legend title set_title"
+    " xlabel ylabel set_xlabel set_ylabel text annotate heatmap pairplot boxplot summary info describe head tail"
+    " sample save dump dumps savez savez_compressed to_csv to_json to_parquet to_pickle log count index copy item"
+    " tolist keys values items parameters named_parameters buffers named_buffers modules named_modules children"
+    " named_children state_dict mean std var median size dim numel value_counts nunique unique isna isnull backward"
+    " zero_grad allclose equal assert_close debug warning error exception startswith endswith join split".split()
+)
+_PURE = re.compile(
+    r"numpy\.(?!random\.|put|place|copyto|fill_diagonal|\w+\.at$).*[^_]"
+    r"|torch\.(\w*[^_]|nn\.functional\.\w*[^_]|linalg\.\w+|fft\.\w+)"
+    r"|(scipy|pandas|math|statistics|collections|sklearn\.metrics|torchmetrics)\..*"
+)
+"""Functions of libraries that leave their arguments as they are."""
+_TAKES_IN = {"append", "extend", "add", "insert", "update", "setdefault"}
+"""Methods that change their object and leave their arguments as they are."""
+_IN_A_LOOP = {"train", "eval"}
+_CHANGING = set(
+    "append extend insert pop popitem remove clear update setdefault add discard sort reverse apply load_state_dict"
+    " add_module register_module register_buffer register_parameter register_forward_hook register_backward_hook"
+    " register_forward_pre_hook register_full_backward_hook register_state_dict_pre_hook shuffle partial_fit"
+    " fit_transform fit_resample setflags resize freeze unfreeze".split()
+)
+_CHANGING_FIRST = {"setattr", "delattr", "shuffle", "heappush", "heappop", "heapify", "insort"}
+_OF_KIND = {
+    "tensor": {"backward"},
+    "array": {"sort", "fill", "resize", "put", "partition", "itemset", "setflags", "setfield"},
+    "frame": {"insert", "pop", "update"},
+    "immutable": set[str](),
+    "code": set[str](),
+    "module": set[str](),
+}
+_LIBRARY = {*_OF_KIND, "random", "iterator", "estimator", "list", "dict", "set", "tuple"}
+_UNCHANGED = ("immutable", "code", "module")
+_SAME_OBJECT = set(
+    "parameters named_parameters modules named_modules children named_children buffers named_buffers get_submodule"
+    " get_parameter values items keys view reshape detach numpy squeeze unsqueeze flatten ravel expand transpose"
+    " permute iterrows get setdefault".split()
+)
+_WRAPPERS = {"list", "tuple", "iter", "reversed", "enumerate", "zip", "filter", "sorted", "set", "dict", "chain"}
+_WRAPPERS |= {"random_split", "Subset", "TensorDataset", "ConcatDataset", "ChainDataset", "StackDataset", "DataLoader"}
+_WRAPPERS |= {"Sequential", "ModuleList", "ModuleDict", "ParameterList", "deque", "OrderedDict", "copy"}
+_STATE = {
+    "torch.use_deterministic_algorithms",
+    "torch.serialization.add_safe_globals",
+    "os.chdir",
+    "os.putenv",
+    "os.environ.update",
+    "os.environ.setdefault",
+    "os.environ.pop",
+    "random.setstate",
+    "sys.setrecursionlimit",
+    "numpy.random.set_state",
+    "pandas.set_option",
+}
+_NOT_STATE = {"torch.set_printoptions", "torch.cuda.set_device"}
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The same of the global names that a function uses: `name`, or `module·name` in another module."""
+
+    may: frozenset[str] = frozenset()
+    does: frozenset[str] = frozenset()
+    returns: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What calling a function does: the parameters it may change, those it surely changes, process state."""
+
+    parameters: tuple[str, ...] = ()
+    may: frozenset[str] = frozenset()
+    does: frozenset[str] = frozenset()
+    returns: frozenset[str] = frozenset()
+    """The parameters whose objects, or parts of them, its result may hold."""
+    state: bool = False
+    outside: Outside = Outside()
+
+
+
+
+class Context(Protocol):
+    """What `effects` asks about names, at the place of the statement."""
+
+    @property
+    def lazy(self) -> bool:
+        """Whether models here are finished by their first call."""
+
+    def dotted(self, name: str) -> str | None:
+        """What `name` was imported as ("torch.nn"), or None if it was not imported."""
+
+    def is_module(self, name: str) -> bool:
+        """Whether `name` holds a module."""
+
+    def kind(self, name: str) -> str | None:
+        """What `name` holds, in the words of `capture.kind`."""
+
+    def summary(self, name: str) -> Summary | None:
+        """What the function `name` (or `module·name`) does, if its source is at hand."""
+
+    def method(self, name: str) -> Summary | None:
+        """What methods called `name` do to "self", if classes at hand have such a method."""
+
+
+def changed(node: ast.AST, context: Context) -> frozenset[str]:
+    """The names whose objects `node` changes, as far as can be told."""
+    reader = _Changes(context, conservative=True)
+    reader.visit(node)
+    return frozenset(reader.found)
+
+
+def directly_changed(node: ast.AST) -> frozenset[str]:
+    """The names whose attributes or items a simple statement sets, or whose method it calls as a statement."""
+    match node:
+        case ast.Assign(targets=targets):
+            return frozenset(n for t in targets if not isinstance(t, ast.Name) for n in roots(t))
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return roots(target) if not isinstance(target, ast.Name) else frozenset()
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value))):
+            return roots(value)
+        case _:
+            return frozenset()
+
+
+def sets_state(node: ast.AST, context: Context) -> bool:
+    """Whether `node` sets state of the whole process that later results depend on: seeds, defaults, environment."""
+    return any(_sets_state(part, context) for part in own_level(node))
+
+
+def sets_environment(node: ast.AST, context: Context) -> bool:
+    """Whether `node` changes environment variables, which some packages read when they are imported."""
+    for part in own_level(node):
+        for path in [*_stored_paths(part, context), _called_path(part, context) or ""]:
+            if path.startswith(("os.environ", "os.putenv")):
+                return True
+    return False
+
+
+def summarize(node: ast.FunctionDef | ast.AsyncFunctionDef, context: Context) -> Summary:
+    """What a call of the function `node` does."""
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    names = [a.arg for a in [*arguments, node.args.vararg, node.args.kwarg] if a is not None]
+    own = frozenset(names)
+    local = frozenset(local_names(node))
+    seen: list[frozenset[str]] = []
+    outside: list[frozenset[str]] = []
+    returns: frozenset[str] = frozenset()
+    for conservative in (True, False):
+        reader = _Changes(context, conservative=conservative, broad=conservative, hidden=own)
+        for statement in node.body:
+            reader.visit(statement)
+        seen.append(frozenset(reader.found) & own)
+        outside.append(frozenset(n for n in reader.found - local if context.kind(n) not in _UNCHANGED))
+        returns = frozenset(reader.returned)
+    state = any(sets_state(statement, context) for statement in node.body)
+    beyond = Outside(outside[0], outside[1], returns - local)
+    return Summary(tuple(a.arg for a in arguments), seen[0], seen[1], returns & own, state, beyond)
+
+
+def summarize_class(node: ast.ClassDef, context: Context) -> Summary:
+    """What making an instance of the class `node` does; the instance holds what it was made of."""
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            made = summarize(part, context)
+            parameters = made.parameters[1:]
+            held = frozenset(parameters) | {"*"}
+            return Summary(parameters, made.may & held, made.does & held, held, made.state, made.outside)
+    fields = [part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]
+    return Summary(tuple(fields), frozenset(), frozenset(), frozenset(fields) | {"*"})
+
+
+def aliases(node: ast.stmt, name: str, context: Context) -> frozenset[str]:
+    """The names whose objects, or parts of them, `name` may hold after `node`, which binds it."""
+    found: set[str] = set()
+    for part in own_level(node):
+        match part:
+            case ast.Assign(targets=targets, value=value):
+                if any(name in target_names(target) for target in targets):
+                    found |= roots(value, context)
+            case ast.AugAssign(target=ast.Name(id=bound), value=value) if bound == name:
+                found |= {name} | roots(value, context)
+            case ast.AnnAssign(target=ast.Name(id=bound), value=ast.expr() as value) if bound == name:
+                found |= roots(value, context)
+            case ast.NamedExpr(target=ast.Name(id=bound), value=value) if bound == name:
+                found |= roots(value, context)
+            case ast.For(target=target, iter=value) if name in target_names(target):
+                found |= roots(value, context)
+    return frozenset(found)
+
+
+def terminal(func: ast.expr) -> str:
+    """The last name of a callee: "normal_" of `nn.init.normal_`."""
+    if isinstance(func, ast.Attribute):
+        return func.attr
+    return func.id if isinstance(func, ast.Name) else ""
+
+
+class _Changes(ast.NodeVisitor):
+    """Collects the names whose objects are changed."""
+
+    def __init__(
+        self, context: Context, *, conservative: bool, broad: bool = False, hidden: frozenset[str] = frozenset()
+    ) -> None:
+        self.context = context
+        self.conservative = conservative
+        self.broad = broad
+        self.hidden = hidden
+        self.found: set[str] = set()
+        self.returned: set[str] = set()
+        self.derived: dict[str, frozenset[str]] = {}
+        self.depth = 0
+
+    # -- bindings of parts of objects
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            self._store(target, node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+            self._store(node.target, node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.visit(node.value)
+        self._add(self._roots(node.target))
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if not isinstance(target, ast.Name):
+                self._add(self._roots(target))
+
+    def visit_For(self, node: ast.For) -> None:
+        self.visit(node.iter)
+        self._add(name for name in self._roots(node.iter) if self._kind(name) == "iterator")
+        self._derive(node.target, node.iter)
+        self._suite([*node.body, *node.orelse])
+
+    def visit_While(self, node: ast.While) -> None:
+        self.visit(node.test)
+        self._suite([*node.body, *node.orelse])
+
+    def visit_With(self, node: ast.With) -> None:
+        for item in node.items:
+            self.visit(item.context_expr)
+            if item.optional_vars is not None:
+                self._derive(item.optional_vars, item.context_expr)
+        for statement in node.body:
+            self.visit(statement)
+
+    def _suite(self, body: list[ast.stmt]) -> None:
+        self.depth += 1
+        for statement in body:
+            self.visit(statement)
+        self.depth -= 1
+
+    def _store(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, (ast.Attribute, ast.Subscript)):
+            self._add(self._roots(target))
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for item in target.elts:
+                self._store(item, value)
+        elif isinstance(target, ast.Starred):
+            self._store(target.value, value)
+        else:
+            self._derive(target, value)
+
+    def _derive(self, target: ast.expr, value: ast.expr) -> None:
+        if self.broad:
+            roots = frozenset(part.id for part in own_level(value) if isinstance(part, ast.Name))
+        else:
+            roots = self._roots(value)
+        for name in target_names(target):
+            self.derived[name] = self.derived.get(name, frozenset()) | (self._expand(roots) - {name})
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+            self.returned |= self._expand(self._roots(node.value))
+
+    # -- definitions do nothing by themselves
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for decorator in node.decorator_list:
+            self.visit(decorator)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        return
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        return
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        return
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        return
+
+    # -- calls
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if self.conservative and isinstance(node.value, ast.Call):
+            self._statement_call(node.value)
+        self.visit(node.value)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self._inner_call(node)
+        self.generic_visit(node)
+
+    def _statement_call(self, call: ast.Call) -> None:
+        """A call that is a statement: what is not known to be harmless changes all it is given."""
+        name = terminal(call.func)
+        root = _first_name(call.func)
+        path = self._path(call.func)
+        if name in _HARMLESS or (path or "").partition(".")[0] in _SHOWING:
+            return
+        if path is not None and _PURE.fullmatch(path) and not _has_true(call, "inplace"):
+            return
+        if self.depth and name in _IN_A_LOOP:
+            return
+        if name.startswith("clip_grad_"):
+            return
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if isinstance(call.func, ast.Attribute) and not (root and self._is_module(root)):
+            direct = isinstance(call.func.value, ast.Name)
+            known = _OF_KIND.get(self._kind(root) or "") if direct and root else None
+            summary = self.context.method(name) if name not in _CHANGING and known is None else None
+            if summary is not None:
+                if "self" in summary.may:
+                    self._add(self._roots(call.func.value))
+            elif known is None or name in known or name.endswith("_"):
+                self._add(self._roots(call.func.value))
+            if name in _TAKES_IN:
+                return
+        else:
+            if isinstance(call.func, ast.Name) and self._kind(call.func.id) == "network":
+                self._add({call.func.id} if self.context.lazy else set())
+                return
+            summary = self._summary(call.func)
+            if summary is not None:
+                self._add_arguments(call, summary.parameters, summary.may)
+                self._add(summary.outside.may)
+                return
+        for value in given:
+            self._add(name for name in self._roots(value) if self._kind(name) not in _UNCHANGED)
+
+    def _inner_call(self, call: ast.Call) -> None:
+        """Any call: what is known to change something."""
+        name = terminal(call.func)
+        root = _first_name(call.func)
+        in_place = (name.endswith("_") and not name.startswith("_")) or _has_true(call, "inplace")
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if isinstance(call.func, ast.Attribute) and not (root and self._is_module(root)):
+            kind = self._kind(root) if root else None
+            summary = self.context.method(name) if name not in _CHANGING and kind not in _LIBRARY else None
+            if summary is not None:
+                change = "self" in summary.does
+            elif kind in ("random", "iterator"):
+                change = isinstance(call.func.value, ast.Name)
+            elif kind == "estimator":
+                change = name.startswith(("fit", "partial_fit", "set_"))
+            else:
+                change = name in _CHANGING and kind not in ("frame", "tensor", "array", "immutable")
+                change = change or name in _OF_KIND.get(kind or "", ()) or in_place
+            if change and not name.startswith("clip_grad_"):
+                self._add(self._roots(call.func.value))
+        elif name == "next" and call.args:
+            # A fresh iterator moves on by itself; what it goes over stays as it is.
+            moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
+            self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
+        elif (in_place or name in _CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
+            self._add(self._roots(call.args[0]))
+        summary = self._summary(call.func)
+        if summary is not None:
+            self._add_arguments(call, summary.parameters, summary.does)
+            self._add(summary.outside.does)
+        if name not in _HARMLESS:
+            for value in given:
+                self._add(n for n in self._roots(value) if self._kind(n) in ("random", "iterator"))
+
+    def _add_arguments(self, call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> None:
+        for value in _arguments(call, parameters, wanted):
+            self._add(self._roots(value))
+
+    # -- names
+
+    def _roots(self, node: ast.expr) -> frozenset[str]:
+        return roots(node, self.context)
+
+    def _add(self, names: object) -> None:
+        assert isinstance(names, (frozenset, set, Iterator))
+        self.found |= self._expand(names)
+
+    def _expand(self, names: object) -> set[str]:
+        assert isinstance(names, (frozenset, set, Iterator))
+        found: set[str] = set()
+        left = list(names)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += self.derived.get(name, ())
+        return found
+
+    def _kind(self, name: str) -> str | None:
+        return None if name in self.hidden or name in self.derived else self.context.kind(name)
+
+    def _is_module(self, name: str) -> bool:
+        return name not in self.hidden and name not in self.derived and self.context.is_module(name)
+
+    def _summary(self, func: ast.expr) -> Summary | None:
+        root = _first_name(func)
+        return None if root is None or root in self.hidden or root in self.derived else _summary(func, self.context)
+
+    def _path(self, func: ast.expr) -> str | None:
+        root = _first_name(func)
+        return None if root is None or root in self.hidden else path_of(func, self.context)
+
+
+def roots(node: ast.expr, context: Context | None = None) -> frozenset[str]:
+    """The names whose objects, or parts of them, the value of `node` is or holds."""
+    match node:
+        case ast.Name():
+            return frozenset({node.id})
+        case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr() | ast.Await():
+            return roots(node.value, context)
+        case ast.Tuple() | ast.List() | ast.Set():
+            return frozenset(name for item in node.elts for name in roots(item, context))
+        case ast.Dict():
+            return frozenset(name for item in node.values for name in roots(item, context))
+        case ast.IfExp():
+            return roots(node.body, context) | roots(node.orelse, context)
+        case ast.BoolOp():
+            return frozenset(name for item in node.values for name in roots(item, context))
+        case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
+            return frozenset(name for part in node.generators for name in roots(part.iter, context))
+        case ast.Call(func=ast.Lambda(body=value)):
+            return roots(value, context)
+        case ast.Call(func=ast.Attribute(attr=attr, value=value)) if attr in _SAME_OBJECT:
+            return roots(value, context)
+        case ast.Call(func=func, args=args) if terminal(func) in _WRAPPERS:
+            return frozenset(name for item in args for name in roots(item, context))
+        case ast.BinOp() if context is not None:
+            held = roots(node.left, context) | roots(node.right, context)
+            return frozenset(name for name in held if context.kind(name) in ("list", "tuple"))
+        case ast.Call() if context is not None:
+            summary = _summary(node.func, context)
+            if summary is None:
+                return frozenset()
+            given = _arguments(node, summary.parameters, summary.returns)
+            return summary.outside.returns | frozenset(name for item in given for name in roots(item, context))
+        case _:
+            return frozenset()
+
+
+def _arguments(call: ast.Call, parameters: tuple[str, ...], wanted: frozenset[str]) -> Iterator[ast.expr]:
+    """The arguments given for the `wanted` parameters; what goes to *args or **kwargs is wanted if another one is."""
+    others = bool(wanted - set(parameters))
+    for index, value in enumerate(call.args):
+        name = parameters[index] if index < len(parameters) else None
+        if name in wanted or (name is None and others):
+            yield value
+    for keyword in call.keywords:
+        if keyword.arg in wanted or (keyword.arg not in parameters and others):
+            yield keyword.value
+
+
+def _first_name(node: ast.expr) -> str | None:
+    """The name an attribute, item or call chain starts from."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def path_of(node: ast.expr, context: Context) -> str | None:
+    """The full path of a chain of attributes of an imported name ("torch.nn.init.normal_"), else None."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    start = context.dotted(node.id) if isinstance(node, ast.Name) else None
+    return None if start is None else ".".join([start, *reversed(parts)])
+
+
+def _called_path(node: ast.AST, context: Context) -> str | None:
+    return path_of(node.func, context) if isinstance(node, ast.Call) else None
+
+
+def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
+    """The paths of attributes and items of modules that an assignment sets: "torch.backends.cudnn.benchmark"."""
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AugAssign):
+        targets = [node.target]
+    elif isinstance(node, ast.Delete):
+        targets = node.targets
+    else:
+        return
+    for target in targets:
+        inner: ast.expr = target
+        while isinstance(inner, ast.Subscript):
+            inner = inner.value
+        root = _first_name(inner)
+        if isinstance(target, (ast.Attribute, ast.Subscript)) and root and context.is_module(root):
+            path = path_of(inner, context)
+            if path:
+                yield path
+
+
+def _summary(func: ast.expr, context: Context) -> Summary | None:
+    """What the callee does, if it is a function, or one of a module of the user's, whose source is at hand."""
+    match func:
+        case ast.Name():
+            return context.summary(func.id)
+        case ast.Attribute(value=ast.Name(id=root)) if context.is_module(root) and is_inlined(context.dotted(root) or root):
+            return context.summary(root + DOT + func.attr)
+        case _:
+            return None
+
+
+def _sets_state(node: ast.AST, context: Context) -> bool:
+    for stored in _stored_paths(node, context):
+        if stored.partition(".")[0] not in _SHOWING and "display" not in stored and not is_inlined(stored):
+            return True
+    if not isinstance(node, ast.Call):
+        return False
+    summary = _summary(node.func, context)
+    if summary is not None:
+        return summary.state
+    path = _called_path(node, context)
+    if path is None or path in _NOT_STATE:
+        return False
+    top, _, name = path.rpartition(".")
+    if path == "pandas.set_option":
+        shown = node.args and isinstance(node.args[0], ast.Constant) and "display" in str(node.args[0].value)
+        return not shown
+    if path in _STATE or (name.startswith("set_") and top.partition(".")[0] in ("torch", "multiprocessing")):
+        return True
+    return "seed" in name and not name.startswith(("initial", "get"))
+
+
+def _has_true(call: ast.Call, name: str) -> bool:
+    return any(k.arg == name and isinstance(k.value, ast.Constant) and k.value.value is True for k in call.keywords)

@@ -1,0 +1,213 @@
+"""Source text: cut out as it was written, and set in lines again."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from workbench.export.source.origins import origin
+from workbench.export.source.statements import Source, Statement, first_line
+
+_WIDTH = 110
+_CELL_MARK = re.compile(r"#\s*(%%|In\[|\+\s|type:\s*ignore\s*$|noqa)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of the script: its text, and where it stood."""
+
+    text: str
+    definition: bool = False
+    origin: str = ""
+    start: int = 0
+    end: int = 0
+
+
+Edits = tuple[tuple[ast.AST, str], ...]
+"""Expressions to be written otherwise, each with its new text."""
+
+
+def cut(statement: Statement, edits: Edits = ()) -> Block:
+    """The text of a statement with the comments right above and behind it, moved to the left margin."""
+    node, source = statement.node, statement.source
+    definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    start, end = first_line(node), node.end_lineno or node.lineno
+    lines = _edited(source, start, end, edits)
+    if statement.made:
+        return Block("\n".join(lines), False, source.label)
+    head = source.lines[start - 1].encode()[: node.col_offset].decode() if start == node.lineno else ""
+    if head.strip():
+        # It shares its first line with another statement: only its own text, then.
+        lines[-1] = _without_tail(lines[-1], _tail(source, node))
+        lines[0] = lines[0][len(head) :]
+        return Block("\n".join(lines).rstrip(), definition, source.label, start, end)
+    lines[-1] = _without_tail(lines[-1], _tail(source, node))
+    above = _comments_above(source, start, node.col_offset)
+    first = start - len(above)
+    text = _dedent([*above, *lines], node.col_offset, _string_lines(node, first))
+    return Block("\n".join(text).rstrip(), definition, source.label, first, end)
+
+
+def cut_expression(source: Source, node: ast.expr, edits: Edits = ()) -> str:
+    """The text of an expression, in brackets where it would fall apart on its own."""
+    start, end = node.lineno, node.end_lineno or node.lineno
+    lines = _edited(source, start, end, tuple(edit for edit in edits if _is_within(edit[0], node)))
+    grown = len(lines[-1].encode()) - len(source.lines[end - 1].encode())
+    lines[-1] = lines[-1].encode()[: (node.end_col_offset or 0) + grown].decode()
+    lines[0] = lines[0].encode()[node.col_offset :].decode()
+    strings = _string_lines(node, start)
+    free = [line for index, line in enumerate(lines[1:], 1) if index not in strings and line.strip()]
+    shift = min((len(line) - len(line.lstrip()) for line in free), default=0)
+    indent = max(0, shift - 4)
+    text = "\n".join([lines[0], *_dedent(lines[1:], indent, {index - 1 for index in strings})])
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return f"({text})"
+    return text
+
+
+def _is_within(inner: ast.AST, outer: ast.expr) -> bool:
+    if not isinstance(inner, ast.expr):
+        return False
+    start, end = (outer.lineno, outer.col_offset), (outer.end_lineno or 0, outer.end_col_offset or 0)
+    own_start, own_end = (inner.lineno, inner.col_offset), (inner.end_lineno or 0, inner.end_col_offset or 0)
+    return start <= own_start and own_end <= end
+
+
+def _tail(source: Source, node: ast.stmt) -> str:
+    """What follows a statement on its last line."""
+    line = source.lines[(node.end_lineno or node.lineno) - 1]
+    return line.encode()[node.end_col_offset or 0 :].decode()
+
+
+def _without_tail(line: str, tail: str) -> str:
+    """The line with nothing behind its statement but a comment."""
+    rest = tail.lstrip("; \t")
+    if not tail.lstrip().startswith(";") and rest.startswith("#"):
+        return line
+    return line[: len(line) - len(tail)] + ("  " + rest if rest.startswith("#") else "")
+
+
+def _edited(source: Source, start: int, end: int, edits: Edits) -> list[str]:
+    """The lines `start` to `end` with the edits applied, the last ones first so that places stay right."""
+    lines = [line.encode() for line in source.lines[start - 1 : end]]
+    wanted = [(node, text) for node, text in edits if isinstance(node, ast.expr) and start <= node.lineno <= end]
+    for node, text in sorted(wanted, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
+        first, last = node.lineno - start, (node.end_lineno or node.lineno) - start
+        rest = lines[last][node.end_col_offset or 0 :]
+        lines[first : last + 1] = [lines[first][: node.col_offset] + text.encode() + rest]
+    return [line.decode() for line in lines]
+
+
+def _comments_above(source: Source, start: int, column: int) -> list[str]:
+    found: list[str] = []
+    for line in reversed(source.lines[: start - 1]):
+        text = line.strip()
+        if not text.startswith("#") or len(line) - len(line.lstrip()) != column or _CELL_MARK.match(text):
+            break
+        if text.startswith("#!") or re.match(r"#.*coding[:=]", text):
+            break
+        found.insert(0, line)
+    return found
+
+
+def _string_lines(node: ast.AST, first: int) -> set[int]:
+    """The lines (counted from 0 at line `first`) that begin inside a text and must stay as they are."""
+    found: set[int] = set()
+    for part in ast.walk(node):
+        is_text = isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes)))
+        if is_text and isinstance(part, ast.expr) and part.end_lineno is not None:
+            found |= {line - first for line in range(part.lineno + 1, part.end_lineno + 1)}
+    return found
+
+
+def _dedent(lines: list[str], column: int, keep: set[int]) -> list[str]:
+    return [
+        line if index in keep else line[min(column, len(line) - len(line.lstrip())) :] for index, line in enumerate(lines)
+    ]
+
+
+def join(blocks: Iterable[Block]) -> str:
+    """The blocks with blank lines between them: two around definitions, one where there was one."""
+    text = ""
+    before: Block | None = None
+    for block in blocks:
+        if before is not None:
+            together = before.origin == block.origin and 0 <= block.start - before.end <= 1
+            text += "\n\n\n" if before.definition or block.definition else "\n" if together else "\n\n"
+        text += block.text
+        before = block
+    return text + "\n" if text else ""
+
+
+# ---- imports ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: `import module as alias`, or `from module import name as alias`."""
+
+    module: str
+    name: str | None = None
+    alias: str | None = None
+
+    @property
+    def binds(self) -> str:
+        """The name it binds ("*" for a star)."""
+        return self.alias or self.name or self.module.partition(".")[0]
+
+    @property
+    def identity(self) -> str:
+        """What the name stands for."""
+        if self.name is not None:
+            return f"{self.module}.{self.name}"
+        return self.module if self.alias else self.module.partition(".")[0]
+
+    @property
+    def text(self) -> str:
+        """The statement."""
+        name = f" as {self.alias}" if self.alias else ""
+        return f"import {self.module}{name}" if self.name is None else f"from {self.module} import {self.name}{name}"
+
+
+def set_imports(imports: Iterable[Import], futures: Iterable[str]) -> str:
+    """The import statements: __future__, the standard library, the rest; star imports in their order, at the end."""
+    unique = list(dict.fromkeys(imports))
+    groups: list[list[Import]] = [[], []]
+    stars = [item for item in unique if item.name == "*"]
+    for item in unique:
+        if item.name != "*":
+            groups[origin(item.module) != "stdlib"].append(item)
+    future = [f"from __future__ import {', '.join(sorted(futures))}"] if set(futures) else []
+    parts = [future, *(_sorted(group) for group in groups), [item.text for item in stars]]
+    if stars and unique.index(stars[0]) < len(unique) - len(stars):
+        parts = [future, [item.text for item in unique]]
+    text = "\n\n".join("\n".join(part) for part in parts if part)
+    return text + "\n" if text else ""
+
+
+def _sorted(group: list[Import]) -> list[str]:
+    plain = sorted(item.text for item in group if item.name is None)
+    taken: dict[str, list[str]] = {}
+    for item in group:
+        if item.name is not None:
+            taken.setdefault(item.module, []).append(item.name + (f" as {item.alias}" if item.alias else ""))
+    return plain + [_from(module, sorted(names)) for module, names in sorted(taken.items())]
+
+
+def _from(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= _WIDTH:
+        return line
+    listed = "".join(f"    {name},\n" for name in names)
+    return f"from {module} import (\n{listed})"
+
+
+def third_party(modules: Iterable[str]) -> frozenset[str]:
+    """The packages among `modules` that must be installed."""
+    tops = {module.partition(".")[0] for module in modules}
+    return frozenset(top for top in tops if top and top not in sys.stdlib_module_names and origin(top) == "installed")

@@ -1,0 +1,274 @@
+"""One namespace (the notebook, the script, or a module of the user's): its statements, and which of them are kept."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from workbench.export.errors import ExportError
+from workbench.export.source import effects, origins
+from workbench.export.source.effects import Summary
+from workbench.export.source.statements import Line, Statement
+from workbench.export.source.uses import DOT, Uses, imported_name, uses
+
+if TYPE_CHECKING:
+    from workbench.export.source.slicer import Slicer
+
+
+@dataclass
+class Program:
+    """The statements of one namespace, and which of them are kept."""
+
+    name: str
+    """"" for the place of the call, else the module's name."""
+    label: str
+    package: str
+    line: Line
+    kinds: Mapping[str, str]
+    slicer: Slicer
+    kept: set[int] = field(default_factory=set)
+    needed: set[tuple[int, str]] = field(default_factory=set)
+    builtins_used: set[tuple[int, str]] = field(default_factory=set)
+    """(scope, name) of builtins that kept code reads."""
+
+    @property
+    def statements(self) -> list[Statement]:
+        """In the order in which they ran."""
+        return self.line.statements
+
+    @property
+    def end(self) -> int:
+        """The place after all statements."""
+        return len(self.line.statements)
+
+    @cached_property
+    def modules(self) -> dict[str, str]:
+        """The names that hold modules whose code is written into the script, and those modules."""
+        found: dict[str, str] = {}
+        for statement in self.statements:
+            node = statement.node
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if origins.is_inlined(alias.name):
+                        found[imported_name(alias)] = alias.name if alias.asname else alias.name.partition(".")[0]
+            elif isinstance(node, ast.ImportFrom):
+                module = origins.resolve(node.module, node.level, self.package)
+                for alias in node.names:
+                    full = f"{module}.{alias.name}"
+                    if origins.is_inlined(module) and self.slicer.is_submodule(full):
+                        found[imported_name(alias)] = full
+        return found
+
+    @cached_property
+    def uses(self) -> list[Uses]:
+        """The names of each statement."""
+        modules = frozenset(self.modules)
+        found: list[Uses] = []
+        for statement in self.statements:
+            try:
+                found.append(uses(statement.node, modules, statement.source.postponed))
+            except SyntaxError as error:
+                statement.refusal = statement.refusal or f"it cannot stand in a script ({error.msg})"
+                found.append(uses(ast.Pass()))
+        return found
+
+    @cached_property
+    def repeats(self) -> frozenset[int]:
+        """Definitions that were run again with nothing changed in between (a cell run twice): they did nothing."""
+        found: set[int] = set()
+        changed_at: dict[str, int] = {}
+        first: dict[str, tuple[int, dict[str, int | None]]] = {}
+        for place, statement in enumerate(self.statements):
+            own = self.uses[place]
+            if isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)):
+                text = ast.dump(statement.node)
+                seen = {name: changed_at.get(name) for name in own.eager | own.optional}
+                at, seen_at = first.get(text, (None, None))
+                if at is not None and seen == seen_at and all(changed_at.get(name) == at for name in own.binds):
+                    found.add(place)
+                    continue
+                if not isinstance(statement.node, ast.Assign) or _is_constant(statement.node.value):
+                    first[text] = place, seen
+            for name in self.bound(place) | own.deletes | effects.directly_changed(statement.node):
+                changed_at[name] = place
+        return frozenset(found)
+
+    @cached_property
+    def binders(self) -> dict[str, list[int]]:
+        """The places that bind or delete each name, in order."""
+        found: dict[str, list[int]] = {}
+        for place, statement in enumerate(self.statements):
+            if place in self.repeats:
+                continue
+            for name in self.bound(place) | self.uses[place].deletes:
+                found.setdefault(name, []).append(place)
+            if is_star(statement.node):
+                for name in self.slicer.star_names(self, statement.node):
+                    found.setdefault(name, []).append(place)
+        return found
+
+    def bound(self, place: int) -> frozenset[str]:
+        """The names that statement `place` binds, also through the functions it calls."""
+        own = self.uses[place]
+        return own.binds | self._bound_by_calls.get(place, frozenset())
+
+    @cached_property
+    def _bound_by_calls(self) -> dict[int, frozenset[str]]:
+        """Globals that functions called by a statement bind, themselves or through others."""
+        functions: dict[str, Uses] = {}
+        found: dict[int, frozenset[str]] = {}
+        for place, own in enumerate(self.uses):
+            written: set[str] = set()
+            called: set[str] = set()
+            left = [name for name in own.eager if name in functions]
+            while left:
+                name = left.pop()
+                if name not in called:
+                    called.add(name)
+                    written |= functions[name].written_late
+                    left += [late for late in functions[name].late if late in functions]
+            if written:
+                found[place] = frozenset(written)
+            for name in own.definite:
+                functions.pop(name, None)
+            if isinstance(self.statements[place].node, (ast.FunctionDef, ast.ClassDef)):
+                functions |= dict.fromkeys(own.binds, own)
+        return found
+
+    def reaching(self, name: str, place: int, scope: int = 1) -> list[int]:
+        """The statements whose binding of `name` may be the one seen at `place`, the latest first."""
+        found: list[int] = []
+        joined = False
+        for at in reversed(self.binders.get(name, ())):
+            statement = self.statements[at]
+            if at >= place or statement.scope > scope:
+                continue
+            whole = _imports_root(statement.node, name)
+            if joined and not whole:
+                break
+            if name in self.uses[at].deletes:
+                break
+            found.append(at)
+            joined = joined or whole
+            if not joined and (name in self.uses[at].definite or is_star(statement.node)):
+                break
+        return found
+
+    def source_of(self, name: str, place: int) -> str | None:
+        """What `name` was imported as, if what it holds at `place` was imported."""
+        for at in self.reaching(name, place):
+            node = self.statements[at].node
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if imported_name(alias) == name:
+                        return alias.name if alias.asname else name
+            if isinstance(node, ast.ImportFrom):
+                module = origins.resolve(node.module, node.level, self.package)
+                for alias in node.names:
+                    if imported_name(alias) == name or alias.name == "*":
+                        return f"{module}.{name if alias.name == '*' else alias.name}"
+        return None
+
+
+def is_star(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+
+
+def _is_constant(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple):
+        return all(_is_constant(item) for item in node.elts)
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and _is_constant(node.operand))
+
+
+def _imports_root(node: ast.stmt, name: str) -> bool:
+    """Whether `node` is an `import name` or `import name.more`: several of them add to one another."""
+    return isinstance(node, ast.Import) and any(a.asname is None and imported_name(a) == name for a in node.names)
+
+
+# ---- what effects asks ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class At:
+    """A program at one of its places: what `effects` asks about names there."""
+
+    program: Program
+    place: int
+    open: frozenset[str] = frozenset()
+    """Functions whose summaries are being made."""
+
+    @property
+    def lazy(self) -> bool:
+        """Whether models here are finished by their first call."""
+        return self.program.slicer.lazy
+
+    def dotted(self, name: str) -> str | None:
+        return self.program.source_of(name, self.place)
+
+    def is_module(self, name: str) -> bool:
+        held = self.program.kinds.get(name)
+        if held is not None and len(self.program.binders.get(name, ())) <= 1:
+            return held == "module"
+        return (self.dotted(name) or "") in sys.modules
+
+    def kind(self, name: str) -> str | None:
+        held = self.program.kinds.get(name)
+        # A name that is bound more than once may have held something else here.
+        return held if held != "immutable" or len(self.program.binders.get(name, ())) <= 1 else None
+
+    def summary(self, name: str) -> Summary | None:
+        base, _, attribute = name.partition(DOT)
+        try:
+            if attribute:
+                module = self.program.modules.get(base)
+                found = None if module is None else (self.program.slicer.module(module), attribute)
+                return None if found is None else self._from_elsewhere(found[0], found[1])
+            return self._own_summary(name)
+        except ExportError:  # a module without source; it is told when something of it is needed
+            return None
+
+    def _own_summary(self, name: str) -> Summary | None:
+        opened = f"{self.program.name}:{name}"
+        if opened in self.open:
+            return None
+        for at in self.program.reaching(name, self.place):
+            node = self.program.statements[at].node
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+                known = self.program.slicer.summaries
+                key = (self.program.name, at)
+                if key not in known:
+                    inside = At(self.program, self.program.end, self.open | {opened})
+                    if isinstance(node, ast.ClassDef):
+                        known[key] = effects.summarize_class(node, inside)
+                    else:
+                        known[key] = effects.summarize(node, inside)
+                return known[key]
+            if isinstance(node, ast.ImportFrom):
+                found = self.program.slicer.imported(self.program, node, name)
+                if found is not None:
+                    return At(self.program, self.place, self.open | {opened})._from_elsewhere(found[0], found[1])
+            break
+        return None
+
+    def _from_elsewhere(self, program: Program, name: str) -> Summary | None:
+        """The summary of a function of another module, with that module's names spelt as such."""
+        found = At(program, program.end, self.open).summary(name)
+        if found is None:
+            return None
+
+        def spell(names: frozenset[str]) -> frozenset[str]:
+            return frozenset(n if DOT in n else program.name + DOT + n for n in names)
+
+        outside = found.outside
+        spelled = effects.Outside(spell(outside.may), spell(outside.does), spell(outside.returns))
+        return dataclasses.replace(found, outside=spelled)
+
+    def method(self, name: str) -> Summary | None:
+        if f".{name}" in self.open:
+            return None
+        return self.program.slicer.method(name, self.open)

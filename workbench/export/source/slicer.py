@@ -1,0 +1,501 @@
+"""The slice: backwards from what the Workbench call reads, by definition and use.
+
+Names are asked for at places; each answer keeps statements, which ask for further names. A function reads its
+globals when it is called, so they are asked for wherever a kept statement may call it, and at the end. What
+changes a kept object is kept too.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from workbench.export.errors import ExportError
+from workbench.export.source import effects, origins
+from workbench.export.source.capture import kind
+from workbench.export.source.effects import Summary
+from workbench.export.source.namespace import At, Program, is_star
+from workbench.export.source.statements import Line, Loop, Source, Statement, is_main_guard, run
+from workbench.export.source.uses import DOT, Uses, imported_name, uses
+
+BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython", "exit", "quit", "copyright", "credits", "license"}
+_GIVEN = frozenset({"__name__", "__doc__", "__package__", "__spec__", "__loader__", "__builtins__", "__class__"})
+_FACE = {"Workbench", "attach"}
+"""Names of the workbench that a script never has."""
+_TAINTED = "it comes from the workbench"
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """A name wanted at a place."""
+
+    program: Program
+    name: str
+    place: int
+    user: int | None
+    """The statement that wants it; None: the Workbench call, or an import elsewhere."""
+    late: bool = False
+    needed: bool = True
+
+
+class Slicer:
+    """Keeps what is needed, over the program of the call and the modules it takes code from."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.sources = sources
+        self.programs: dict[str, Program] = {}
+        self.inlined: set[str] = set()
+        self.lazy = False
+        self.summaries: dict[tuple[str, int], Summary] = {}
+        # Names that a cell would have bound after the line at which it raised, and that cell.
+        self.stopped_names: Mapping[str, str] = {}
+        self._queue: deque[tuple[str, Program, int, int]] = deque()
+        self._touched: set[tuple[str, int, int]] = set()
+        self._late_found: set[tuple[str, int, str]] = set()
+        self._late_missing: list[tuple[Program, int, str]] = []
+        self._tainted: dict[tuple[str, int], bool] = {}
+        self._methods: dict[str, Summary | None] = {}
+        self._changed: dict[tuple[str, int], frozenset[str]] = {}
+
+    # -- modules
+
+    def is_submodule(self, name: str) -> bool:
+        """Whether `name` is a module of its own, not a name in one."""
+        return name in sys.modules or name in self.sources
+
+    def module(self, name: str) -> Program:
+        """The program of the user's module `name`."""
+        if name not in self.programs:
+            loaded = sys.modules.get(name)
+            path = origins.file_of(loaded) if loaded is not None else ""
+            text = self.sources.get(name)
+            if text is None:
+                text = origins.read(path) if path.endswith(".py") else None
+            if text is None:
+                raise ExportError(
+                    f"The source of module `{name}` cannot be read, and it is no installed package that a script "
+                    "could import. Install it, or define in the notebook what you take from it."
+                )
+            held = vars(loaded) if loaded is not None else {}
+            is_package = path.endswith("__init__.py") or hasattr(loaded, "__path__")
+            first = Source(path.rpartition("/")[2] or f"{name}.py", text)
+            source = Source(first.label, text, "annotations" in first.futures)
+            line = Line()
+            run(line, source, [node for node in source.tree.body if not is_main_guard(node)], None, 0, {})
+            kinds = {key: kind(value) for key, value in held.items()}
+            package = name if is_package else name.rpartition(".")[0]
+            self.programs[name] = Program(name, source.label, package, line, kinds, self)
+        return self.programs[name]
+
+    def imported(self, program: Program, node: ast.ImportFrom, name: str) -> tuple[Program, str] | None:
+        """The module, and the name in it, that `name` was imported from, if it is one of the user's."""
+        module = origins.resolve(node.module, node.level, program.package)
+        if not origins.is_inlined(module):
+            return None
+        for alias in node.names:
+            if alias.name == "*":
+                return self.module(module), name
+            if imported_name(alias) == name:
+                return self.module(module), alias.name
+        return None
+
+    def star_names(self, program: Program, node: ast.stmt) -> frozenset[str]:
+        """The names that `from module import *` binds."""
+        assert isinstance(node, ast.ImportFrom)
+        module = origins.resolve(node.module, node.level, program.package)
+        loaded = sys.modules.get(module)
+        if loaded is None:
+            raise ExportError(
+                f"`from {module} import *` in {program.label} cannot be read: `{module}` is not loaded. "
+                "Import the names you need one by one."
+            )
+        listed = getattr(loaded, "__all__", None)
+        return frozenset(listed if listed is not None else (n for n in vars(loaded) if not n.startswith("_")))
+
+    # -- asking
+
+    def want(self, program: Program, names: Uses) -> None:
+        """Keep what the Workbench call itself reads."""
+        self._start(program)
+        for name in sorted(names.eager | names.late):
+            self._ask(_Ask(program, name, program.end, None))
+        self._settle()
+
+    def _start(self, program: Program) -> None:
+        """Process state that a program sets is part of what its statements compute."""
+        for place, statement in enumerate(program.statements):
+            unmade = statement.refusal is None and not statement.made
+            definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+            if not unmade or definition or self.tainted(program, place):
+                continue
+            if effects.sets_state(statement.node, At(program, place)):
+                self._keep(program, place)
+
+    def _settle(self) -> None:
+        """Follow all that is kept, and what changes it, until nothing is added."""
+        while True:
+            while self._queue:
+                task, program, place, at = self._queue.popleft()
+                if task == "keep":
+                    self._follow(program, place)
+                else:
+                    self._touch(program, place, at)
+            if not self._keep_changes():
+                break
+        for program, place, name in self._late_missing:
+            if (program.name, place, name) not in self._late_found:
+                raise self._unresolved(_Ask(program, name, program.end, place, late=True))
+
+    def _ask(self, ask: _Ask) -> None:
+        program, place = ask.program, ask.place
+        base, dot, attribute = ask.name.partition(DOT)
+        scope = 1 if ask.user is None else program.statements[ask.user].scope
+        found = program.reaching(base, place, scope)
+        certain = [at for at in found if base in program.uses[at].definite or is_star(program.statements[at].node)]
+        if not certain and base in BUILTINS:
+            program.builtins_used.add((scope, base))
+        if not found:
+            if base in BUILTINS or base in _GIVEN or not ask.needed:
+                return
+            if ask.late:
+                assert ask.user is not None
+                self._late_missing.append((program, ask.user, ask.name))
+                return
+            raise self._unresolved(ask)
+        if ask.late and ask.user is not None:
+            self._late_found.add((program.name, ask.user, ask.name))
+        for at in found:
+            if self._refuse(ask, at):
+                continue
+            self._check_loops(ask, at)
+            program.needed.add((at, base))
+            self._keep(program, at)
+            self._queue.append(("touch", program, at, place))
+            self._follow_import(ask, at, base, attribute if dot else None)
+
+    def _refuse(self, ask: _Ask, at: int) -> bool:
+        """Whether to leave out an optional name; a needed one that cannot be written is an error."""
+        program = ask.program
+        statement = program.statements[at]
+        base, _, attribute = ask.name.partition(DOT)
+        reason = statement.refusal
+        if reason is None and self._is_face(program, at, base, attribute):
+            reason = _TAINTED
+        if reason is None:
+            return False
+        if not ask.needed:
+            return True
+        where = f"`{statement.gist}` ({statement.place})"
+        if reason == _TAINTED:
+            raise ExportError(
+                f"`{base}` is needed{self._by(ask)}, but it comes from the workbench, which a script does not have: "
+                f"{where}. Make it from plain code, or write its value."
+            )
+        if statement.made:
+            raise ExportError(
+                f"`{base}` is needed{self._by(ask)}, but {reason.partition('` ')[2]}. "
+                "Make it from plain code next to the Workbench call, or at the top level of the file."
+            )
+        raise ExportError(
+            f"`{base}` is needed{self._by(ask)}, but {where} cannot be in a script: {reason}. "
+            "Move it out, before the Workbench is made."
+        )
+
+    def _check_loops(self, ask: _Ask, at: int) -> None:
+        """Refuse what the loop around the call carries from turn to turn."""
+        program = ask.program
+        base = ask.name.partition(DOT)[0]
+        for loop in program.line.loops:
+            carried = at < loop.start <= ask.place
+            if carried and base in _changes_of(loop, At(program, program.end)):
+                raise ExportError(
+                    f"`{base}` is needed{self._by(ask)}, and changes from turn to turn of the loop around the "
+                    f"Workbench call ({program.label}). Make it anew inside the loop, before the call."
+                )
+
+    def _follow_import(self, ask: _Ask, at: int, base: str, attribute: str | None) -> None:
+        """Take code from the user's own modules."""
+        program = ask.program
+        node = program.statements[at].node
+        if base in program.modules and isinstance(node, (ast.Import, ast.ImportFrom)):
+            module = program.modules[base]
+            if attribute is None:
+                raise ExportError(
+                    f"`{base}` is used as a whole{self._by(ask)}, but it is the module {module}, whose code is "
+                    f"written into the script. Import what you need of it: `from {module} import …`."
+                )
+            if self.is_submodule(f"{module}.{attribute}"):
+                raise ExportError(
+                    f"`{base}.{attribute}` is used{self._by(ask)}, but its code is written into the script. "
+                    f"Import what you need of it: `from {module}.{attribute} import …`."
+                )
+            self._take(module, attribute, ask)
+        elif isinstance(node, ast.ImportFrom):
+            found = self.imported(program, node, base)
+            if found is not None:
+                self._take(found[0].name, found[1], ask)
+
+    def _take(self, module: str, name: str, ask: _Ask) -> None:
+        """Keep `name` of the user's module `module`."""
+        program = self.module(module)
+        if module not in self.inlined:
+            self.inlined.add(module)
+            self._start(program)
+        if not program.reaching(name, program.end):
+            home = self._home(module, name)
+            if home is None:
+                raise ExportError(
+                    f"`{name}` is taken from {module}{self._by(ask)}, but {program.label} does not define it in a way "
+                    "that can be read. Define it there at the top level, or in the notebook."
+                )
+            return self._take(home, name, ask)
+        return self._ask(_Ask(program, name, program.end, None))
+
+    def home(self, module: str, name: str) -> str:
+        """The module whose code binds `name`, as `module` hands it out."""
+        program = self.module(module)
+        return module if program.reaching(name, program.end) else self._home(module, name) or module
+
+    def _home(self, module: str, name: str) -> str | None:
+        """Where a name lives that a module hands out lazily."""
+        loaded = sys.modules.get(module)
+        found = getattr(getattr(loaded, name, None), "__module__", None)
+        return found if isinstance(found, str) and found != module and origins.is_inlined(found) else None
+
+    def _by(self, ask: _Ask) -> str:
+        if ask.user is None:
+            return " by the Workbench call" if ask.program.name == "" else ""
+        statement = ask.program.statements[ask.user]
+        return f" by `{statement.gist}` ({statement.place})"
+
+    def _unresolved(self, ask: _Ask) -> ExportError:
+        program = ask.program
+        base = ask.name.partition(DOT)[0]
+        used = self._by(ask) or f" by {program.label}"
+        if base == "__file__":
+            return ExportError(f"`__file__` is used{used}; in the script it is another file. Write the path as text.")
+        if base in ("display", "get_ipython", "In", "Out", "exit", "quit") or set(base) == {"_"}:
+            return ExportError(
+                f"`{base}` is used{used}, but only a notebook has it. "
+                + ("Write `from IPython.display import display`." if base == "display" else "Use plain Python instead.")
+            )
+        places = [at for at in program.binders.get(base, ()) if base in program.uses[at].deletes]
+        if places:
+            statement = program.statements[places[-1]]
+            what = f"`{statement.gist}` ({statement.place}) deleted it before the Workbench was made"
+        elif base in self.stopped_names:
+            what = f"{self.stopped_names[base]} raised an error before it was defined"
+        elif program.name == "" and base in program.kinds:
+            what = "no code that can be read defines it (a magic such as %run or %store, exec, or the kernel did)"
+        else:
+            what = f"nothing in {program.label} defines it before the Workbench is made"
+        return ExportError(f"`{base}` is used{used}, but {what}. Define it in plain code before you make the Workbench.")
+
+    # -- keeping
+
+    def _keep(self, program: Program, place: int) -> None:
+        if place not in program.kept:
+            program.kept.add(place)
+            self._queue.append(("keep", program, place, place))
+
+    def _follow(self, program: Program, place: int) -> None:
+        """Ask for all that a kept statement reads."""
+        statement = program.statements[place]
+        if isinstance(statement.node, (ast.Import, ast.ImportFrom)):
+            return
+        self._check_fit(program, statement)
+        own = program.uses[place]
+        for name in sorted(own.eager):
+            self._ask(_Ask(program, name, place, place))
+        for name in sorted(own.optional):
+            self._ask(_Ask(program, name, place, place, needed=False))
+        at_once = not isinstance(statement.node, (ast.FunctionDef, ast.ClassDef))
+        for name in sorted(own.late):
+            if at_once and program.reaching(name.partition(DOT)[0], place, statement.scope):
+                self._ask(_Ask(program, name, place, place, late=True, needed=False))
+            self._ask(_Ask(program, name, program.end, place, late=True))
+        self.lazy = self.lazy or any(
+            (getattr(part, "id", None) or getattr(part, "attr", None) or "").startswith("Lazy")
+            for part in ast.walk(statement.node)
+        )
+
+    def _check_fit(self, program: Program, statement: Statement) -> None:
+        where = f"`{statement.gist}` ({statement.place})"
+        if statement.refusal is not None:
+            raise ExportError(
+                f"{where} changes what the run used, but cannot be in a script: {statement.refusal}. "
+                "Move it out, before the Workbench is made."
+            )
+        for part in ast.walk(statement.node):
+            if _reads_command_line(part):
+                raise ExportError(
+                    f"{where} reads the command line, and the script has one of its own, with its settings. "
+                    "Write the values that the run used."
+                )
+            names: list[str] = []
+            if isinstance(part, ast.Import):
+                names = [alias.name for alias in part.names]
+            elif isinstance(part, ast.ImportFrom):
+                names = [origins.resolve(part.module, part.level, program.package)]
+            for name in names:
+                if origins.is_inlined(name):
+                    raise ExportError(
+                        f"{where} imports {name}, whose code is written into the script; that cannot be done inside "
+                        f"another statement. Move the import to the top level of {program.label}."
+                    )
+
+    def _touch(self, program: Program, place: int, at: int) -> None:
+        """The value that statement `place` bound may be called at `at`: its functions read their globals then."""
+        if at == program.end or (program.name, place, at) in self._touched:
+            return
+        self._touched.add((program.name, place, at))
+        own = program.uses[place]
+        scope = program.statements[place].scope
+        for name in sorted(own.late):
+            if program.reaching(name.partition(DOT)[0], at, scope):
+                self._ask(_Ask(program, name, at, place, late=True, needed=False))
+        for name in own.eager:
+            for before in program.reaching(name.partition(DOT)[0], place, scope):
+                self._queue.append(("touch", program, before, at))
+
+    def _keep_changes(self) -> bool:
+        """Keep statements that change what is kept; whether there was one."""
+        grew = False
+        for program in list(self.programs.values()):
+            for place, statement in enumerate(program.statements):
+                definition = isinstance(statement.node, (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+                if place in program.kept or place in program.repeats or definition or statement.made:
+                    continue
+                names = self.changes(program, place)
+                of_module = any(program.modules.get(name, "") in self.inlined for name in names)
+                if not of_module and not any(self._holds(program, name, place) for name in names):
+                    continue
+                if self.tainted(program, place):
+                    self._refuse_change(program, place)
+                    continue
+                self._keep(program, place)
+                grew = True
+        return grew
+
+    def changes(self, program: Program, place: int) -> frozenset[str]:
+        """The names whose objects statement `place` changes."""
+        key = (program.name, place)
+        if key not in self._changed or self.lazy:
+            self._changed[key] = effects.changed(program.statements[place].node, At(program, place))
+        return self._changed[key]
+
+    def _holds(self, program: Program, name: str, place: int) -> bool:
+        """Whether what `name` holds at `place` is, or may share a part with, something needed."""
+        module, dot, inner = name.partition(DOT)
+        if dot:
+            other = self.programs.get(module)
+            return other is not None and any(needed == inner for _, needed in other.needed)
+        seen: set[tuple[str, int]] = set()
+        left = [(name, place)]
+        while left:
+            name, place = left.pop()
+            for at in program.reaching(name, place, program.statements[place].scope):
+                if (at, name) in program.needed:
+                    return True
+                if (name, at) not in seen:
+                    seen.add((name, at))
+                    left += [(root, at) for root in effects.aliases(program.statements[at].node, name, At(program, at))]
+        return False
+
+    def _refuse_change(self, program: Program, place: int) -> None:
+        statement = program.statements[place]
+        for name in sorted(effects.directly_changed(statement.node)):
+            own = [at for at in program.reaching(name, place) if self.tainted(program, at)]
+            if not own and self._holds(program, name, place) and program.modules.get(name) is None:
+                raise ExportError(
+                    f"`{name}` is changed by `{statement.gist}` ({statement.place}) with a value from the workbench, "
+                    "which a script does not have. Make it from plain code, or write its value."
+                )
+
+    # -- the workbench itself
+
+    def tainted(self, program: Program, place: int) -> bool:
+        """Whether statement `place` uses the workbench."""
+        key = (program.name, place)
+        if key not in self._tainted:
+            self._tainted[key] = False
+            self._tainted[key] = self._is_tainted(program, place)
+        return self._tainted[key]
+
+    def _is_tainted(self, program: Program, place: int) -> bool:
+        node = program.statements[place].node
+        if program.name.partition(".")[0] == "workbench":
+            return False
+        if isinstance(node, ast.Import):
+            return any(alias.name.partition(".")[0] == "workbench" for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            return any(self._is_face(program, place, imported_name(alias), "") for alias in node.names)
+        return any(self._reads_face(program, name, place, set()) for name in program.uses[place].eager)
+
+    def _is_face(self, program: Program, at: int, base: str, attribute: str) -> bool:
+        """Whether `base` (or its `attribute`), bound at `at`, is a part of the workbench that no script has."""
+        node = program.statements[at].node
+        if isinstance(node, ast.ImportFrom):
+            own = not node.level and (node.module or "").partition(".")[0] == "workbench"
+            return own and any(alias.name in _FACE for alias in node.names if imported_name(alias) == base)
+        if program.modules.get(base, "").partition(".")[0] == "workbench" and attribute:
+            return attribute in _FACE
+        if isinstance(node, ast.Import):  # `import torch, workbench as wb`: only one of them is ours
+            own_names = [a for a in node.names if a.name.partition(".")[0] == "workbench"]
+            return any(imported_name(alias) == base for alias in own_names)
+        return self.tainted(program, at)
+
+    def _reads_face(self, program: Program, name: str, place: int, seen: set[tuple[str, int]]) -> bool:
+        """Whether reading `name` at `place`, or calling what it holds, uses the workbench."""
+        base, _, attribute = name.partition(DOT)
+        for at in program.reaching(base, place):
+            if (program.name, at) in seen:
+                continue
+            if self._is_face(program, at, base, attribute):
+                return True
+            if isinstance(program.statements[at].node, ast.FunctionDef):
+                seen.add((program.name, at))
+                if any(self._reads_face(program, late, program.end, seen) for late in program.uses[at].late):
+                    return True
+        return False
+
+    # -- methods of visible classes
+
+    def method(self, name: str, open_: frozenset[str]) -> Summary | None:
+        """What methods called `name` do, over all classes of the user's."""
+        if name not in self._methods:
+            self._methods[name] = None
+            found = [
+                effects.summarize(node, At(program, program.end, open_ | {f".{name}"}))
+                for program, node in self._method_nodes(name)
+            ]
+            if found:
+                may = any(s.parameters[:1] and s.parameters[0] in s.may for s in found)
+                does = any(s.parameters[:1] and s.parameters[0] in s.does for s in found)
+                self._methods[name] = Summary(("self",), frozenset({"self"} if may else ()), frozenset({"self"} if does else ()))
+        return self._methods[name]
+
+    def _method_nodes(self, name: str) -> Iterator[tuple[Program, ast.FunctionDef]]:
+        for program in self.programs.values():
+            for statement in program.statements:
+                if isinstance(statement.node, ast.ClassDef):
+                    for node in statement.node.body:
+                        if isinstance(node, ast.FunctionDef) and node.name == name:
+                            yield program, node
+
+
+def _changes_of(loop: Loop, at: At) -> set[str]:
+    found: set[str] = set()
+    for node in loop.body:
+        found |= uses(node).binds | effects.changed(node, at)
+    return found
+
+
+def _reads_command_line(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and not node.args and not node.keywords:
+        return effects.terminal(node.func) in ("parse_args", "parse_known_args")
+    return isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.argv"

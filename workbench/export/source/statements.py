@@ -1,0 +1,321 @@
+"""A piece of source as the straight line of statements that had run when the Workbench was made."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from workbench.export.errors import ExportError
+from workbench.export.source.capture import Spot
+from workbench.export.source.secret_literals import hidden_source
+from workbench.export.source.uses import imported_name, own_level, target_names
+
+_INERT = {"catch_warnings", "suppress", "redirect_stdout", "redirect_stderr", "nullcontext"}
+_CLIP = 60
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text, its tree, and whether its annotations stay text."""
+
+    label: str
+    text: str
+    postponed: bool = False
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The parsed text; empty where it does not parse, for then nothing of it ran."""
+        try:
+            return ast.parse(self.text)
+        except (SyntaxError, ValueError):
+            return ast.Module([], [])
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines, without their ends (split as the parser does)."""
+        return self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+    @cached_property
+    def futures(self) -> frozenset[str]:
+        """The features imported from __future__."""
+        return frozenset(
+            alias.name
+            for node in self.tree.body
+            if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            for alias in node.names
+        )
+
+
+@dataclass(eq=False)
+class Statement:
+    """One statement that ran; `scope` is 1 for those of the function around the call, 0 for the module's own."""
+
+    node: ast.stmt
+    source: Source
+    scope: int = 0
+    refusal: str | None = None
+    """Why it cannot be in a script, told if it is needed."""
+    made: bool = False
+    """It is not in the source: it binds a value that was found there."""
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for messages."""
+        return self.source.label if self.made else f"{self.source.label}, line {self.node.lineno}"
+
+    @property
+    def gist(self) -> str:
+        """Its first line, for messages; secrets are left out."""
+        line = hidden_source(self.node).strip().partition("\n")[0]
+        return line if len(line) <= _CLIP else line[: _CLIP - 1] + "…"
+
+
+@dataclass
+class Loop:
+    """A loop around the call: what its body binds or changes is not the same in each turn."""
+
+    start: int
+    body: list[ast.stmt]
+
+
+@dataclass
+class Line:
+    """Statements in the order in which they ran."""
+
+    statements: list[Statement] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+
+
+def first_line(node: ast.stmt) -> int:
+    """The line a statement starts on, its decorators included."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return node.lineno
+
+
+def contains(node: ast.stmt | ast.expr, spot: Spot) -> bool:
+    """Whether the place `spot` lies in `node`."""
+    start = first_line(node) if isinstance(node, ast.stmt) else node.lineno
+    end, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
+    if not start <= spot.line <= end:
+        return False
+    if spot.column < 0:
+        return True
+    before = spot.line == start == node.lineno and spot.column < node.col_offset
+    after = spot.line == end and spot.column >= end_column
+    return not (before or after)
+
+
+def run(line: Line, source: Source, body: list[ast.stmt], upto: Spot | None, scope: int, values: Mapping[str, str]) -> None:
+    """Append the statements of `body` that ran before `upto` (None: all), with the blocks around it opened."""
+    for node in body:
+        if upto is not None and contains(node, upto):
+            _open(line, source, node, upto, scope, values)
+            return
+        if upto is not None and first_line(node) > upto.line:
+            return
+        _append(line, source, node, scope)
+
+
+def stop_at(body: list[ast.stmt], stopped: int | None) -> list[ast.stmt]:
+    """Those statements of `body` that were done when the piece raised at line `stopped`."""
+    return body if stopped is None else [node for node in body if (node.end_lineno or node.lineno) < stopped]
+
+
+def bind_values(line: Line, label: str, scope: int, names: Mapping[str, str | None], what: str) -> None:
+    """Bind each name to its literal; a name without one is refused when it is needed."""
+    for name, text in names.items():
+        known = text if text is not None else "None"
+        made = Source(label, f"{name} = {known}\n")
+        if known.startswith("pathlib.") or "(pathlib." in known or " pathlib." in known or "[pathlib." in known:
+            imports = Source(label, "import pathlib\n")
+            line.statements.append(Statement(imports.tree.body[0], imports, scope, made=True))
+        refusal = None if text is not None else f"`{name}` is {what}, and its value is no plain number, text or list"
+        line.statements.append(Statement(made.tree.body[0], made, scope, refusal, made=True))
+
+
+def _append(line: Line, source: Source, node: ast.stmt, scope: int, refusal: str | None = None) -> None:
+    if isinstance(node, (ast.Global, ast.Nonlocal, ast.Pass)) or _never_runs(node):
+        return
+    line.statements.append(Statement(node, source, scope, refusal or _unfit(node)))
+
+
+def _never_runs(node: ast.stmt) -> bool:
+    test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
+    return test in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def is_main_guard(node: ast.stmt) -> bool:
+    """Whether `node` is `if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("__name__ == '__main__'", "'__main__' == __name__")
+
+
+def _unfit(node: ast.stmt) -> str | None:
+    """Why a statement cannot stand at the top level of a script."""
+    loops = {part for n in own_level(node) if isinstance(n, (ast.For, ast.While)) for part in ast.walk(n)}
+    for part in own_level(node):
+        if isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) or (
+            isinstance(part, ast.comprehension) and part.is_async
+        ):
+            return "it uses `await`, which a script cannot at its top level"
+        if isinstance(part, (ast.Return, ast.Yield, ast.YieldFrom)):
+            return "it may leave the function around the Workbench call"
+        if isinstance(part, (ast.Break, ast.Continue)) and part not in loops:
+            return "it may leave the loop around the Workbench call"
+    return None
+
+
+def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
+    """Append what ran inside `node`, a statement that was running."""
+    match node:
+        case ast.If():
+            _suites(line, source, [node.body, node.orelse], spot, scope, values)
+        case ast.With() | ast.AsyncWith():
+            bound = {n for item in node.items if item.optional_vars for n in target_names(item.optional_vars)}
+            bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(bound)}, "bound by `with`")
+            start = len(line.statements)
+            _suites(line, source, [node.body], spot, scope, values)
+            if not all(_is_inert(item.context_expr) for item in node.items):
+                head = ast.unparse(node).partition("\n")[0]
+                for statement in line.statements[start:]:
+                    if not statement.made and not isinstance(statement.node, (ast.Import, ast.ImportFrom)):
+                        statement.refusal = statement.refusal or f"it stands inside `{head}` with the Workbench call"
+        case ast.For() | ast.AsyncFor():
+            names = list(target_names(node.target))
+            line.loops.append(Loop(len(line.statements), node.body))
+            bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a loop variable")
+            _suites(line, source, [node.body, node.orelse], spot, scope, values)
+        case ast.While():
+            line.loops.append(Loop(len(line.statements), node.body))
+            _suites(line, source, [node.body, node.orelse], spot, scope, values)
+        case ast.Try():
+            if any(contains(s, spot) for s in node.orelse):
+                run(line, source, node.body, None, scope, values)
+            handlers = [handler.body for handler in node.handlers]
+            inside = any(contains(s, spot) for suite in [*handlers, node.finalbody] for s in suite)
+            if inside:
+                why = "it stands in a `try` whose handler holds the Workbench call, and may not have run"
+                for inner in node.body:
+                    _append(line, source, inner, scope, why)
+                for handler in node.handlers:
+                    if handler.name and any(contains(s, spot) for s in handler.body):
+                        bind_values(line, source.label, scope, {handler.name: None}, "a caught error")
+            _suites(line, source, [node.body, node.orelse, *handlers, node.finalbody], spot, scope, values)
+        case ast.Match():
+            for case in node.cases:
+                if any(contains(s, spot) for s in case.body):
+                    bound = {n.name for n in ast.walk(case.pattern) if isinstance(n, (ast.MatchAs, ast.MatchStar)) and n.name}
+                    bind_values(line, source.label, scope, {n: values.get(n) for n in sorted(bound)}, "bound by `case`")
+            _suites(line, source, [case.body for case in node.cases], spot, scope, values)
+        case ast.ClassDef():
+            raise ExportError(
+                f"The Workbench is made in the body of class {node.name} ({source.label}, line {spot.line}). "
+                "Make it in a cell, at the top level of a file, or in a function."
+            )
+        case _:
+            _comprehended(line, source, node, spot, scope, values)
+
+
+def _suites(
+    line: Line, source: Source, suites: list[list[ast.stmt]], spot: Spot, scope: int, values: Mapping[str, str]
+) -> None:
+    for suite in suites:
+        if any(contains(node, spot) for node in suite):
+            run(line, source, suite, spot, scope, values)
+
+
+def _comprehended(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, values: Mapping[str, str]) -> None:
+    """Bind what the comprehensions and lambdas around the call bind."""
+    names: list[str] = []
+    for part in own_or_deeper(node):
+        if not contains(part, spot):
+            continue
+        if isinstance(part, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            names += [n for generator in part.generators for n in target_names(generator.target)]
+        elif isinstance(part, ast.Lambda):
+            names += [a.arg for a in (*part.args.posonlyargs, *part.args.args, *part.args.kwonlyargs)]
+    bind_values(line, source.label, scope, {n: values.get(n) for n in names}, "a variable of the expression around the call")
+
+
+def own_or_deeper(node: ast.AST) -> Iterator[ast.expr]:
+    """All expressions in `node`."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.expr):
+            yield part
+
+
+def _is_inert(context: ast.expr) -> bool:
+    func = context.func if isinstance(context, ast.Call) else context
+    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    return name in _INERT
+
+
+# ---- the call ---------------------------------------------------------------------------------------------------
+
+
+def find_call(source: Source, spot: Spot) -> ast.Call:
+    """The Workbench call at `spot`."""
+    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+    names = _workbench_names(source.tree)
+    exact = [
+        node
+        for node in calls
+        if (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+        == (spot.line, spot.column, spot.end_line, spot.end_column)
+    ]
+    if exact and not _makes_workbench(exact[0], names):
+        raise ExportError(
+            f"The Workbench is made through `{ast.unparse(exact[0].func)}(…)` ({source.label}, line {spot.line}), "
+            "so its arguments cannot be read. Call wb.Workbench(…) itself."
+        )
+    if exact:
+        return exact[0]
+    made = [node for node in calls if _makes_workbench(node, names)]
+    here = [node for node in made if node.lineno <= spot.line <= (node.end_lineno or node.lineno)]
+    innermost = _innermost(source.tree.body, spot)
+    near = [node for node in made if innermost is not None and node in set(ast.walk(innermost))]
+    for found in (here, near):
+        if len(found) == 1:
+            return found[0]
+    raise ExportError(
+        f"No single call of Workbench is found at line {spot.line} of {source.label}. Write one wb.Workbench(…) "
+        "call per line; if the file was edited meanwhile, make the Workbench again."
+    )
+
+
+def _innermost(body: list[ast.stmt], spot: Spot) -> ast.stmt | None:
+    for node in body:
+        if contains(node, spot):
+            inner = [child for child in ast.walk(node) if isinstance(child, ast.stmt) and contains(child, spot)]
+            return inner[-1] if inner else node
+    return None
+
+
+def _workbench_names(tree: ast.Module) -> set[str]:
+    found = {"Workbench"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "workbench":
+            found |= {imported_name(alias) for alias in node.names if alias.name == "Workbench"}
+    return found
+
+
+def _makes_workbench(call: ast.Call, names: set[str]) -> bool:
+    func = call.func
+    return func.attr == "Workbench" if isinstance(func, ast.Attribute) else isinstance(func, ast.Name) and func.id in names
+
+
+def functions_around(tree: ast.Module, call: ast.Call) -> list[ast.FunctionDef]:
+    """The functions that the call stands in, outermost first."""
+    spot = Spot(0, call.lineno, call.col_offset)
+    found: list[ast.FunctionDef] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef) and any(contains(s, spot) for s in node.body):
+            raise ExportError(
+                f"The Workbench is made in the async function {node.name}; a script cannot repeat that. "
+                "Make it in a plain function, or in a cell."
+            )
+        if isinstance(node, ast.FunctionDef) and any(contains(s, spot) for s in node.body):
+            found.append(node)
+    return found

@@ -1,0 +1,278 @@
+"""`accelerate launch`: the command for a job, from its settings and the user's own config, and its start.
+
+What the settings leave open the config says (`accelerate config` makes one); what they say goes before. Precision and
+compilation are the bench's own settings. Source: accelerate.commands.launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.commands.config.config_args import default_config_file, load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+
+from workbench.engine import deepspeed_config
+from workbench.engine.distributed.shards import NAME as SHARDS
+from workbench.engine.runtime import RANK
+from workbench.launch.accelerate import fsdp_config
+from workbench.runs.files import append_to, write_whole
+from workbench.settings import Settings, SettingsError
+
+OUTPUT = "output.log"
+SCRIPT = "launch.sh"
+_PORT = 29500
+_OURS = {
+    "module": "", "no_python": "", "cpu": "accelerator='cpu'", "multi_gpu": "devices=", "mixed_precision": "precision=",
+    "dynamo_backend": "compile=", "gradient_accumulation_steps": "accumulate_grad_batches=",
+    "gradient_clipping": "gradient_clip_val=", "max_restarts": "", "use_megatron_lm": "", "mpirun_hostfile": "", "help": "",
+    "main_training_function": "", "vm": "", "env": "", "no_tpu_cluster": "",
+}  # fmt: skip
+"""Options that say what a setting says (its name), or that a job of the bench cannot have: another script, another place."""
+_NEVER = ("tpu", "aws_", "megatron_lm_", "parallelism_config_")
+"""How the names of more options begin that a job of the bench cannot have."""
+_TRUTHS = ("fsdp_", "zero3_", "fp8_")
+"""How the names of options begin that take "true" or "false" as a word."""
+_OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
+"""Kinds of training that are not served."""
+_PROCESS = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
+    RANK, SHARDS,
+)  # fmt: skip
+"""What would be taken for the launched processes' own, where a kernel has been launched itself."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a job is launched. `notes`: what of the config does not hold. `shards`: the way in which weights are shared."""
+
+    options: tuple[str, ...]
+    processes: int
+    machines: int
+    cpu: bool
+    notes: tuple[str, ...] = ()
+    shards: str | None = None
+
+    @property
+    def local(self) -> int:
+        """Processes on each machine."""
+        return self.processes // self.machines
+
+    def command(self, folder: Path, machine: int | str = 0) -> list[str]:
+        """The command on one machine, for the run in this folder."""
+        rank = ["--machine_rank", str(machine)] if self.machines > 1 else []
+        start = [sys.executable, "-m", "accelerate.commands.launch", *self.options, *rank]
+        return [*start, "-m", "workbench.launch.accelerate.worker", str(folder.absolute())]
+
+    def environment(self) -> dict[str, str]:
+        """What the processes must have beside what this one has."""
+        own = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.local))}
+        package, known = Path(__file__).parents[3], os.environ.get("PYTHONPATH")
+        if not package.name.endswith("-packages"):  # it is not installed, and must be found all the same
+            own["PYTHONPATH"] = os.pathsep.join([str(package), *([known] if known else [])])
+        if self.shards is not None:
+            own[SHARDS] = self.shards
+        return {**own, "ACCELERATE_USE_CPU": "true"} if self.cpu else own
+
+
+def plan(settings: Settings, accelerator: str) -> Plan:
+    """What settings and config come down to. `accelerator`: the kind of device here. SettingsError: what cannot be."""
+    given = dict(settings.launch or {})
+    _check_names(given)
+    _check_counts(given)
+    config = _config(given)
+    kind = _kind(given, config)
+    if settings.fast_dev_run:
+        raise SettingsError(
+            f"fast_dev_run={settings.fast_dev_run}: a launched job is known by its record, and a trial run has none: take "
+            "strategy='pool' or 'thread' for it."
+        )
+    cpu = accelerator == "cpu" or (settings.accelerator == "auto" and bool(config.get("use_cpu")))
+    machines = _machines(settings, given, config)
+    processes = _processes(settings, given, config, machines, 0 if cpu else torch.cuda.device_count())
+    own = {"num_processes": processes, "num_machines": machines, "mixed_precision": "no", "dynamo_backend": "no"}
+    shards = fsdp_config.way(kind, given, config, processes)
+    fsdp_config.check(settings, shards)
+    own |= _devices(settings, given, cpu, processes, shards)
+    own |= _address(given, config, machines, processes)
+    for name in ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "gpu_ids", "use_fsdp", "use_deepspeed"):
+        given.pop(name, None)
+    options = tuple(word for name, value in {**given, **own}.items() for word in _words(name, value))
+    _check_values(settings.launch, options)
+    notes = (*_notes(settings, config), *fsdp_config.notes(kind, given, config, processes, settings))
+    return Plan(options, processes, machines, cpu, notes, shards)
+
+
+def start(found: Plan, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the job of the run in this folder: it belongs to nobody's terminal, and outlives this process."""
+    ours = {name: value for name, value in os.environ.items() if name not in _PROCESS and not name.startswith(("FSDP_", "ACCELERATE_DEEPSPEED_"))}
+    environment = ours | found.environment()
+    with os.fdopen(append_to(folder / OUTPUT), "ab") as output:
+        return subprocess.Popen(
+            found.command(folder), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def write_script(found: Plan, folder: Path) -> Path:
+    """The command for the other machines: a script that takes the number of the machine."""
+    lines = ["#!/bin/sh", f"# Starts this run's processes on one more machine: sh {SCRIPT} NUMBER, from 1 to {found.machines - 1}.", "set -e"]
+    lines += [f"cd {shlex.quote(os.getcwd())}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in found.environment().items()]
+    command = shlex.join(found.command(folder, "MACHINE")).replace("--machine_rank MACHINE", '--machine_rank "${1:?which machine}"')
+    path = folder / SCRIPT
+    write_whole(path, "\n".join([*lines, f"exec {command}", ""]).encode())
+    return path
+
+
+@functools.cache
+def _options() -> dict[str, bool]:
+    """The options that `accelerate launch` has, as its own parser says, and whether each takes a value."""
+    actions = launch_command_parser()._actions
+    words = ((word, action.nargs != 0) for action in actions for word in action.option_strings if word.startswith("--"))
+    return {word.removeprefix("--").replace("-", "_"): takes for word, takes in words}
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    """SettingsError: an option that is none, that the bench sets itself, or whose value cannot be its value."""
+    for name, value in given.items():
+        if name in _OURS or name.startswith(("dynamo_", *_NEVER)):
+            setting = _OURS.get(name, "compile=" if name.startswith("dynamo_") else "")
+            remedy = f"the setting {setting} decides that" if setting else "a job of the bench cannot have it"
+            raise SettingsError(f"launch={dict(given)!r}: {name}: {remedy}.")
+        if name not in _options():
+            raise SettingsError(f"launch={dict(given)!r}: `accelerate launch` has no option {name!r} (accelerate launch --help lists them).")
+        if not _options()[name] and not isinstance(value, bool):
+            raise SettingsError(f"launch={dict(given)!r}: {name} takes no value: give {name}=True, or leave it out.")
+        if _options()[name] and (value == "--" or (isinstance(value, bool) and not name.startswith(_TRUTHS))):
+            raise SettingsError(f"launch={dict(given)!r}: {name} takes a value, and {value!r} is none.")
+
+
+def _check_counts(given: Mapping[str, Any]) -> None:
+    for name, least in (("num_processes", 1), ("num_machines", 1), ("machine_rank", 0)):
+        value = given.get(name, least)
+        if type(value) is not int or value < least:
+            raise SettingsError(f"launch={dict(given)!r}: {name} should be a whole number, {least} or more.")
+
+
+def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
+    """accelerate's own parser would say it in a process that is detached, and by a page of its usage."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            launch_command_parser().parse_args([*options, "script"])
+        except SystemExit:
+            raise SettingsError(f"launch={given!r}: {said.getvalue().strip().splitlines()[-1].partition('error: ')[2]}.") from None
+
+
+def _config(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's accelerate config: the file that is named, or the usual one; empty where there is none."""
+    file = given.get("config_file")
+    if file is None and not os.path.isfile(default_config_file):
+        return {}
+    try:
+        return dict(vars(load_config_from_file(file)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingsError(f"the accelerate config {file or default_config_file} cannot be taken: {error}") from error
+
+
+def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """The kind of training that is asked for, in accelerate's words; one that is not served is refused."""
+    kind = str(getattr(config.get("distributed_type"), "value", "NO"))
+    for name, asked in (("FSDP", "use_fsdp"), ("DEEPSPEED", "use_deepspeed"), ("TP", "use_parallelism_config")):
+        kind = name if given.get(asked) else kind
+    where = f"launch={dict(given)!r}" if kind != str(getattr(config.get("distributed_type"), "value", "")) else "your accelerate config"
+    if kind in _OTHERS:
+        raise SettingsError(
+            f"{where}: training that is {_OTHERS[kind]} needs optimizers, norms and checkpoints of its own, which the bench's loop "
+            "has not. It launches data-parallel training, FSDP and DeepSpeed: take a config of type MULTI_GPU, FSDP or DEEPSPEED "
+            "(launch={'config_file': …}), or train with the exported script, which you can adapt."
+        )
+    if kind == "XLA" or "ec2_instance_type" in config or config.get("mpirun_config"):
+        what = "TPUs" if kind == "XLA" else "SageMaker" if "ec2_instance_type" in config else "mpirun"
+        raise SettingsError(f"{where}: {what}: the bench does not launch jobs there.")
+    return kind
+
+
+def _machines(settings: Settings, given: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    named = given.get("num_machines")
+    if named is not None and settings.num_nodes > 1 and named != settings.num_nodes:
+        raise SettingsError(f"num_nodes={settings.num_nodes} and launch num_machines={named!r} say different things: give one of them.")
+    machines = int(named or (settings.num_nodes if settings.num_nodes > 1 else config.get("num_machines", 1)) or 1)
+    rank = int(given.get("machine_rank", config.get("machine_rank")) or 0)
+    if machines > 1 and rank != 0:
+        raise SettingsError(
+            f"machine_rank={rank}: the machine that asks is number 0, which writes the record; the others run the {SCRIPT} of the "
+            "run's folder. Give launch={'machine_rank': 0}, or ask there."
+        )
+    return machines
+
+
+def _processes(settings: Settings, given: Mapping[str, Any], config: Mapping[str, Any], machines: int, gpus: int) -> int:
+    named = given.get("num_processes")
+    asked = None if settings.devices == "auto" else settings.devices if isinstance(settings.devices, int) else len(settings.devices)
+    if named is not None and asked is not None and named != asked * machines:
+        raise SettingsError(
+            f"devices={settings.devices!r} on {machines} machine{'s' if machines > 1 else ''} and launch num_processes={named!r} say "
+            "different things: give one of them (num_processes counts over all machines)."
+        )
+    configured = config.get("num_processes", -1)
+    if asked is not None:
+        return asked * machines
+    processes = int(named or (configured if configured > 0 else max(gpus, 1) * machines))
+    if processes % machines:
+        raise SettingsError(f"num_processes={processes} on {machines} machines: each must have as many as the others.")
+    return processes
+
+
+def _devices(settings: Settings, given: Mapping[str, Any], cpu: bool, processes: int, shards: str | None) -> dict[str, Any]:
+    """Which GPUs, and whether there are several processes: accelerate starts those for CPUs alike."""
+    own: dict[str, Any] = {"multi_gpu": processes > 1 and shards is None, "use_fsdp": shards == fsdp_config.FSDP}
+    if shards == deepspeed_config.NAME:  # each machine starts its own processes
+        own |= {"use_deepspeed": True, "deepspeed_multinode_launcher": "standard"}
+    if cpu:
+        return {**own, "cpu": processes == 1, "gpu_ids": "all"}
+    if isinstance(settings.devices, tuple):
+        if len(set(settings.devices)) < len(settings.devices):
+            raise SettingsError(f"devices={list(settings.devices)}: a launched process has a GPU of its own; strategy='pool' can share one.")
+        return {**own, "gpu_ids": ",".join(map(str, settings.devices))}
+    return {**own, **({"gpu_ids": given["gpu_ids"]} if "gpu_ids" in given else {})}
+
+
+def _address(given: Mapping[str, Any], config: Mapping[str, Any], machines: int, processes: int) -> dict[str, Any]:
+    """Where the processes find each other."""
+    ip = given.get("main_process_ip", config.get("main_process_ip"))
+    port = given.get("main_process_port", config.get("main_process_port"))
+    if machines == 1:
+        return {} if processes == 1 else {"main_process_port": port or 0}  # 0: one that is free
+    if not ip:
+        raise SettingsError(
+            f"num_nodes={machines}: the machines must find each other: give this one's address, launch={{'main_process_ip': '10.0.0.1'}}, or "
+            "run `accelerate config`."
+        )
+    return {"main_process_ip": ip, "main_process_port": port or _PORT}
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """An option in one word, so that its value can be nothing but its value."""
+    if not _options()[name]:
+        return [f"--{name}"] if value else []
+    return [f"--{name}={str(value).lower() if isinstance(value, bool) else value}"]
+
+
+def _notes(settings: Settings, config: Mapping[str, Any]) -> tuple[str, ...]:
+    theirs = str(config.get("mixed_precision") or "no")
+    same = settings.precision in {"no": ("32-true", "64-true"), "fp16": ("16-mixed",), "bf16": ("bf16-mixed",)}.get(theirs, ())
+    if theirs == "no" or same:
+        return ()
+    return (f"the accelerate config has mixed_precision={theirs!r}; the bench's own precision={settings.precision!r} holds.",)

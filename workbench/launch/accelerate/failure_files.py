@@ -1,0 +1,150 @@
+"""What ended the processes of a launched job: each leaves its error in the run's folder, one of them is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from workbench.instruments.finite import NonFiniteError
+from workbench.launch.accelerate import private_file
+from workbench.launch.pool.failures import RankTimeout
+from workbench.launch.process.child_main import pack_error
+from workbench.share.package import unpack
+
+_NAME = "error-"
+_ECHOES = (
+    "closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out", "Connection refused", "NCCL", "No backend",
+    "caused pair closure",
+)  # fmt: skip
+"""Words of errors by which a process learns that another one has ended."""
+_WAITED = ("imed out", "timeout caused")
+"""Of these, the words of one that has waited for too long."""
+_STACKS = getattr(signal, "SIGUSR1", signal.SIGTERM)
+_GRACE = 3.0
+"""Seconds in which others are heard of, where an error is but an echo."""
+
+
+class Ended(BaseException):
+    """This process was told to end (SIGTERM): by the launcher, since another one has failed, or by somebody."""
+
+
+class LaunchError(RuntimeError):
+    """A launched job failed, and nothing more is known of how than what the message says."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error of one rank, as it can be sent, its traceback in words, and when it came."""
+
+    rank: int
+    world: int
+    error: BaseException
+    text: str
+    when: float
+
+    @property
+    def order(self) -> tuple[bool, bool, float]:
+        """The first of several is the one to tell: an own error before an echo of another's, then the earliest."""
+        own = isinstance(self.error, NonFiniteError) and bool(getattr(self.error, "own", True))
+        return self.echo, not own, self.when
+
+    @property
+    def echo(self) -> bool:
+        """Whether another process's end is all that it tells."""
+        if isinstance(self.error, RankTimeout):
+            return False
+        return isinstance(self.error, _Told) or any(words in str(self.error) for words in _ECHOES)
+
+    @property
+    def waited(self) -> bool:
+        """Whether it tells that another process did not come for too long."""
+        return self.echo and any(words in str(self.error) for words in _WAITED)
+
+    @property
+    def where(self) -> str:
+        """Which of the processes it was."""
+        return f"in rank {self.rank} of {self.world}" if self.world > 1 else "in the launched process"
+
+
+class Process(NamedTuple):
+    """Where a rank is."""
+
+    host: str
+    pid: int
+
+
+class _Told(LaunchError):
+    """Stands for `Ended`, as an error that can be raised where the job was asked for."""
+
+
+def of(error: BaseException, rank: int, world: int) -> Failure:
+    """The failure that this error is."""
+    text = "".join(traceback.format_exception(error))
+    if isinstance(error, Ended):
+        error = _Told(f"rank {rank} of {world} was told to end (SIGTERM), by the launcher or by somebody else.")
+    return Failure(rank, world, _sendable(error), text, time.time())
+
+
+def leave(folder: Path, failure: Failure) -> None:
+    """For rank 0, and for whoever asked."""
+    with contextlib.suppress(OSError):
+        private_file.write(folder / f"{_NAME}{failure.rank}", failure)
+
+
+def found(folder: Path) -> list[Failure]:
+    """Those that were left, and can be read."""
+    failures: list[Failure] = []
+    for path in sorted(folder.glob(f"{_NAME}*[0-9]")):
+        with contextlib.suppress(Exception):  # of a class that is not here, say
+            failures.append(private_file.read(path).open())
+    return failures
+
+
+def root(folder: Path, mine: Failure | None = None) -> Failure | None:
+    """The one that the others came of; where it is not there yet it is waited for a little."""
+    until = time.monotonic() + _GRACE
+    while True:
+        there = [*found(folder), *([mine] if mine is not None else [])]
+        first = min(there, key=lambda failure: failure.order, default=None)
+        if first is not None and (not first.echo or time.monotonic() > until):
+            return first
+        if mine is None or time.monotonic() > until:
+            return first
+        time.sleep(0.05)
+
+
+def hung(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
+    """Rank 0 has waited in vain: those of this machine are ended, and say where they were; the failure to be told."""
+    here = [process.pid for process in others if process.host == socket.gethostname()]
+    _send(here, _STACKS)  # also of one that is not in Python; it goes to the output
+    until = time.monotonic() + 4 * _GRACE  # on a busy machine writing that down takes a while
+    while len(there := found(folder)) < len(others) and time.monotonic() < until:
+        # Again and again: a signal that another one of its threads takes does not wake the main one, which sleeps on.
+        time.sleep(0.3)
+        _send(here, signal.SIGTERM)
+    where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *there]]
+    silent = sorted({*range(1, mine.world)} - {failure.rank for failure in there})
+    where += [f"rank {rank} has not answered; output.log may have its stacks." for rank in silent]
+    error = RankTimeout(f"the ranks did not come on together for {seconds:g} s (rank_timeout)\n" + "\n".join(where))
+    return Failure(0, mine.world, error, "\n".join(where), mine.when)
+
+
+def _send(processes: Sequence[int], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(OSError):
+            os.kill(process, number)
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """The error without what hangs on it, of its own type if that can be sent."""
+    with pack_error(error) as parcel:
+        sent: BaseException = unpack(parcel)
+    return sent

@@ -1,0 +1,132 @@
+"""Parcels in files, for processes that no pipe reaches: only who wrote them can read them, and only that is read.
+
+What is in a parcel is code. So its file is its owner's alone from its first byte on, and is not opened unless it is: of
+this user, a plain file and no link, closed to everybody else. Large data lies in a file beside, which all processes of a
+machine map: it is there once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any
+
+from workbench.instruments.memory import available_memory
+from workbench.runs.files import check_no_link
+from workbench.share.capacity import Room
+from workbench.share.package import Parcel, pack, unpack
+from workbench.share.segment import Segment
+
+_DATA = ".data"
+_CHUNK = 1 << 24
+
+
+@dataclass
+class Sealed:
+    """A parcel that was read. `head` is plain data, and all that is known before it is unpacked."""
+
+    head: Any
+    parcel: Parcel
+
+    def open(self) -> Any:
+        """What was packed; its large data stays in the file, mapped copy-on-write, also when the file is gone."""
+        with self.parcel:
+            return unpack(self.parcel)
+
+
+def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | None = None) -> None:
+    """Pack `value` into a file. `names`: see `share.parcel.pack`. OSError where it cannot be written."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    check_no_link(path.parent)
+    with pack(value, names, lists=True, room=Room(path.parent, available_memory)) as parcel:
+        for segment in parcel.segments:  # one, or none where nothing is large
+            _write_data(_beside(path), segment)
+        _write(path, pickle.dumps((head, parcel.code, bool(parcel.segments), parcel.devices)))
+
+
+def read(path: Path) -> Sealed:
+    """A parcel that `write` left. PermissionError: somebody else may have written it."""
+    with os.fdopen(_opened(path), "rb") as file:
+        head, code, has_data, devices = pickle.load(file)
+    segments = (Segment.attach(_opened(_beside(path))),) if has_data else ()
+    return Sealed(head, Parcel(code, segments, devices))
+
+
+def remove(path: Path) -> None:
+    """Delete a parcel; who has read it keeps what is in it."""
+    for file in (path, _beside(path)):
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # there is another one
+        path.parent.rmdir()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + _DATA)
+
+
+def _write_data(path: Path, segment: Segment) -> None:
+    number = _made(path)
+    try:
+        for piece in _pieces(segment):
+            while piece:
+                piece = piece[os.write(number, piece) :]
+    finally:
+        os.close(number)
+
+
+def _pieces(segment: Segment) -> Iterator[bytes]:
+    """What is in a segment, a part at a time: it is not to be in memory once more."""
+    handle, size = segment.handle, segment.nbytes
+    if isinstance(handle, int):
+        yield from (os.pread(handle, _CHUNK, at) for at in range(0, size, _CHUNK))
+    else:
+        with contextlib.closing(SharedMemory(name=handle)) as shared:
+            assert shared.buf is not None
+            yield from (bytes(shared.buf[at : min(at + _CHUNK, size)]) for at in range(0, size, _CHUNK))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Aside, then renamed: who finds it finds all of it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(_made(aside), "wb") as file:
+            file.write(data)
+        aside.rename(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _made(path: Path) -> int:
+    """A new file that is nobody else's."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+
+
+def _opened(path: Path) -> int:
+    """A file that only this user can have written."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        _check(path, os.fstat(number))
+    except BaseException:
+        os.close(number)
+        raise
+    return number
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise PermissionError(f"{path} is no plain file, and is not read.")
+    if os.name != "posix":
+        return
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to user {found.st_uid}, not to {os.geteuid()}: what is in it could be anything, and is not run.")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(
+            f"{path} is open to other users (mode {stat.S_IMODE(found.st_mode):o}, not 600): what is in it could be anything, and "
+            "is not run."
+        )

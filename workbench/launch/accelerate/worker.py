@@ -1,0 +1,239 @@
+"""A process of a launched job: `accelerate launch … -m workbench.launch.accelerate.worker RUN`.
+
+Each rank reads the order in the run's folder and does the assignment. Rank 0 has the record: it is the run's writer from
+here on, and hears the commands that come into `control/`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import faulthandler
+import io
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from workbench.commands import Change, Command, Mailbox
+from workbench.engine.runtime import RANK
+from workbench.events import Event, Message, Status
+from workbench.launch.accelerate import failure_files, job_file, private_file
+from workbench.launch.accelerate.failure_files import Process
+from workbench.launch.accelerate.job_file import FOLDER, VALUE, Around, Order
+from workbench.launch.first_events import Opening
+from workbench.launch.job import Desk, Job
+from workbench.launch.listeners import Listeners
+from workbench.launch.thread import JobDesk
+from workbench.runs import control
+from workbench.runs.printable import printable
+from workbench.runs.read import read_header
+from workbench.runs.store import RunFolder
+from workbench.settings import Settings, SettingsError, knob
+
+_START = 1800.0
+"""Seconds that ranks wait at least until all are there."""
+_PERIOD = 0.1
+"""Seconds between two looks for commands."""
+
+
+def main(run: Path) -> int:
+    """The whole life of one rank; the exit code."""
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    os.environ[RANK] = str(rank)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # all ranks write to one file: whole lines, at once
+            stream.reconfigure(line_buffering=True, write_through=False)
+    faulthandler.enable()
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1)
+    signal.signal(signal.SIGTERM, _told_to_end)
+    try:
+        found = job_file.read(run)
+        around: Around = found.head
+        around.take()
+        if world > 1:
+            _join(world, around.timeout)
+        given: Order = found.open()
+        processes = _all_here(world, around.timeout)
+        code = _first(run, given, processes) if rank == 0 else _other(given)
+        if world > 1 and code == 0:  # behind an error others may wait in there for ever
+            dist.destroy_process_group()
+        return code
+    except BaseException as error:  # noqa: BLE001 - it is told, whatever it is
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher ends all as soon as one has failed
+        failure = failure_files.of(error, rank, world)
+        failure_files.leave(run / FOLDER, failure)
+        print(f"rank {rank}:\n{failure.text}", file=sys.stderr, flush=True)
+        return 1
+
+
+def _leave(code: int) -> NoReturn:
+    """End as Python does, but that modules are not taken apart: that takes a second, for which whoever asked waits."""
+    threading._shutdown()  # type: ignore[attr-defined]  # sends idle threads of executors home, and waits for all
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def _told_to_end(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise failure_files.Ended(f"signal {number}")
+
+
+def _join(world: int, timeout: float) -> None:
+    """From here on the ranks can talk."""
+    gpus = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "").lower() != "true"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else None
+    if device is not None:
+        torch.cuda.set_device(device)
+    name = _interface(world)
+    if name is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+    seconds = datetime.timedelta(seconds=max(timeout, _START))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=seconds, device_id=device)
+
+
+def _all_here(world: int, timeout: float) -> list[Process]:
+    """All ranks have read what they are to do; their processes."""
+    mine = Process(socket.gethostname(), os.getpid())
+    if world == 1:
+        return [mine]
+    found: list[Any] = [None] * world
+    dist.all_gather_object(found, mine)
+    distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=timeout))
+    return found
+
+
+def _interface(world: int) -> str | None:
+    """The network interface on the way to rank 0; gloo's own choice hangs on how the host's name is resolved."""
+    if int(os.environ.get("LOCAL_WORLD_SIZE", world)) == world:
+        main = "127.0.0.1"
+    else:
+        main = os.environ["MASTER_ADDR"]
+    try:
+        family, _, _, _, address = socket.getaddrinfo(main, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect(address)
+            mine = asked.getsockname()[0]
+    except OSError:
+        return None
+    return next((name for name, known in psutil.net_if_addrs().items() if any(a.address == mine for a in known)), None)
+
+
+# -- rank 0
+
+
+def _first(run: Path, given: Order, processes: list[Process]) -> int:
+    job_file.remove(run)
+    folder = RunFolder.take_over(run)
+    work = _Work(run, given, processes)
+    job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
+    trackers = given.words.trackers
+    JobDesk(job, Listeners(trackers).hear).run()
+    for tracker in trackers:
+        tracker.close()
+    return 0 if job.exception() is None else 1
+
+
+class _Work:
+    """The assignment as the work of a job of this process, which writes its record."""
+
+    def __init__(self, run: Path, given: Order, processes: list[Process]) -> None:
+        self._run, self._given, self._processes = run, given, processes
+        self.settings, self.updates = given.settings, 0
+
+    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+        try:
+            with _listening(self._run, inbox, emit, self.settings):
+                done = self._given.assignment(Opening(emit, self._given.words), inbox)
+            if done.value is not None:
+                private_file.write(self._run / FOLDER / VALUE, done.value)
+            return done.status
+        except BaseException as error:  # noqa: BLE001 - raised again, it or the one that it came of
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            self._fail(emit, error)
+        finally:
+            self.updates = self._given.assignment.updates
+
+    def _fail(self, emit: Desk, error: BaseException) -> NoReturn:
+        """Tell what really ended the job, which may be another rank's error."""
+        mine = failure_files.of(error, 0, len(self._processes))
+        print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
+        root = failure_files.root(self._run / FOLDER, mine) or mine
+        if root.waited:
+            root = mine = failure_files.hung(self._run / FOLDER, mine, self._processes[1:], self.settings.rank_timeout)
+        failure_files.leave(self._run / FOLDER, mine)
+        emit(Message(f"{root.where}:\n{root.text}", "error", self._given.assignment.updates))
+        raise root.error
+
+
+@contextlib.contextmanager
+def _listening(run: Path, inbox: Mailbox, emit: Callable[[Event], None], settings: Settings) -> Iterator[None]:
+    """Inside, what comes into `control/` reaches the inbox."""
+    over = threading.Event()
+
+    def listen() -> None:
+        told: Command | str | None = None
+        while not over.wait(_PERIOD):
+            for command in control.take(run):
+                refused = command if isinstance(command, str) else _refused(command, settings)
+                if refused is None and not isinstance(command, str):
+                    inbox.put(command)
+                elif refused is not None and not (isinstance(command, str) and command == told):  # what is no command and cannot be removed is found again
+                    emit(Message(printable(refused), "warning"))
+                told = command
+
+    thread = threading.Thread(target=listen, name="workbench-control", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _refused(command: Command, settings: Settings) -> str | None:
+    """Why a command cannot be obeyed; files may come from anybody who may write to the folder."""
+    if not isinstance(command, Change):
+        return None
+    try:
+        settings.replace(**command.values)
+    except SettingsError as error:
+        return f"a change was left out: {error}"
+    fixed = [name for name in command.values if not knob(name).live]
+    return f"a change was left out: {fixed[0]} cannot change while a run goes on." if fixed else None
+
+
+# -- the others
+
+
+def _other(given: Order) -> int:
+    given.assignment(_Unheard(), Mailbox())
+    return 0
+
+
+class _Unheard:
+    """Of rank 0's events alone there is a record."""
+
+    def __call__(self, event: Event, /) -> None: ...
+
+    def settle(self, seconds: float = 3.0) -> None: ...
+
+    def printed(self, line: str) -> None: ...
+
+
+if __name__ == "__main__":
+    read_header(Path(sys.argv[1]))  # a folder that is no run's is said at once
+    _leave(main(Path(sys.argv[1])))

@@ -1,0 +1,233 @@
+"""A job that another process does, as this one sees it: its record is followed, commands go through its folder.
+
+`carry` launches a job and follows it; launch/attach.py follows any run of a root, from any process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from workbench.commands import Command, Mailbox
+from workbench.engine.checkpoint import module_state
+from workbench.engine.checkpoint.files import fill, load_weights, peek, tensors_of
+from workbench.events import Message, RunEnded
+from workbench.launch.accelerate import command as accelerate
+from workbench.launch.accelerate import failure_files, job_file, private_file
+from workbench.launch.accelerate.failure_files import LaunchError
+from workbench.launch.accelerate.job_file import FOLDER, VALUE
+from workbench.launch.assignments import Assignment, Done
+from workbench.launch.first_events import Opening, Words
+from workbench.launch.job import Away, Desk, Outlet
+from workbench.launch.process.run_in_child import RemoteTraceback
+from workbench.launch.thread import GoesOn
+from workbench.runs import control
+from workbench.runs.alive import is_alive
+from workbench.runs.checkpoints import list_checkpoints
+from workbench.runs.files import open_regular
+from workbench.runs.follow import Tail
+from workbench.runs.printable import printable
+from workbench.runs.read import read_header
+from workbench.runs.stream import stream
+from workbench.share.package import pack
+from workbench.task.protocol import Task
+from workbench.trackers.listener import Follower as Tracker
+
+PERIOD = 0.1
+"""Seconds between two looks into a record."""
+_CHECK = 10
+"""Looks that find nothing, behind which its process is looked for."""
+_END = 10.0
+"""Seconds that the launcher has to end behind its job."""
+_LINES = 20
+"""Of the output, told of a job that ended without a word."""
+
+
+def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate.Plan) -> Done:
+    """Launch it and follow it; where it ends while this process waits for it, the task is as it has left it."""
+    if not isinstance(emit, Opening):
+        raise RuntimeError(f"{assignment.kind} is a part of a job, and only whole ones are launched.")
+    desk: Desk = emit.outlet  # type: ignore[assignment]  # of the process that asked
+    words, going = _with_trackers(emit.give())
+    with desk.away() as away:
+        run = away.folder.path
+        try:
+            job_file.write(run, assignment, words, plan.notes)
+            for tracker in going:
+                tracker.leave(run.name)
+            process = _start(plan, away)
+        except BaseException:
+            job_file.remove(run)
+            raise
+        del words
+        follower = Follower(run, lambda command: control.send(run, command), away.left)
+        try:
+            end = follower.follow(desk, inbox)
+        except GoesOn:
+            _left.append(process)
+            raise
+        except LaunchError:
+            _wait(process)
+            job_file.remove(run)
+            raise _error(run) from None
+        _wait(process)
+        assignment.updates = end.step
+        if end.status == "failed":
+            desk(end)
+            raise _error(run, end)
+        if assignment.trains:
+            _take_home(assignment.task, run, end, desk)
+        desk(end)
+    return Done(end.status, _value(run))
+
+
+def _with_trackers(words: Words) -> tuple[Words, list[Tracker]]:
+    """The words with the trackers that go along, and these: a run goes on in them when nobody follows it."""
+    going, messages = [], list(words.messages)
+    for tracker in words.trackers:
+        if not tracker.goes_along:
+            continue
+        try:
+            with pack(tracker):
+                going.append(tracker)
+        except Exception as error:  # noqa: BLE001 - whatever of its arguments cannot be sent
+            text = f"tracker {tracker.name!r} stays in this process, and hears the run as long as it is followed here: {error}"
+            messages.append(Message(text, "warning"))
+    return words._replace(messages=messages, trackers=going), going
+
+
+_left: list[subprocess.Popen[bytes]] = []
+"""Launchers that nobody here waits for; they are this process's children all the same."""
+
+
+def _start(plan: accelerate.Plan, away: Away) -> subprocess.Popen[bytes]:
+    _left[:] = [process for process in _left if process.poll() is None]
+    run = away.folder.path
+    if plan.machines > 1:  # told in the record, where it is heard as all that follows
+        script, last = accelerate.write_script(plan, run).absolute(), plan.machines - 1
+        text = f"{run.name} waits for its other machines: run `sh {script} NUMBER` on each, where NUMBER is " + ("1." if last == 1 else f"1 to {last}.")
+        away.folder.append(Message(text, "warning"))
+    process = accelerate.start(plan, run)
+    away.folder.name_writer(process.pid, launched=True)
+    return process
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(_END)
+    except subprocess.TimeoutExpired:
+        _left.append(process)
+
+
+class Follower:
+    """Hands on what comes into the record of a run, until its end."""
+
+    def __init__(self, run: Path, send: Callable[[Command], None], left: threading.Event) -> None:
+        """send: where commands go. left: set when nobody waits any more."""
+        self._run, self._send, self._left = run, send, left
+        self._tail = Tail(run)
+        self.caught_up = threading.Event()
+        """Set when all has been handed on that was there."""
+
+    def follow(self, emit: Desk, inbox: Mailbox) -> RunEnded:
+        """The end, as the record has it; `LaunchError` where its process ended without one, `GoesOn`."""
+        idle, over = 0, False
+        while True:
+            new = self._tail.numbered()
+            for line, event in new:
+                if isinstance(event, RunEnded):
+                    self.caught_up.set()
+                    return event
+                emit.recorded(event, line)
+            if new:
+                idle = 0
+                continue
+            self.caught_up.set()
+            if over:
+                raise LaunchError(self._run.name)
+            idle += 1
+            over = idle % _CHECK == 0 and not self._alive()  # what it wrote last may have come since
+            if not over:
+                inbox.wait(PERIOD)
+            self._pass_on(inbox, emit)
+            if self._left.is_set():
+                raise GoesOn(f"{self._run.name} goes on without this process: wb.attach({self._run.name!r}) follows it.")
+
+    def _pass_on(self, inbox: Mailbox, emit: Outlet) -> None:
+        while (command := inbox.take()) is not None:
+            try:
+                self._send(command)
+            except OSError as error:
+                emit(Message(f"{type(command).__name__} could not be left for {self._run.name} ({error}).", "error"))
+
+    def _alive(self) -> bool:
+        try:
+            return is_alive(read_header(self._run))
+        except (OSError, ValueError):
+            return self._run.is_dir()
+
+
+def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
+    """The error of a run that failed, or (no end) ended without saying so, as its record tells it.
+
+    A folder may be anybody's: what lies in it is read, and nothing of it is run.
+    """
+    if end is None:
+        return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
+    error = LaunchError(printable(f"{run.name} failed: {end.error}", lines=True))
+    told = [event.text for event in stream(run, ()) if isinstance(event, Message) and event.level == "error"]
+    error.__cause__ = RemoteTraceback(printable(told[-1], lines=True)) if told else None
+    return error
+
+
+def _error(run: Path, end: RunEnded | None = None) -> BaseException:
+    """That of a run of this process, of its own type where that can be had."""
+    root = failure_files.root(run / FOLDER)
+    if root is None or (end is not None and end.error != f"{type(root.error).__name__}: {root.error}"):
+        return in_words(run, end)
+    root.error.__cause__ = RemoteTraceback(root.text)
+    root.error.add_note(root.where)
+    return root.error
+
+
+def _last_lines(run: Path) -> str:
+    """What its processes wrote last."""
+    path = run / accelerate.OUTPUT
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, path.stat().st_size - (1 << 14)))
+            lines = file.read().decode(errors="replace").splitlines()
+    except (OSError, ValueError):
+        return ""
+    return "".join(["\n", f"{path} ends with:\n", *(f"  {printable(line)}\n" for line in lines[-_LINES:])]) if lines else ""
+
+
+def _value(run: Path) -> Any:
+    """What came of it beside events and weights."""
+    path = run / FOLDER / VALUE
+    if not path.exists():
+        return None
+    try:
+        return private_file.read(path).open()
+    finally:
+        private_file.remove(path)
+
+
+def _take_home(task: Task, run: Path, end: RunEnded, emit: Outlet) -> None:
+    """Give the task's modules what the checkpoint at the end of the run holds, in place."""
+    there = [one for one in list_checkpoints(run) if one.end and one.step == end.step]
+    if not there:
+        emit(Message("the trained weights were not brought here: the run's end was not saved.", "warning", end.step))
+        return
+    load_weights(task.trained_modules, there[-1].path / "model.safetensors")
+    if not there[-1].resumable:
+        return
+    state = peek(there[-1].path, "extra_state", "others", "held")
+    device = next(parameter.device for parameter in task.model.parameters())
+    fill(task.model, tensors_of(task.model), state["extra_state"])
+    for module, own in zip(task.modules[1:], state["others"], strict=True):
+        fill(module, own["tensors"], own["extra_state"])
+    module_state.put(task, state["held"], device)

@@ -1,0 +1,137 @@
+"""A batch-size search for several ranks.
+
+In a pool the process that was asked decides, and the ranks try one size each time: should one of them be killed, others
+try the next. Ranks that a launcher of several machines starts search as a whole.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from workbench.commands import Command, Inbox, Mailbox, Stop
+from workbench.engine.setup import opened
+from workbench.events import Event, Trial
+from workbench.instruments.memory import is_out_of_memory
+from workbench.launch import select_launcher
+from workbench.launch.assignments import Assignment, Done
+from workbench.launch.job import Outlet
+from workbench.launch.trial_process import TrialOf, in_all
+from workbench.settings import Settings
+from workbench.task.protocol import Task
+from workbench.tuners import batch_size
+from workbench.tuners.batch_size import BatchSizeRequest
+from workbench.tuners.batch_size_search import NotEnoughData, TrialStopped
+from workbench.tuners.distributed_trial import measure_together
+from workbench.tuners.trial import at_size, make_average
+
+
+class Trying(Assignment):
+    """One size, tried by all ranks; `Done.value` is the `Trial`, or `NotEnoughData`."""
+
+    kind = "find_batch_size"
+
+    def __init__(self, id: str, task: Task, settings: Settings, request: BatchSizeRequest, size: int) -> None:
+        super().__init__(id, task, at_size(request.settings_at(settings, size), size, request.method))
+        self._request, self._size = request, size
+
+    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+        asked = self._request
+        with opened(self.task, self.settings) as session:
+            inbox = session.ranks.listen(inbox)
+            emit(self._started(session, None, None))
+            make_average(session, asked.method)
+            try:
+                trial = measure_together(
+                    session, self.settings, self._size, asked.steps_per_trial, asked.method,
+                    max_memory=asked.max_memory, stop=lambda: inbox.has(Stop),
+                )  # fmt: skip
+            except TrialStopped:
+                return Done("stopped")
+            except NotEnoughData as error:
+                return Done("finished", error)
+        return Done("finished", trial)
+
+
+class Searching(Assignment):
+    """The whole search, in one session of all ranks."""
+
+    kind = "find_batch_size"
+
+    def __init__(self, id: str, task: Task, settings: Settings, request: BatchSizeRequest) -> None:
+        super().__init__(id, task, settings)
+        self._request = request
+
+    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+        settings, request = self.settings, self._request
+        with opened(self.task, at_size(settings, settings.batch_size, request.method)) as session:
+            inbox = session.ranks.listen(inbox)
+            emit(self._started(session, None, None, vars(request)))
+            make_average(session, request.method)
+            gc.collect()
+            gc.freeze()  # each trial lets go of its memory by collections, and what was imported takes most of their time
+            trial = in_all(settings, request, inbox, session)
+            found = batch_size.run(self.task, settings, request, emit, inbox, trial, session.ranks.world)
+        return Done("stopped" if found.ended == "stopped" else "finished")
+
+
+def trials_of_ranks(
+    id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: Outlet, inbox: Mailbox, ranks: int
+) -> TrialOf:
+    """A `trial(size)` that these settings' ranks make; one that dies for want of memory has made it a failed one."""
+
+    def trial(size: int) -> Trial:
+        trying = Trying(id, task, settings, request, size)
+        try:
+            done = select_launcher.carry(trying, _Lines(emit), _Overheard(inbox))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return Trial(size, False, error=str(error), ranks=ranks)
+        if done.status == "stopped":
+            raise TrialStopped
+        if isinstance(done.value, NotEnoughData):
+            raise done.value
+        assert isinstance(done.value, Trial)
+        return done.value
+
+    return trial
+
+
+class _Lines:
+    """Of a trial only what its ranks print is heard; the rest the search tells as a whole."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+
+    def __call__(self, event: Event, /) -> None:
+        pass
+
+    def settle(self, seconds: float = 3.0) -> None:
+        pass
+
+    def printed(self, line: str) -> None:
+        self._outlet.printed(line)
+
+
+class _Overheard(Mailbox):
+    """The inbox of a search as one trial has it: a Stop is heard once, and stays there."""
+
+    def __init__(self, own: Mailbox) -> None:
+        super().__init__()
+        self._own, self._told = own, False
+
+    def __bool__(self) -> bool:
+        return not self._told and self._own.has(Stop)
+
+    def take(self) -> Command | None:
+        if not self:
+            return None
+        self._told = True
+        return Stop()
+
+    def has(self, kind: type[Command]) -> bool:
+        return kind is Stop and bool(self)
+
+    def wait(self, timeout: float) -> bool:
+        # Once told, the other is never empty, and waiting for it would be no wait.
+        return super().wait(timeout) if self._told else self._own.wait(timeout)

@@ -1,0 +1,67 @@
+"""The weights that the fits of one bench start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from workbench.engine.checkpoint.files import load_weights
+from workbench.engine.checkpoint.weights import Mark, Weights
+from workbench.events import Message
+from workbench.task.protocol import Task
+
+
+class Start:
+    """The weights that fits of one bench start from.
+
+    They are those that the model had when the bench was made, until the user changes them between two jobs.
+    Attributes (a dropout's p, say) that the user set since hold as they are; those that a job first made are dropped.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._fresh = Weights.of(task)
+        self._left = Mark.of(task)
+        self._ends: dict[str, int] = {}
+        """The checksums of the parameters that fits left, by their ids."""
+
+    @contextmanager
+    def placed(self, where: Path | None, fresh: bool, emit: Callable[[Message], None], fit: str | None = None) -> Iterator[None]:
+        """Inside, the model has its starting weights; behind it, those that the job made it have.
+
+        They are the fresh ones, or those in the file `where`, or (None) those that the model has. fit: the id of the fit
+        whose weights they will be.
+        """
+        try:
+            self._place(where, fresh, emit)
+            yield
+        finally:
+            self._left = Mark.of(self._task)
+            if fit is not None:
+                self._ends[fit] = self._left.parameters
+
+    def _place(self, where: Path | None, fresh: bool, emit: Callable[[Message], None]) -> None:
+        now = Mark.of(self._task)
+        if now.parameters != self._left.parameters:
+            self._fresh = Weights.of(self._task)
+            emit(Message("The model's weights were changed since the last job; they are the new start."))
+        else:
+            self._fresh = self._fresh.with_changes(self._left, now)
+            if fresh and now.buffers != self._left.buffers:
+                # A forward in training mode moves a BatchNorm's statistics: that asks for no other start.
+                emit(Message("The model's buffers were changed since the last job, its parameters not: put back."))
+        if fresh:
+            self._fresh.put(self._task)
+        elif where is not None:
+            load_weights(self._task.trained_modules, where)
+
+    def untouched_since(self, fit: str) -> bool:
+        """Whether the model's parameters are those that this fit left."""
+        return self._ends.get(fit) == Mark.of(self._task).parameters
+
+    def load(self, path: Path) -> None:
+        """Give the model the weights in this file; they are the new start."""
+        load_weights(self._task.trained_modules, path)
+        self._fresh = Weights.of(self._task)
+        self._left = Mark.of(self._task)

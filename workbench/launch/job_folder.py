@@ -1,0 +1,172 @@
+"""The folder of a job: made before it runs, found again by its id."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from workbench import __version__
+from workbench.events import Message
+from workbench.launch.job import AnyJob
+from workbench.runs.brief import Brief
+from workbench.runs.checkpoints import find
+from workbench.runs.printable import printable
+from workbench.runs.read import read_header
+from workbench.runs.run import Run
+from workbench.runs.store import FIT, RunFolder, check_id, mark_next, new_id, next_to_go, prune, runs_folder
+from workbench.settings import Settings
+from workbench.task.summary import ModelSummary
+from workbench.values import shown
+
+OTHERS = 50
+"""Records that are kept of each kind of job but fits: of LR finders so many, of validations so many. They hold no weights."""
+
+
+class Place(NamedTuple):
+    """A job's id, its folder if there is one, and what there is to say of its making."""
+
+    id: str
+    folder: RunFolder | None = None
+    messages: tuple[Message, ...] = ()
+
+
+def place_for(
+    root: Path, kind: str, settings: Settings, summary: ModelSummary, number: int, needed: Collection[str]
+) -> Place:
+    """A folder for job `number` of a bench; old ones of its kind go, but for the `needed`. A dry run has none."""
+    if settings.fast_dev_run:
+        return Place(f"{kind}-dev-{number}")
+    try:
+        id = new_id(root, kind)
+        folder = RunFolder.create(root, id, header(kind, settings, summary))
+    except OSError as error:
+        text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
+        return Place(f"{kind}-{number}", None, (Message(text, "warning"),))
+    try:
+        gone = prune(root, kind, settings.keep_runs if kind == FIT else OTHERS, needed)
+    except OSError as error:
+        return Place(id, folder, (Message(f"old runs could not be removed ({error}).", "warning"),))
+    if not gone or kind != FIT:
+        return Place(id, folder)
+    return Place(id, folder, (Message(f"deleted {_named(gone)}, which an earlier message named (keep_runs={settings.keep_runs})."),))
+
+
+def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
+    """For the record of the fit in this folder: which fits the next one deletes. They may go once the message is there."""
+    root = run.parents[1]
+    try:
+        folders = next_to_go(root, keep, run.name)
+        if folders:
+            names = [folder.name for folder in folders]
+            yield Message(
+                f"the next fit deletes {_named(names)} with all checkpoints: keep_runs={keep} fits are kept. "
+                f"bench.set(keep_runs={keep + len(names)}) keeps {'it' if len(names) == 1 else 'them'}.", "warning",
+            )  # fmt: skip
+        mark_next(root, folders, run.name)
+    except OSError as error:
+        yield Message(f"which fits go next could not be noted ({error}): none of them goes.", "warning")
+
+
+def _named(ids: Sequence[str]) -> str:
+    return ids[0] if len(ids) == 1 else f"{', '.join(ids[:-1])} and {ids[-1]}"
+
+
+def header(kind: str, settings: Settings, summary: ModelSummary) -> dict[str, Any]:
+    """What `run.json` says of a job before it runs."""
+    return {
+        "kind": kind,
+        "task": {
+            "model": summary.name,
+            "parameters": summary.parameters,
+            "trainable": summary.trainable,
+            "device": summary.device,
+        },
+        "settings": settings.model_dump(),
+        "seed": settings.seed,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "workbench": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "accelerate": version("accelerate"),
+            "numpy": version("numpy"),
+        },
+    }
+
+
+def run_folder(root: Path, id: str) -> Path:
+    """The folder of a run; FileNotFoundError names the runs there are."""
+    path = runs_folder(root) / check_id(id)
+    if not path.is_dir():
+        there = ", ".join(sorted(printable(p.name) for p in path.parent.iterdir() if p.is_dir())) or "none"
+        raise FileNotFoundError(f"there is no run {id!r} in {root}; there are: {there}.")
+    return path
+
+
+def recorded(run: Run | str, root: Path) -> Path:
+    """The folder of a run that is meant; FileNotFoundError where there is none."""
+    if not isinstance(run, Run | str):
+        raise TypeError(f"{shown(run)} is no run: give one (bench.runs[-1], say) or its id.")
+    if isinstance(run, str):
+        return run_folder(root, run)
+    if run.folder is None or not run.folder.is_dir():
+        raise FileNotFoundError(f"run {run.id!r} has no record: it was a dry run, or it is deleted.")
+    return run.folder
+
+
+def own(run: Run | str, root: Path) -> Path:
+    """The folder of a run among those of this root, where its id means it; ValueError where it lies elsewhere."""
+    folder = recorded(run, root)
+    if not is_own(folder, root):
+        where = f"lies in {folder.resolve().parent}, not among the runs of {root}"
+        raise ValueError(f"run {folder.name} {where}: ask a bench whose root is there.")
+    return folder
+
+
+def is_own(folder: Path | None, root: Path) -> bool:
+    """Whether this is a folder of this root's runs, and no link to one."""
+    return folder is not None and not folder.is_symlink() and folder.resolve().parent == runs_folder(root).resolve()
+
+
+def brief_of(run: Run | str, root: Path) -> Brief:
+    """A fit in little, to be compared."""
+    if isinstance(run, Run) and run.folder is None:
+        return Brief.of(run)
+    folder = recorded(run, root)
+    kind = read_header(folder).get("kind")
+    if kind != "fit":
+        raise ValueError(f"run {folder.name} is a {kind}: only fits can be compared.")
+    return Brief.read(folder)
+
+
+def weights_of(run: Path, which: str | int) -> Path:
+    """The file of the weights of the run in this folder: "start", "last", "best", or after so many updates.
+
+    FileNotFoundError names what there is.
+    """
+    if which != "start":
+        return find(run, which).path / "model.safetensors"
+    path = run / "checkpoints" / "start.safetensors"
+    if not path.exists():
+        raise FileNotFoundError(f"run {run.name!r} has no starting weights: {path} is not there.")
+    return path
+
+
+def run_to_export(run: Run | str | None, root: Path, jobs: Sequence[AnyJob]) -> Run:
+    """The run that is meant: None is the last fit of these jobs that has a result and was no dry run."""
+    if isinstance(run, Run):
+        return run
+    if isinstance(run, str):
+        return Run.open(run_folder(root, run))
+    for job in reversed(jobs):
+        if job.kind == "fit" and job.status in ("finished", "stopped") and not job.settings.fast_dev_run:
+            found: Run = job.result()
+            return found
+    from workbench.export.errors import ExportError
+
+    raise ExportError("there is no finished fit to export: call bench.fit().result() first, or give run=.")

@@ -1,0 +1,230 @@
+"""What a job has left in the modules of a task, to be put into the same task in another process."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.engine.checkpoint.weights import COMMON, overwrite, plain_attributes, set_attribute
+from workbench.task.protocol import Task
+
+Path = tuple[int, str]
+"""Which of the task's modules, and the name within it."""
+_KINDS = ("_parameters", "_buffers")
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands for a parameter or buffer where something else holds it too (the flat weights of an LSTM, say)."""
+
+    path: Path
+    kind: str
+    name: str
+
+    def of(self, parts: Mapping[Path, nn.Module]) -> Tensor | None:
+        """The one of these modules."""
+        found: Tensor | None = getattr(parts[self.path], self.kind)[self.name]
+        return found
+
+
+@dataclass(frozen=True)
+class Before:
+    """What tells afterwards which attributes a job has changed."""
+
+    names: Mapping[Path, frozenset[str]]
+    marks: Mapping[Path, Mapping[str, Any]]
+    layers: Mapping[Path, frozenset[str]]
+    """The names of the modules within each; one that has two names is there once among the paths."""
+
+    @classmethod
+    def of(cls, task: Task) -> Before:
+        parts = dict(_parts(task))
+        return cls(
+            {path: frozenset(_own(part)) for path, part in parts.items()},
+            {path: {name: _mark(value) for name, value in _own(part).items()} for path, part in parts.items()},
+            {path: frozenset(part._modules) for path, part in parts.items()},
+        )
+
+
+@dataclass
+class _Part:
+    """Of one module."""
+
+    slots: dict[str, dict[str, Tensor | None]]
+    trains: dict[str, bool]
+    """Which parameters require a gradient."""
+    attributes: dict[str, Any]
+    generators: dict[str, Any] = field(default_factory=dict)
+    """Their states."""
+    replaced: set[str] = field(default_factory=set)
+    """Attributes that are another tensor now: whoever holds the one before keeps that as it is."""
+    gone: tuple[str, ...] = ()
+    layers: dict[str, nn.Module | None] = field(default_factory=dict)
+    """The modules within that were not there before."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """Parameters, buffers, generators, plain attributes and those of tensors that a job has changed."""
+
+    parts: Mapping[Path, _Part]
+
+    @classmethod
+    def of(cls, task: Task, before: Before) -> Left:
+        slots = {
+            id(tensor): _Slot(path, kind, name)
+            for path, part in _parts(task) for kind in _KINDS for name, tensor in getattr(part, kind).items()
+        }  # fmt: skip
+        return cls({path: _left(part, path, before, slots) for path, part in _parts(task) if path in before.names})
+
+    def put(self, task: Task) -> None:
+        """Make the task's modules such; what is there stays the same objects where it can."""
+        parts = dict(_parts(task))
+        there = {path: left for path, left in self.parts.items() if path in parts}
+        for path, left in there.items():
+            _put_tensors(parts[path], left)
+            parts[path]._modules.update(left.layers)
+        parts = dict(_parts(task))  # with the layers that came
+        for path, left in there.items():
+            _put_attributes(parts[path], left, parts)
+
+
+def _parts(task: Task) -> Iterator[tuple[Path, nn.Module]]:
+    for number, whole in enumerate(task.modules):
+        for name, part in whole.named_modules():
+            yield (number, name), part
+
+
+def _own(part: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(part).items() if name not in COMMON and not name.startswith("__")}
+
+
+def _left(part: nn.Module, path: Path, before: Before, slots: Mapping[int, _Slot]) -> _Part:
+    tensors = {
+        kind: {name: None if tensor is None else tensor.detach() for name, tensor in getattr(part, kind).items()}
+        for kind in _KINDS
+    }
+    trains = {name: p.requires_grad for name, p in part._parameters.items() if p is not None}
+    left = _Part(tensors, trains, plain_attributes(part))
+    own, marks = _own(part), before.marks[path]
+    for name, value in own.items():
+        state = _state(value)
+        if state is not None:
+            left.generators[name] = state
+        elif name not in left.attributes and _changed(marks.get(name, _MISSING), value):
+            left.attributes[name] = _mapped(value, lambda tensor: slots.get(id(tensor)) or tensor.detach())
+            if isinstance(value, Tensor) and _mark(value)[0] != (marks.get(name) or (None,))[0]:
+                left.replaced.add(name)
+    left.gone = tuple(before.names[path].difference(own))
+    left.layers.update((name, layer) for name, layer in part._modules.items() if name not in before.layers[path])
+    return left
+
+
+def _put_tensors(part: nn.Module, left: _Part) -> None:
+    for kind, tensors in left.slots.items():
+        there = getattr(part, kind)
+        for name, value in tensors.items():
+            there[name] = _filled(there.get(name), value, kind == "_parameters")
+    for name, trains in left.trains.items():
+        parameter = part._parameters[name]
+        if parameter is not None:
+            parameter.requires_grad_(trains)
+
+
+def _put_attributes(part: nn.Module, left: _Part, parts: Mapping[Path, nn.Module]) -> None:
+    for name in left.gone:
+        vars(part).pop(name, None)
+    for name, value in left.attributes.items():
+        own = vars(part).get(name)
+        if isinstance(value, Tensor):
+            same = own if isinstance(own, Tensor) and name not in left.replaced else None
+            vars(part)[name] = _filled(same, value, False)
+        else:
+            set_attribute(part, name, _mapped(value, lambda one: one.of(parts) if isinstance(one, _Slot) else one))
+    for name, state in left.generators.items():
+        _set_state(vars(part).get(name), state)
+
+
+def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tensor | None:
+    """The tensor that is there with this value, or one of its own where it does not fit."""
+    if value is None:
+        return None
+    if there is not None and there.shape == value.shape and there.dtype == value.dtype:
+        with torch.no_grad():
+            overwrite(there, value)
+        return there
+    own = value.clone() if there is None else value.to(there.device, copy=True)
+    return nn.Parameter(own, requires_grad=False) if parameter else own
+
+
+class _Which:
+    """Which tensor it is, and not what is in it: weak references are compared by what they lead to."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._reference = weakref.ref(tensor)
+
+    def __eq__(self, other: object) -> bool:
+        here = self._reference()
+        return here is not None and isinstance(other, _Which) and other._reference() is here
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _mark(value: Any) -> Any:
+    """What tells whether a tensor, an array or a container of them is still the same; None: it is nothing of that kind."""
+    if isinstance(value, Tensor):
+        return _Which(value), 0 if value.is_inference() else value._version
+    if isinstance(value, np.ndarray) and value.nbytes < _SMALL and not value.dtype.hasobject:
+        return value.shape, value.dtype, value.tobytes()
+    if type(value) in (list, tuple, dict) and len(value) < _MANY:
+        items = [*value.items()] if isinstance(value, dict) else [*enumerate(value)]
+        marks = [(key, _mark(item)) for key, item in items]
+        return None if any(mark is None for _, mark in marks) else (type(value), marks)
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return "plain", value
+    return None
+
+
+_SMALL = 1 << 20
+_MANY = 10_000
+"""Arrays and containers beyond these are data, and are not looked at."""
+
+
+def _changed(before: Any, value: Any) -> bool:
+    now = _mark(value)
+    return now is not None and (before is _MISSING or now != before)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """With each tensor in it, or what stands for one, changed."""
+    if isinstance(value, Tensor | _Slot):
+        return change(value)
+    if type(value) is dict:
+        return {key: _mapped(item, change) for key, item in value.items()}
+    return type(value)(_mapped(item, change) for item in value) if type(value) in (list, tuple) else value
+
+
+def _state(value: Any) -> Any:
+    """The state of a generator; None: it is none."""
+    if isinstance(value, torch.Generator | np.random.RandomState):
+        return value.get_state()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    return value.getstate() if isinstance(value, random.Random) else None
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator | np.random.RandomState):
+        generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)

@@ -1,0 +1,247 @@
+"""The pool: ranks that stay warm between the jobs of a kernel.
+
+There is one a process, for one accelerator and list of devices; a job that wants others gets a new one, and so does the
+job behind one that failed. The ranks come from the fork server and are gone when this process is, however it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import selectors
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from workbench.commands import Mailbox
+from workbench.events import Event, Message, RunStarted
+from workbench.instruments.memory import available_memory
+from workbench.launch.assignments import Assignment, Done
+from workbench.launch.job import Outlet
+from workbench.launch.module_diff import Left
+from workbench.launch.pool.failures import cause
+from workbench.launch.pool.messages import Place
+from workbench.launch.pool.placement import backend, device, environment
+from workbench.launch.pool.supervisor import Course, Following
+from workbench.launch.pool.worker_handle import Member
+from workbench.launch.process import fork_client, message
+from workbench.launch.process.fork_client import ServerError
+from workbench.launch.process.run_in_child import FORK, request
+from workbench.share.buffer_cache import Shelf
+from workbench.share.capacity import Room
+from workbench.share.package import pack
+from workbench.share.rebind import rebind
+
+_GRACE = 15.0
+"""Seconds that ranks which were killed have to be gone: longer than the server itself waits."""
+_numbers = itertools.count()
+
+
+class Pool:
+    """Ranks for these devices. They form their group by themselves; nobody waits for it here."""
+
+    def __init__(self, accelerator: str, devices: tuple[int, ...]) -> None:
+        self.key = accelerator, devices
+        self.server = fork_client.server()
+        self._store = os.path.join(self.server.temporary, f"store-{next(_numbers)}")
+        self.members: list[Member] = []
+        try:
+            for rank in range(len(devices)):
+                place = Place(
+                    rank, len(devices), environment(rank, accelerator, devices), self._store, backend(accelerator, devices),
+                    device(rank, accelerator, devices),
+                )  # fmt: skip
+                self.members.append(Member(place, self.server))
+        except BaseException:  # an interrupt, or no file descriptors are left: those that are there would stay
+            self.close()
+            raise
+
+    def serves(self, accelerator: str, devices: tuple[int, ...]) -> bool:
+        """Whether it can take a job for these devices."""
+        return self.key == (accelerator, devices) and self.server.alive() and all(m.is_usable() for m in self.members)
+
+    def kill(self) -> None:
+        """End its ranks; whoever follows a job of theirs hears of it."""
+        for member in self.members:
+            member.kill()
+
+    def close(self) -> None:
+        """End its ranks, wait until nothing is left of them, and let go."""
+        self.kill()
+        until = time.monotonic() + _GRACE
+        with selectors.DefaultSelector() as select:
+            for member in self.members:
+                member.mute()
+                for fd, hear in member.sources() if not member.over else ():
+                    select.register(fd, selectors.EVENT_READ, hear)
+            while not all(member.over for member in self.members) and time.monotonic() < until:
+                for key, _ in select.select(0.1):
+                    if not key.data():
+                        select.unregister(key.fd)
+        for member in self.members:
+            member.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._store)
+
+
+_pool: Pool | None = None
+_changing = threading.Lock()
+"""Held while `_pool` becomes another one."""
+_working = threading.Lock()
+"""Held while its ranks do a job, or end."""
+
+
+def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: Outlet, inbox: Mailbox) -> Done:
+    """Have ranks do an assignment; behind it the task here is as they have left it. Its errors are raised."""
+    with _working, _letter(assignment, len(devices)) as (handles, note):
+        outlet = _Noted(emit, note)
+        course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
+        if _never_began(course):  # the server died between two jobs
+            course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
+    assignment.updates = course.updates
+    if isinstance(course.left, Left):
+        course.left.put(assignment.task)
+    if _never_began(course):
+        raise ServerError(f"no process could be started for the job: {course.fates[0].lost}")
+    if course.failed:
+        raise cause(course)
+    done: Done | Exception = course.fates[0].value
+    for found in (done, course.left):
+        if isinstance(found, Exception):  # it cannot be read here
+            raise found
+    assert isinstance(done, Done)
+    return done
+
+
+def warm(accelerator: str, devices: tuple[int, ...]) -> None:
+    """Start the ranks that a job will want, ahead of it; returns at once. While another job runs it does nothing."""
+    if FORK:
+        # Off the main thread: an interrupt between a fork and its record would leave a rank that nobody knows.
+        threading.Thread(target=_warm, args=(accelerator, devices), name="workbench-warm", daemon=True).start()
+
+
+def _warm(accelerator: str, devices: tuple[int, ...]) -> None:
+    if _working.acquire(blocking=False):
+        try:
+            with contextlib.suppress(Exception):  # the job will say it
+                _ready(accelerator, devices)
+        finally:
+            _working.release()
+
+
+def close() -> None:
+    """End the ranks; a job that they do fails. The next job starts new ones."""
+    while not _working.acquire(timeout=0.1):
+        if _pool is not None:
+            _pool.kill()
+    try:
+        _shelf.close()
+        if _pool is not None:
+            _drop(_pool)
+    finally:
+        _working.release()
+
+
+def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: Outlet, inbox: Mailbox) -> Course:
+    following = Following(pool.members, emit, inbox, assignment.settings.rank_timeout)
+    try:
+        following.hand_out(handles)
+        course = following.follow()
+    except BaseException:
+        _drop(pool)
+        raise
+    if course.failed:
+        _drop(pool)
+    return course
+
+
+def _ready(accelerator: str, devices: tuple[int, ...]) -> Pool:
+    """The pool for these devices, made if there is none or the one that is there cannot be used."""
+    global _pool
+    there = _pool
+    if there is not None and not there.serves(accelerator, devices):
+        _drop(there)
+    with _changing:
+        if _pool is None:
+            _pool = Pool(accelerator, devices)
+        return _pool
+
+
+def _drop(pool: Pool) -> None:
+    global _pool
+    with _changing:
+        if _pool is pool:
+            _pool = None
+            pool.close()
+
+
+_shelf = Shelf()
+"""The large data of the latest job, which the next one finds there."""
+_placed: list[weakref.ref[torch.Tensor]] = []
+"""The tensors of the latest job that lie on it."""
+
+
+def keep_one_copy() -> None:
+    """Tensors whose data lies on the shelf let go of their own memory, where nobody can notice.
+
+    Called by the main thread while it waits for nothing: what works with the notebook's tensors is that thread.
+    """
+    if _placed and _working.acquire(blocking=False):
+        try:
+            there = [tensor for placed in _placed if (tensor := placed()) is not None]
+            _placed.clear()
+            while there:
+                rebind([there[-1]], _shelf)  # the list is one of those who lead to it
+                there.pop()
+        finally:
+            _working.release()
+
+
+@contextlib.contextmanager
+def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
+    """The job, packed once for all ranks; inside, its file descriptors, and what is to be told of how it was packed."""
+    threads = max(1, torch.get_num_threads() // ranks)
+    room = Room(assignment.folder or Path(tempfile.gettempdir()), available_memory)
+    packed = pack(assignment, assignment.names(), lists=True, shelf=_shelf, room=room)
+    _placed[:] = map(weakref.ref, packed.tensors)
+    packed.tensors = ()
+    with packed as parcel:
+        cover, handles = message.write(request(assignment.kind, threads), [parcel])
+        with cover:
+            yield [handle for handle in handles if isinstance(handle, int)], parcel.note
+
+
+class _Noted:
+    """An outlet that tells behind the job's beginning how its data was packed."""
+
+    def __init__(self, emit: Outlet, note: str | None) -> None:
+        self._emit, self._note = emit, note
+        self.settle, self.printed = emit.settle, emit.printed
+
+    def __call__(self, event: Event, /) -> None:
+        self._emit(event)
+        if self._note is not None and isinstance(event, RunStarted):
+            self._emit(Message(self._note, "warning"))
+
+
+def _never_began(course: Course) -> bool:
+    return all(fate.dead and fate.pid is None for fate in course.fates)
+
+
+def _forget() -> None:
+    """In a process forked from ours: not its ranks (their ends are closed where they are kept)."""
+    global _pool, _changing, _working
+    _pool, _changing, _working = None, threading.Lock(), threading.Lock()
+    _shelf.close()
+
+
+atexit.register(close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,195 @@
+"""One job of a pool as its owner follows it: from the hand-out until the last rank has said how it ended."""
+
+from __future__ import annotations
+
+import re
+import selectors
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.commands import Mailbox
+from workbench.events import Event, StepsDone
+from workbench.launch.job import Outlet
+from workbench.launch.module_diff import Left
+from workbench.launch.pool.messages import Ended, Leave, Rest, Seen, Settle, Settled, Work
+from workbench.launch.pool.watchdog import Watchdog
+from workbench.launch.pool.worker_handle import Member
+from workbench.launch.process import message as letter
+from workbench.launch.process.channel import Received
+from workbench.share.package import Parcel, unpack
+
+POLL = 0.02
+"""Seconds between two looks into the inbox."""
+GATHER = 5.0
+"""Seconds that the others have to say what became of them, once one has failed."""
+_CAUSE = 15.0
+"""Seconds that they have as long as nothing was heard but that a partner is gone: what has ended it is still to be told."""
+_HAND_OVER = 10.0
+"""Seconds that rank 0 has to hand over what there is of the task, once it is asked for it."""
+_FOLLOWS = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo/transport|Socket closed|NCCL|"
+    r"(?i:timed out).*(?:recv|send|store)|process group"
+)
+"""What a rank says whose partner is gone."""
+
+
+@dataclass
+class Fate:
+    """What became of a rank. Neither failed nor dead: it has done its part, or is still at it."""
+
+    rank: int
+    pid: int | None = None
+    said: Ended | None = None
+    value: Any = None
+    """Of rank 0 the job's `Done`; of one that failed its error."""
+    dead: bool = False
+    code: int | None = None
+    lost: str = ""
+    tail: str = ""
+    """The end of what a dead one wrote to stderr."""
+    at: float = 0.0
+    """When that was heard of."""
+
+    @property
+    def over(self) -> bool:
+        return self.dead or self.said is not None
+
+    @property
+    def failed(self) -> bool:
+        return self.dead or (self.said is not None and self.said.failed)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it failed for no more than that another one did."""
+        return self.failed and not self.dead and is_echo(self.value)
+
+
+def is_echo(error: object) -> bool:
+    """Whether an error of a rank says no more than that its partner is gone."""
+    return isinstance(error, RuntimeError) and bool(_FOLLOWS.search(str(error)))
+
+
+@dataclass
+class Course:
+    """How a job went."""
+
+    fates: list[Fate]
+    left: Left | Exception | None = None
+    """What rank 0 has left of the task, or why that cannot be read here."""
+    updates: int = 0
+    hung: str = ""
+    """What was seen when nothing came on any more."""
+    threads: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.hung) or any(fate.failed for fate in self.fates)
+
+
+class Following:
+    """Nothing here outlives the job but the members."""
+
+    def __init__(self, members: Sequence[Member], emit: Outlet, inbox: Mailbox, timeout: float) -> None:
+        self._members, self._emit, self._inbox = members, emit, inbox
+        self.course = Course([Fate(member.rank, member.pid) for member in members])
+        self._watchdog = Watchdog(members, timeout)
+        self._deadline = float("inf")
+        self._asked = self._explained = False
+        for member in members:
+            member.listen(emit.printed)
+
+    def hand_out(self, handles: Sequence[int]) -> None:
+        """The job to all of them; each has the letter for itself."""
+        for member in self._members:
+            member.tell(Work(), list(handles))
+
+    def follow(self) -> Course:
+        """Until all have said how it ended, or that cannot be waited for any longer."""
+        with selectors.DefaultSelector() as select:
+            for member in self._members:
+                for fd, hear in member.all_sources(self._hear):
+                    select.register(fd, selectors.EVENT_READ, hear)
+            while not all(fate.over for fate in self.course.fates) and time.monotonic() < self._deadline:
+                for key, _ in select.select(POLL):
+                    if not key.data():
+                        select.unregister(key.fd)
+                self._look_for_the_dead()
+                self._forward()
+                self._keep_time()
+        for member in self._members:
+            member.drain()
+            member.lines.finish()
+        return self.course
+
+    def _hear(self, member: Member, received: Received) -> None:
+        message, fds = received
+        if isinstance(message, Ended):
+            self._take_end(member, message, fds)
+        elif isinstance(message, Rest):
+            (self.course.left,), self.course.updates = _values(fds), message.updates
+            self._deadline = 0.0
+        elif isinstance(message, Seen):
+            self._watchdog.hear(message.count)
+        elif isinstance(message, Settle):
+            self._emit.settle(message.seconds)
+            member.tell(Settled(message.number))
+        else:
+            self._pass_on(message)
+
+    def _pass_on(self, event: Event) -> None:
+        if isinstance(event, StepsDone):
+            self.course.updates = event.step + event.every * (event.rows - 1) + 1
+        self._emit(event)
+
+    def _take_end(self, member: Member, ended: Ended, fds: list[int]) -> None:
+        fate = self.course.fates[member.rank]
+        fate.said, fate.at = ended, time.monotonic()
+        member.files.update(ended.files)
+        fate.value, left = _values(fds)
+        if member.rank == 0:
+            self.course.left, self.course.updates = left, ended.updates
+
+    def _look_for_the_dead(self) -> None:
+        for member, fate in zip(self._members, self.course.fates, strict=True):
+            if member.over and not fate.over:
+                for received in member.channel.take():  # what it said last
+                    self._hear(member, received)
+                member.drain()
+                if not fate.over:
+                    fate.dead, fate.code, fate.lost, fate.tail = True, member.code, member.lost, member.lines.tail
+                    fate.pid, fate.at = member.pid, time.monotonic()
+
+    def _forward(self) -> None:
+        """Commands go to rank 0, which shares them."""
+        while (command := self._inbox.take()) is not None:
+            self._members[0].tell(command)
+
+    def _keep_time(self) -> None:
+        """When one has failed, or nothing comes on, the others have some seconds; then what rank 0 has is taken."""
+        if not self._explained and any(fate.failed and not fate.follows for fate in self.course.fates):
+            self._explained, self._deadline = True, min(self._deadline, time.monotonic() + GATHER)
+        elif self._deadline == float("inf") and self.course.failed:
+            self._deadline = time.monotonic() + _CAUSE
+        if self._watchdog.due():
+            self.course.hung = self._watchdog.report()
+            self._deadline = 0.0
+        if time.monotonic() >= self._deadline and not self._asked and not self.course.fates[0].over:
+            self._asked, self._deadline = True, time.monotonic() + _HAND_OVER
+            self._members[0].tell(Leave())
+
+
+def _values(fds: list[int]) -> list[Any]:
+    """What came in the parcels of a letter; one that cannot be read here is the error that says so."""
+    _, parcels = letter.read(fds)
+    return [_value(parcel) for parcel in parcels]
+
+
+def _value(parcel: Parcel) -> Any:
+    with parcel:
+        try:
+            return unpack(parcel)
+        except Exception as error:  # noqa: BLE001 - it is what came of the job
+            error.add_note("the job ended, but what it gave cannot be read in this process")
+            return error

@@ -1,0 +1,102 @@
+"""Whether a job of several ranks comes on, and what each of them does when it does not."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+from workbench.launch.pool.messages import Look
+from workbench.launch.pool.worker_handle import Member
+
+_EVERY = 1.0
+"""Seconds between two looks, at most."""
+_STARTING = 120.0
+"""Seconds until rank 0 answers for the first time, at least: the server may be reading torch from a slow disk."""
+_WRITING = 10.0
+"""Seconds that the ranks have to write their stacks, at most."""
+_QUIET = 0.3
+"""Seconds without anything new from them: what they have written is whole."""
+
+
+class Watchdog:
+    """Asks rank 0 now and then how far it is. No rank can be ahead of another by more than a step, so one is enough."""
+
+    def __init__(self, members: Sequence[Member], timeout: float) -> None:
+        self._members, self._timeout = members, timeout
+        self._every = min(_EVERY, timeout / 4)
+        self._count = -1
+        self._waited = 0.0
+        self._looked = time.monotonic()
+        self._answered = True
+
+    def hear(self, count: int) -> None:
+        """How far rank 0 is."""
+        self._answered = True
+        if count != self._count:
+            self._count, self._waited = count, 0.0
+
+    def due(self) -> bool:
+        """Whether nothing has come on for too long; asked often, since time that nobody asked does not count."""
+        now = time.monotonic()
+        if now - self._looked < self._every:
+            return False
+        # A listener that took long, or a machine that slept, is not the ranks' fault.
+        self._waited += min(now - self._looked, 2 * self._every)
+        self._looked = now
+        if self._answered:
+            self._answered = False
+            self._members[0].tell(Look())
+        return self._waited > (self._timeout if self._count >= 0 else max(self._timeout, _STARTING))
+
+    def report(self) -> str:
+        """In words: for how long, and what each rank does."""
+        stopped = [member.rank for member in self._members if member.state in ("T", "t")]
+        for member in self._members:
+            member.ask_for_stacks()
+        _written([member for member in self._members if member.rank not in stopped])
+        told = [f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}" for m in self._members]
+        return "\n\n".join([f"no rank has come on for {self._timeout:g} s (rank_timeout). {_culprit(stopped)}", *told])
+
+    def _doing(self, member: Member, stopped: Sequence[int]) -> str:
+        if member.rank in stopped:
+            return f"its process {member.pid} is stopped (SIGSTOP, or by a debugger)."
+        return _own_threads(member.stacks()) or "it did not say what it does."
+
+
+def _written(members: Sequence[Member]) -> None:
+    """Wait until these have written their stacks, to the last line."""
+    until = time.monotonic() + _WRITING
+    there, since = [""], time.monotonic()
+    while (now := time.monotonic()) < until:
+        found = [member.stacks() for member in members]
+        if found != there:
+            there, since = found, now
+        elif all(there) and now - since > _QUIET:
+            return
+        time.sleep(0.02)
+
+
+def _culprit(stopped: Sequence[int]) -> str:
+    if not stopped:
+        return "One of them hangs, or takes longer than that for one update; this is what each does:"
+    return f"Rank {stopped[0]} is stopped, and the others wait for it:"
+
+
+def _own_threads(dump: str) -> str:
+    """The threads that do the job, as far as the frames are not ours: not those that speak with the owner."""
+    threads = [part for part in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if part.strip()]
+    return "\n".join(_without_ours(part) for part in threads if not _speaks(part))
+
+
+def _speaks(thread: str) -> bool:
+    return "_bootstrap" in thread and _OURS in thread.replace("\\", "/")
+
+
+def _without_ours(thread: str) -> str:
+    lines = thread.rstrip().splitlines()
+    ours = [number for number, line in enumerate(lines) if _OURS in line.replace("\\", "/")]
+    return "\n".join(lines[: ours[0]] if ours else lines)
+
+
+_OURS = "/workbench/launch/rank.py"

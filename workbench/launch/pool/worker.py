@@ -1,0 +1,280 @@
+"""Inside a rank of a pool: one job after another, each by the whole group of ranks.
+
+The main thread works; one thread hears what comes down (a job, commands, questions), one sends what goes up. So
+nothing that the owner does, or leaves undone, holds up an update, and a rank that hangs can still be asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import faulthandler
+import gc
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from cloudpickle import cloudpickle as _cloudpickle
+
+from workbench.commands import Command, Mailbox
+from workbench.events import Event
+from workbench.launch.assignments import Assignment
+from workbench.launch.module_diff import Before, Left
+from workbench.launch.pool.messages import Ended, Leave, Look, Place, Rest, Seen, Settle, Settled, Work
+from workbench.launch.process import child_main
+from workbench.launch.process import message as letter
+from workbench.launch.process.channel import Channel
+from workbench.launch.process.child_main import become_child, flush, pack_error, settle_in, told, unpacked
+from workbench.share.package import Parcel, pack
+from workbench.share.segment import Segment
+
+_OURS = (__file__, child_main.__file__)
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LONG = datetime.timedelta(days=30)
+"""The watchdog of the pool says when it takes too long, not the group."""
+
+
+def run_rank(channel: int, more: Sequence[int], temporary: str) -> NoReturn:
+    """The whole life of a rank. more: the file that its stacks are written to when it is asked for them (SIGUSR1)."""
+    become_child(temporary)
+    faulthandler.register(signal.SIGUSR1, file=more[0], all_threads=True)
+    multiprocessing.set_start_method("fork", force=True)  # loader workers know the classes of the notebook's cells
+    _Rank(Channel(socket.socket(fileno=channel))).serve()
+
+
+class _Rank:
+    """A rank, from its place in the group to its end, which is that of its owner or of a job that failed here."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._messages = channel.receive()
+        self._works: queue.SimpleQueue[tuple[list[int], _Inbox]] = queue.SimpleQueue()
+        self._inbox = _Inbox()
+        self._sender = _Sender(channel)
+        self._outlet = _Outlet(self._sender)
+        self._at_work: tuple[Assignment, Before] | None = None
+        self._known = frozenset(sys.modules)
+
+    def serve(self) -> NoReturn:
+        place: Place = next(self._messages).message
+        threading.Thread(target=self._hear, daemon=True).start()
+        try:
+            _form(place)
+        except BaseException as error:  # noqa: BLE001 - the owner's, at the next job
+            self._fail(error)
+        while True:
+            self._do(place, *self._works.get())
+
+    def _do(self, place: Place, handles: list[int], inbox: _Inbox) -> None:
+        """One job. Behind one that has failed here the group is of no use any more, and this rank ends."""
+        _forget_classes()
+        try:
+            request, parcels = letter.read(handles)
+            settle_in(request)
+            os.environ.update(place.environment)
+            (assignment,) = unpacked(request.name, parcels)
+            self._at_work = assignment, Before.of(assignment.task)
+            done = assignment(self._outlet if place.rank == 0 else _Nowhere(), inbox)
+            value = pack(done if place.rank == 0 else None, names={"what the job found": done})
+            left = pack(self._left(), names={"the model": assignment.task.model})
+        except BaseException as error:  # noqa: BLE001 - it is the owner's, SystemExit and KeyboardInterrupt too
+            self._fail(error)
+        self._say(Ended(updates=assignment.updates, files=_own_files(self._known)), [value, left])
+        self._at_work = None
+        del assignment, done, parcels
+        gc.collect()  # the data of the job is not held until the next
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """Say why, with what there is of the task, and be gone: the others hear of it by that."""
+        updates = 0 if self._at_work is None else self._at_work[0].updates
+        try:
+            left = pack(self._left())
+        except Exception as second:  # noqa: BLE001 - the first is what matters
+            error.add_note(f"and what it left of the model cannot be sent: {second}")
+            left = pack(None)
+        self._say(Ended(True, told(error, _OURS), updates), [pack_error(error), left])
+        self._sender.flush()
+        os._exit(1)
+
+    def _left(self) -> Left | None:
+        """What there is of the task, which rank 0 alone is asked for."""
+        if self._at_work is None or (dist.is_initialized() and dist.get_rank()):
+            return None
+        assignment, before = self._at_work
+        return Left.of(assignment.task, before) if assignment.trains else None
+
+    def _say(self, message: Ended | Rest, parcels: Sequence[Parcel]) -> None:
+        flush()
+        cover, handles = letter.write(None, parcels)
+        segments = [cover, *(segment for parcel in parcels for segment in parcel.segments)]
+        self._sender.send(message, [handle for handle in handles if isinstance(handle, int)], segments)
+
+    def _hear(self) -> None:
+        try:
+            for message, fds in self._messages:
+                self._take(message, fds)
+        except BaseException:  # noqa: BLE001 - a rank that is deaf cannot be asked for anything
+            traceback.print_exc()
+        finally:
+            os.killpg(0, signal.SIGKILL)  # the owner is gone, or has let go; loader workers go too
+
+    def _take(self, message: Any, fds: list[int]) -> None:
+        if isinstance(message, Work):
+            self._inbox = _Inbox()
+            self._works.put((fds, self._inbox))
+        elif isinstance(message, Look):
+            self._sender.send(Seen(self._inbox.looks + self._outlet.said))
+        elif isinstance(message, Leave):
+            self._leave()
+        elif isinstance(message, Settled):
+            self._outlet.settled(message.number)
+        else:
+            self._inbox.put(message)
+
+    def _leave(self) -> None:
+        """The main thread waits for what will not come: the task is as the last update has left it."""
+        with contextlib.suppress(Exception):  # then there is nothing that could be handed over
+            if self._at_work is not None:
+                self._say(Rest(self._at_work[0].updates_now()), [pack(self._left())])
+
+
+def _form(place: Place) -> None:
+    """Take the place in the group."""
+    os.environ.update(place.environment)
+    if place.device is not None:
+        torch.cuda.set_device(place.device)
+    if place.world > 1:
+        store = dist.FileStore(place.store, place.world)  # type: ignore[attr-defined]
+        dist.init_process_group(
+            place.backend, store=store, rank=place.rank, world_size=place.world, timeout=_LONG
+        )
+
+
+def _forget_classes() -> None:
+    """A class that comes a second time comes as it is now: the notebook may have changed it, or what it refers to."""
+    for known in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
+        getattr(_cloudpickle, known, {}).clear()
+
+
+def _own_files(known: frozenset[str]) -> dict[str, int]:
+    """The files of modules that were imported since, and when each was written; not those of installed packages."""
+    files = {}
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if name not in known and isinstance(file, str) and not file.startswith(_INSTALLED):
+            with contextlib.suppress(OSError):
+                files[file] = os.stat(file).st_mtime_ns
+    return files
+
+
+class _Inbox(Mailbox):
+    """Counts how often the job looks into it, which is at every update at least."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def __bool__(self) -> bool:
+        self.looks += 1
+        return super().__bool__()
+
+    def has(self, kind: type[Command]) -> bool:
+        self.looks += 1
+        return super().has(kind)
+
+    def wait(self, timeout: float) -> bool:
+        self.looks += 1
+        return super().wait(timeout)
+
+
+class _Sender:
+    """What goes up, in order, by a thread of its own."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._queue: queue.SimpleQueue[_Parting] = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def send(self, message: Any, fds: Sequence[int] = (), segments: Sequence[Segment] = ()) -> None:
+        """segments: closed when it is sent."""
+        self._queue.put((message, fds, segments))
+
+    def flush(self) -> None:
+        """Wait until all is sent."""
+        sent = threading.Event()
+        self._queue.put(sent)
+        sent.wait()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                parting = self._queue.get()
+                if isinstance(parting, threading.Event):
+                    parting.set()
+                    continue
+                message, fds, segments = parting
+                self._channel.send(message, fds)
+                for segment in segments:
+                    segment.close()
+        except OSError:
+            pass  # the owner is gone, which the other thread hears too
+        except BaseException:  # noqa: BLE001 - what cannot be sent would be waited for
+            traceback.print_exc()
+            os.killpg(0, signal.SIGKILL)
+
+
+_Parting = tuple[Any, Sequence[int], Sequence[Segment]] | threading.Event
+
+
+class _Outlet:
+    """Where rank 0's events go."""
+
+    def __init__(self, sender: _Sender) -> None:
+        self._sender = sender
+        self.said = 0
+        self._waiting: dict[int, threading.Event] = {}
+
+    def __call__(self, event: Event, /) -> None:
+        self.said += 1
+        self._sender.send(event)
+
+    def settle(self, seconds: float = 3.0) -> None:
+        self.said += 1
+        number, reached = self.said, threading.Event()
+        self._waiting[number] = reached
+        self._sender.send(Settle(number, seconds))
+        reached.wait(seconds)
+        del self._waiting[number]
+
+    def settled(self, number: int) -> None:
+        """The owner's answer."""
+        waiting = self._waiting.get(number)
+        if waiting is not None:
+            waiting.set()
+
+    def printed(self, line: str) -> None:
+        print(line)
+
+
+class _Nowhere:
+    """Where the events of all other ranks go."""
+
+    def __call__(self, event: Event, /) -> None:
+        pass
+
+    def settle(self, seconds: float = 3.0) -> None:
+        pass
+
+    def printed(self, line: str) -> None:
+        print(line)

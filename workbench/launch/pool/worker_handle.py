@@ -1,0 +1,91 @@
+"""One rank of a pool, as its owner holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.launch.pool.messages import Place
+from workbench.launch.process import fd_passing
+from workbench.launch.process.channel import Channel, Received
+from workbench.launch.process.child_handle import Child, Hear, Server
+from workbench.launch.process.output_lines import Lines
+
+
+class Member(Child):
+    """A rank, between jobs and in one."""
+
+    def __init__(self, place: Place, server: Server) -> None:
+        self.lines = Lines()
+        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rank
+        super().__init__(lambda name, data: self.lines.feed(name, data))
+        self.rank = place.rank
+        self.channel = Channel(self._end)
+        self.files: dict[str, int] = {}
+        """The user's modules that it has imported, and when each was written."""
+        if self.begin(server, "rank", [self._stacks.fileno()]):
+            self.tell(place)
+
+    def is_usable(self) -> bool:
+        """Whether it can take a job: it lives, and the user's modules are as it knows them."""
+        self.look()
+        for received in self.channel.take():  # of no job any more
+            fd_passing.close(received.fds)
+        return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
+
+    def tell(self, message: Any, files: Sequence[int] = ()) -> None:
+        """Say something to it, if it is still there; how it ended is heard elsewhere."""
+        try:
+            self.channel.send(message, files)
+        except OSError:
+            self.channel.ended = True
+
+    def listen(self, also: Callable[[str], None]) -> None:
+        """A job begins: its lines are told here from now on."""
+        self.lines = Lines(prefix="" if self.rank == 0 else f"[rank {self.rank}] ", also=also)
+
+    def all_sources(self, hear: Callable[[Member, Received], None]) -> Iterator[tuple[int, Hear]]:
+        """What to read from, and what to call then; `hear` gets what it says."""
+
+        def take() -> bool:
+            for received in self.channel.take():
+                hear(self, received)
+            return not self.channel.ended
+
+        yield self.channel.socket.fileno(), take
+        yield from self.sources()
+
+    def ask_for_stacks(self) -> None:
+        """Have it write what all its threads do; also where it hangs in a call into C."""
+        if self.pid is not None and not self.over:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, which is heard of elsewhere
+                os.kill(self.pid, signal.SIGUSR1)
+
+    def stacks(self) -> str:
+        """What it has written since: the threads, the innermost frame first."""
+        return os.pread(self._stacks.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    @property
+    def state(self) -> str:
+        """The system's letter for what it does: "T" where it is stopped."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][:1]
+        except OSError:
+            return ""
+
+    def close(self) -> None:
+        super().close()
+        self.channel.close()
+        self._stacks.close()
+
+
+def _unchanged(file: str, written: int) -> bool:
+    try:
+        return os.stat(file).st_mtime_ns == written
+    except OSError:
+        return False

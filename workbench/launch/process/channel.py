@@ -1,0 +1,83 @@
+"""Messages between two processes of ours over a socket: any picklable object, with file descriptors beside it."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from workbench.launch.process import fd_passing as fds
+
+_HEAD = struct.Struct("<QH")
+"""The length of a message and how many file descriptors come with it."""
+_CHUNK = 1 << 18
+
+
+class Received(NamedTuple):
+    """A message, and the file descriptors that came with it: they belong to whoever took it."""
+
+    message: Any
+    fds: list[int]
+
+
+class Channel:
+    """One end. Any thread may send; one thread receives."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self.ended = False
+        """Whether the other side will say nothing more."""
+        self._sending = threading.Lock()
+        self._bytes = bytearray()
+        self._fds: deque[int] = deque()
+
+    def send(self, message: Any, files: Sequence[int] = ()) -> None:
+        """Hand over a message; `OSError` when the other side is gone."""
+        body = pickle.dumps(message)
+        data = memoryview(_HEAD.pack(len(body), len(files)) + body)
+        with self._sending:
+            sent = socket.send_fds(self.socket, [data], list(files))
+            self.socket.sendall(data[sent:])
+
+    def receive(self) -> Iterator[Received]:
+        """Messages as they come, until the other side is gone."""
+        while not self.ended:
+            self._read(0)
+            yield from self._whole()
+
+    def take(self) -> list[Received]:
+        """The messages that are there now; never waits."""
+        self._read(socket.MSG_DONTWAIT)
+        return list(self._whole())
+
+    def close(self) -> None:
+        self.socket.close()
+        fds.close(self._fds)
+        self._fds.clear()
+
+    def _read(self, how: int) -> None:
+        try:
+            data, received, lost = fds.receive(self.socket, _CHUNK, how)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, received, lost = b"", [], False
+        self._fds.extend(received)
+        if lost:
+            raise OSError("no file descriptors are left to take a message of another process: raise `ulimit -n`")
+        self._bytes += data
+        self.ended = not data
+
+    def _whole(self) -> Iterator[Received]:
+        while len(self._bytes) >= _HEAD.size:
+            length, count = _HEAD.unpack_from(self._bytes)
+            end = _HEAD.size + length
+            if len(self._bytes) < end:
+                return
+            message = pickle.loads(memoryview(self._bytes)[_HEAD.size : end].tobytes())
+            del self._bytes[:end]
+            yield Received(message, [self._fds.popleft() for _ in range(count)])

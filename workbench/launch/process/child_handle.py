@@ -1,0 +1,155 @@
+"""A process that was forked from the server, as the process that asked for it holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+from workbench.launch.process.fork_server import Kind
+
+Deliver = Callable[[str, bytes], None]
+"""Takes what a child writes: "out" or "err", and the bytes."""
+Hear = Callable[[], bool]
+"""Takes what there is to read; False: nothing more will come."""
+
+_live: set[Child] = set()
+
+
+class Server(Protocol):
+    """What children are asked of."""
+
+    def submit(self, kind: Kind, files: Sequence[int]) -> None:
+        """Hand over the ends of a child; `OSError` when the server is gone."""
+
+
+class Child:
+    """The caller's ends: a channel, the server's word on how the child is, and what it writes.
+
+    Nothing here waits: whoever follows it reads from `sources` what is there.
+    """
+
+    def __init__(self, deliver: Deliver) -> None:
+        self.pid: int | None = None
+        self.code: int | None = None
+        """How it ended, as of `subprocess`: negative is a signal."""
+        self.over = False
+        """Whether it, and everything that it started, is gone."""
+        self.lost = ""
+        """Why its end is not known: the server died with it."""
+        self.killed = False
+        self._deliver = deliver
+        self._end, theirs = socket.socketpair()
+        self._status, status = socket.socketpair()
+        out, out_in = os.pipe()
+        err, err_in = os.pipe()
+        self._pipes = {"out": out, "err": err}
+        for fd in (out, err):
+            os.set_blocking(fd, False)
+        self._theirs = [theirs.detach(), status.detach(), out_in, err_in]
+        _live.add(self)
+
+    def begin(self, used: Server, kind: Kind, more: Sequence[int]) -> bool:
+        """Have it forked, with more file descriptors; whether the server took it."""
+        try:
+            used.submit(kind, [*self._theirs, *more])
+        except OSError as error:
+            self.lost = str(error)
+            self.over = True
+        finally:
+            self._close_theirs()
+        return not self.lost
+
+    def sources(self) -> Iterator[tuple[int, Hear]]:
+        """What to read from, and what to call then; not the channel."""
+        yield self._status.fileno(), self._hear_status
+        for name, fd in self._pipes.items():
+            yield fd, partial(self._hear_lines, name)
+
+    def kill(self) -> None:
+        """End it with everything that it started; `over` once that is done."""
+        self.killed = True
+        with contextlib.suppress(OSError):
+            self._status.shutdown(socket.SHUT_WR)
+
+    def drain(self) -> None:
+        """What it has written until now. Not until the pipe's end: a process that left the child's group may hold it."""
+        for name, fd in self._pipes.items():
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(fd, 1 << 16):
+                    self._deliver(name, data)
+
+    def mute(self) -> None:
+        """What it writes from now on is not wanted."""
+        self._deliver = lambda name, data: None
+
+    def look(self) -> None:
+        """Take in what the server has said of it until now."""
+        if not self.over:
+            self._hear_status()
+
+    def _hear_status(self) -> bool:
+        try:
+            data = self._status.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        for line in data.decode().splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "pid":
+                self.pid = int(rest)
+            elif word == "exit":
+                self.code = int(rest)
+                self.over = True
+            else:
+                self.lost = rest
+                self.over = True
+        if not data:
+            self._lose()
+        return not self.over
+
+    def _lose(self) -> None:
+        """The server is gone, and with it whoever would tell of the child: end the child from here."""
+        self.over = True
+        self.lost = "the fork server that it came from is gone"
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _hear_lines(self, name: str) -> bool:
+        try:
+            data = os.read(self._pipes[name], 1 << 16)
+        except BlockingIOError:
+            return True
+        if data:
+            self._deliver(name, data)
+        return bool(data)
+
+    def _close_theirs(self) -> None:
+        for fd in self._theirs:
+            os.close(fd)
+        self._theirs.clear()
+
+    def close(self) -> None:
+        """Let go of its ends: a child that still runs is killed for that."""
+        self._close_theirs()
+        for fd in self._pipes.values():
+            os.close(fd)
+        self._pipes.clear()
+        self._end.close()
+        self._status.close()
+        _live.discard(self)
+
+
+def _forget() -> None:
+    """In a process forked from ours: these are not its children. Its copies of the ends would keep them alive."""
+    for child in list(_live):
+        with contextlib.suppress(OSError):  # another thread was just letting go of it
+            child.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

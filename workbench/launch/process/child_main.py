@@ -1,0 +1,243 @@
+"""Inside a child: unpack what was sent, run it under its limits, send back what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import io
+import linecache
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TextIO
+
+import numpy as np
+import torch
+
+from workbench.instruments.memory import limited, peak_bytes, reset_peak
+from workbench.launch import torch_flags as flags
+from workbench.launch.process import message as letter
+from workbench.share import segment
+from workbench.share.package import Parcel, pack, unpack
+from workbench.share.segment import Handle
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a call asks for, beside the parcel of its function and arguments."""
+
+    name: str
+    threads: int
+    memory_limit: int | None
+    path: list[str]
+    argv: list[str]
+    folder: str | None
+    environment: dict[str, str]
+    sources: dict[str, Any]
+    """linecache's entries of code that is in no file: notebook cells, for tracebacks and inspect.getsource."""
+    flags: dict[str, Any]
+    """What torch was told for the whole process."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of a call, beside the parcel of its result or exception."""
+
+    kind: Literal["result", "error"]
+    traceback: str
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """Stands for an argument that came as a parcel of its own."""
+
+    index: int
+
+
+class RemoteError(RuntimeError):
+    """An exception of a child that could not be sent; its type and text are in the message."""
+
+
+def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoReturn:
+    """The whole life of a child of the fork server that has one call. Never returns."""
+    connection = socket.socket(fileno=channel)
+    threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+    become_child(temporary)
+    reply, parcel = work(handles)
+    cover, answer = letter.write(reply, [parcel])
+    flush()
+    socket.send_fds(connection, [b"R"], [handle for handle in answer if isinstance(handle, int)])
+    cover.close()
+    os._exit(0)
+
+
+def become_child(temporary: str) -> None:
+    """What every child of the fork server does first."""
+    # Loader workers that are killed would leave their socket's folder behind: the server removes this one.
+    getattr(multiprocessing.current_process(), "_config", {}).setdefault("tempdir", temporary)
+    with contextlib.suppress(OSError):
+        # If the system must end something, then this child and not the notebook.
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc, assignment]
+    sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc, assignment]
+    faulthandler.enable()
+    np.random.seed()  # the server's state would be the same in every child; Python reseeds its own
+
+
+def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
+    """The whole life of a child where there is no fork: lines and the reply go through one pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    segment.MEMFD = False  # only names go through a pipe
+    threading.Thread(target=_end_with_spawner, daemon=True).start()
+    lock = threading.Lock()
+
+    def send(message: Any) -> None:
+        with lock:
+            pipe.send(message)
+
+    sys.stdout, sys.stderr = _Teller("out", send), _Teller("err", send)
+    reply, parcel = work(handles)
+    flush()
+    cover, answer = letter.write(reply, [parcel])
+    send(("reply", answer))
+    pipe.recv()  # named segments stay until the parent has taken them over
+    cover.close()
+    parcel.close()
+    os._exit(0)
+
+
+def work(handles: Sequence[Handle]) -> tuple[Reply, Parcel]:
+    """Unpack a call and run it. Whatever goes wrong, here or in the function, is in the reply."""
+    peak = 0
+    limits = contextlib.ExitStack()
+    try:
+        request, parcels = letter.read(handles)
+        settle_in(request)
+        (function, plain), *given = unpacked(request.name, parcels)
+        arguments = [given[a.index] if isinstance(a, Given) else a for a in plain]
+        try:
+            limits.enter_context(limited(request.memory_limit))
+            reset_peak()
+            result = function(*arguments)
+        finally:
+            limits.close()  # what follows needs memory too
+            peak = peak_bytes()
+        return Reply("result", "", peak), pack(result, names={f"the result of {request.name}": result})
+    except BaseException as error:  # noqa: BLE001 - it is the caller's, SystemExit and KeyboardInterrupt too
+        return Reply("error", told(error), peak), pack_error(error)
+
+
+def settle_in(request: Request) -> None:
+    """This process becomes one like that of whoever asked: where modules are found, what inspect finds of cells."""
+    os.environ.clear()
+    os.environ.update(request.environment)
+    sys.path[:], sys.argv[:] = request.path, request.argv
+    if request.folder is not None:
+        os.chdir(request.folder)
+    linecache.cache.update(request.sources)
+    importlib.invalidate_caches()  # the server's are as old as the server
+    torch.set_num_threads(request.threads)
+    flags.take(request.flags)
+
+
+def unpacked(name: str, parcels: list[Parcel]) -> list[Any]:
+    """What the parcels hold, which are closed then; an error says that it is one of unpacking for `name`."""
+    try:
+        values = [unpack(parcel) for parcel in parcels]
+    except BaseException as error:
+        error.add_note(f"raised in the child while what {name} was given was unpacked there")
+        raise
+    for parcel in parcels:
+        parcel.close()
+    return values
+
+
+def told(error: BaseException, own: Sequence[str] = (__file__,)) -> str:
+    """The traceback without the frames of our `own` files at its top."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in own:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+
+
+def pack_error(error: BaseException) -> Parcel:
+    """The exception as it is, or without its constructor's wishes, or at least its name and text."""
+    bare = _Bare(type(error), error.args, dict(error.__dict__))
+    last = RemoteError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
+    for candidate in (error, bare):
+        try:
+            parcel = pack(candidate)
+            if type(unpack(parcel)) is type(error):
+                return parcel
+        except Exception:  # noqa: BLE001 - the next candidate is simpler
+            continue
+    return pack(last)
+
+
+class _Bare:
+    """Packs an exception whose constructor does not take its `args`: it arrives without having been called."""
+
+    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
+        self._made_of = (kind, args, state)
+
+    def __reduce__(self) -> Any:
+        return _make_bare, self._made_of
+
+
+def _make_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _end_with_parent(connection: socket.socket) -> None:
+    """The parent never writes here: what ends this wait is its end, or its letting go."""
+    with contextlib.suppress(OSError):
+        connection.recv(1)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # loader workers too
+    os._exit(1)
+
+
+def _end_with_spawner() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _stream(number: int) -> TextIO:
+    return open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def flush() -> None:
+    """All that was printed is on its way."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+class _Teller(io.TextIOBase):
+    """A stdout or stderr that goes through the pipe."""
+
+    def __init__(self, name: str, send: Callable[[Any], None]) -> None:
+        self._name = name
+        self._send = send
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._send((self._name, text))
+        return len(text)

@@ -1,0 +1,238 @@
+"""The parent's side of the fork server: start it, hand it calls, follow each to its end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import selectors
+import shutil
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import workbench
+from workbench.launch.process import fd_passing
+from workbench.launch.process.child_handle import Child
+from workbench.launch.process.child_handle import Deliver as Deliver
+from workbench.launch.process.fork_server import FIXED, IF_LOADED, Kind
+from workbench.share.segment import Handle
+
+POLL = 0.02
+"""Seconds between two looks at `stop`."""
+
+_GRACE = 15.0
+"""Seconds that a child which was killed, or the server, has to be gone: longer than the server itself waits."""
+Stop = Callable[[], bool]
+
+
+class ServerError(RuntimeError):
+    """The fork server could not be started or did not take a call."""
+
+
+@dataclass
+class End:
+    """How a child ended. `answer` is its reply; `code` as of `subprocess`: negative is a signal."""
+
+    answer: list[Handle] | None = None
+    code: int | None = None
+    stopped: bool = False
+    lost: str = ""
+    """Why its end is not known: the server died with it."""
+
+
+class ForkServer:
+    """One server process. Its environment is this process's; each call brings the one of its own time."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.temporary = tempfile.mkdtemp(prefix="workbench-")
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
+        self._lock = threading.Lock()
+        fd, own = str(theirs.fileno()), str(os.getpid())
+        more = [name for name in IF_LOADED if name in sys.modules]
+        with theirs:
+            self.process = subprocess.Popen(
+                # -P: a random.py in the notebook's folder is not the standard library's.
+                [sys.executable, "-P", "-m", "workbench.launch.process.fork_server", fd, own, self.temporary, *more],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[theirs.fileno()],
+                # Who ends a kernel kills its whole group: the server must live on for a moment, to clear up.
+                process_group=0,
+                env=_environment(),
+            )
+
+    def submit(self, kind: Kind, files: Sequence[int]) -> None:
+        """Ask for a child. `OSError` when the server is gone."""
+        with self._lock:
+            socket.send_fds(self.control, [f"{len(files)} {kind}".encode()], list(files))
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def how_it_ended(self) -> str:
+        """In words, once it is reaped: its sockets are closed a moment before."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5.0)
+        code = self.process.returncode
+        return "it goes on" if code is None else f"it ended with code {code}"
+
+    def last_words(self) -> str:
+        """The end of what it wrote."""
+        if self._log.closed:
+            return ""
+        # Read with its own offset: the file's position is shared with the server, which appends.
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")[-4000:]
+
+    def close(self) -> None:
+        """End it and all its children."""
+        with contextlib.suppress(OSError):
+            self.control.shutdown(socket.SHUT_RDWR)
+        self.control.close()
+        try:
+            self.process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._log.close()
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def forget(self) -> None:
+        """In a process forked from ours: not its server. Its copy of the socket would keep the server alive."""
+        self.control.close()
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
+    environment["OPENBLAS_NUM_THREADS"] = "1"
+    # Without it a mere question whether there is a GPU starts CUDA, which no child could then use.
+    environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    home = str(Path(workbench.__path__[0]).parent)
+    if home not in (*site.getsitepackages(), site.getusersitepackages()):
+        given = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([given, home] if given else [home])
+    return environment
+
+
+_server: ForkServer | None = None
+_starting = threading.Lock()
+
+
+def server() -> ForkServer:
+    """This process's server, started if there is none or it has died."""
+    global _server
+    with _starting:
+        if _server is not None and not _server.alive():
+            _server.close()
+            _server = None
+        if _server is None:
+            _server = ForkServer()
+        return _server
+
+
+def close() -> None:
+    """End this process's server, if it has one, with everything that runs in it."""
+    global _server
+    with _starting:
+        if _server is not None:
+            _server.close()
+            _server = None
+
+
+def _forget() -> None:
+    global _server, _starting
+    _starting = threading.Lock()
+    if _server is not None:
+        _server.forget()
+        _server = None
+
+
+atexit.register(close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> End:
+    """Run one letter in a child of the server and follow it to its end."""
+    letter = [handle for handle in handles if isinstance(handle, int)]
+    if len(letter) + FIXED > fd_passing.MOST:
+        raise ValueError(f"at most {fd_passing.MOST - FIXED - 1} parcels can be given to one call")
+    for attempt in range(2):
+        used = server()
+        call = Call(deliver)
+        try:
+            end = call.run(used, letter, stop)
+        finally:
+            call.close()
+        if not end.lost:
+            return end
+        how = used.how_it_ended()
+        if call.pid is not None:
+            end.lost += f" ({how}); the next call starts a new one"
+            return end
+        if attempt or used.alive():  # it did not die between two calls: it cannot start, or refuses
+            break
+    raise ServerError(f"the fork server took no call: {end.lost}, {how}. {used.last_words()}".rstrip())
+
+
+class Call(Child):
+    """One letter for one child, and its answer."""
+
+    def __init__(self, deliver: Deliver) -> None:
+        super().__init__(deliver)
+        self._answer: list[Handle] | None = None
+        self._stopped = False
+
+    def run(self, used: ForkServer, letter: Sequence[int], stop: Stop | None) -> End:
+        """Submit, and wait for the end. A call that is left by an exception leaves no child."""
+        if self.begin(used, "call", letter):
+            try:
+                self._follow(stop)
+            except BaseException:
+                self.mute()
+                self.kill()
+                self._follow(None)
+                raise
+        return End(self._answer, self.code, self._stopped, self.lost)
+
+    def _follow(self, stop: Stop | None) -> None:
+        deadline = float("inf")
+        with selectors.DefaultSelector() as select:
+            if self._answer is None:
+                select.register(self._end, selectors.EVENT_READ, self._hear_answer)
+            for fd, hear in self.sources():
+                select.register(fd, selectors.EVENT_READ, hear)
+            while not self.over and time.monotonic() < deadline:
+                for key, _ in select.select(POLL if stop is not None or self.killed else None):
+                    if not key.data():
+                        select.unregister(key.fileobj)
+                if stop is not None and not self.killed and self._answer is None and stop():
+                    self._stopped = True
+                    self.kill()
+                if self.killed and deadline == float("inf"):
+                    # A call that has not begun never will: the server looks before it forks.
+                    deadline = time.monotonic() + (_GRACE if self.pid is not None else 0)
+        if self._answer is None:
+            self._hear_answer()
+        self.drain()
+
+    def _hear_answer(self) -> bool:
+        with contextlib.suppress(OSError):
+            data, received, lost = fd_passing.receive(self._end, 1, socket.MSG_DONTWAIT)
+            if lost:
+                fd_passing.close(received)
+                raise ServerError("no file descriptors are left to take a child's result: raise `ulimit -n`")
+            if data:
+                self._answer = list(received)
+        return False

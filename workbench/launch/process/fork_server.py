@@ -1,0 +1,268 @@
+"""The fork server: `python -m workbench.launch.process.fork_server CONTROL PARENT TEMPORARY [MODULE …]`.
+
+A clean process that has torch and accelerate imported, never ran an operation, never touches a device and has
+one thread: what it forks is a fresh interpreter that is ready at once. It is the children's parent, so it
+reaps them, kills what they leave behind, and tells the caller how they ended. It ignores SIGINT and is in no
+group of the kernel's (an interrupt or a kill goes to the whole group), and it is gone, with all children and
+its temporary folder, when its own parent is gone.
+
+One message on CONTROL is one child: "7 call" or "5 rank". Its 7 or 5 file descriptors: the caller's channel, a
+status socket, the pipes for stdout and stderr, and more (a call's letter; where a rank writes its stacks). On the
+status socket the server writes lines ("pid 12", "exit -9", "refused why"); its end of file means that the child is
+to be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Literal, NoReturn
+
+from workbench.launch.process import fd_passing
+
+PRELOAD = (
+    "torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "accelerate", "cloudpickle",
+    "workbench.launch.process.child_main", "workbench.launch.pool.worker", "workbench.tuners.batch_size", "workbench.tuners.trial",
+    "workbench.task.factory",
+)  # fmt: skip
+"""torch._dynamo: the first optimizer of a process imports it, for seconds."""
+IF_LOADED = ("lightning.pytorch", "pytorch_lightning")
+"""Imported too where the kernel has them: every child that is given a LightningModule would, for a second or more."""
+
+Kind = Literal["call", "rank"]
+"""What a child is for: one letter and its answer (worker.py), or one job after another (rank.py)."""
+FIXED = 4
+"""File descriptors of a child before those that are its own."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_GRACE = 10.0
+"""Seconds that what was killed has to be gone. On a busy machine it ends when it has its turn; what never ends is not waited for."""
+
+
+class _Child:
+    """One child, from its fork until its whole process group is gone."""
+
+    def __init__(self, pid: int, status: socket.socket) -> None:
+        self.pid = pid
+        self.status = status
+        self.code: int | None = None
+        self.deadline = 0.0
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def is_gone(self) -> bool:
+        """After its end: whether nothing of its group is left either, which holds memory too."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return True
+        return time.monotonic() > self.deadline
+
+
+class Server:
+    """The loop: children are asked for and end, callers let go."""
+
+    def __init__(self, control: socket.socket, parent: int, temporary: str) -> None:
+        self._control = control
+        self._parent = parent
+        self._temporary = temporary
+        self._children: dict[int, _Child] = {}
+        self._select = selectors.DefaultSelector()
+        self._woken, self._wake = socket.socketpair()
+        for end in (self._woken, self._wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._select.register(control, selectors.EVENT_READ, self._accept)
+        self._select.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(4096))
+
+    def serve(self) -> NoReturn:
+        while True:
+            ending = any(child.code is not None for child in self._children.values())
+            for key, _ in self._select.select(0.005 if ending else 0.5):
+                key.data()
+            self._reap()
+            if os.getppid() != self._parent:  # also when a process forked from the parent holds its socket
+                self._leave()
+
+    def _accept(self) -> None:
+        try:
+            word, received, lost = fd_passing.receive(self._control, 64)
+        except OSError:
+            word, received, lost = b"", [], False
+        if not word:
+            self._leave()
+        count, _, kind = word.decode().partition(" ")
+        if len(received) != int(count) or lost:
+            # Dropping them ends the status socket, which the caller sees; the reason stands in our log.
+            print(f"a {kind} came with {len(received)} of {count} file descriptors", file=sys.stderr, flush=True)
+        else:
+            status = socket.socket(fileno=os.dup(received[1]))
+            if not _hung_up(status):
+                self._start(kind, received, status)
+            else:
+                status.close()
+        fd_passing.close(received)
+
+    def _start(self, kind: str, files: list[int], status: socket.socket) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            status.send(f"refused {error}\n".encode())
+            status.close()
+            return
+        if pid == 0:
+            self._become_child(kind, files, status)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # in both processes: whoever comes first
+        child = self._children[pid] = _Child(pid, status)
+        self._select.register(status, selectors.EVENT_READ, lambda: self._let_go(child))
+        _tell(status, f"pid {pid}\n")
+
+    def _become_child(self, kind: str, files: list[int], status: socket.socket) -> NoReturn:
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._select.close()
+            for end in (self._control, self._woken, self._wake, status, *(c.status for c in self._children.values())):
+                end.close()
+            channel, status_fd, out, err, *more = files
+            os.close(status_fd)
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            os.close(out)
+            os.close(err)
+            # These load torch: not before the server does.
+            if kind == "rank":
+                from workbench.launch.pool.worker import run_rank
+
+                run_rank(channel, more, self._temporary)
+            from workbench.launch.process.child_main import run_forked
+
+            run_forked(channel, more, self._temporary)
+        except BaseException:  # noqa: BLE001 - nothing may get back into the server's loop
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(1)
+
+    def _let_go(self, child: _Child) -> None:
+        """The caller closed its end, or has died: it is over."""
+        self._select.unregister(child.status)
+        child.kill()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                # Looked at first: while the leader is not reaped, no other process can get its group's number.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                ended = None
+            if ended is None:
+                break
+            child = self._children.get(ended.si_pid)
+            if child is not None:
+                child.kill()
+            _, wait_status = os.waitpid(ended.si_pid, 0)
+            if child is not None:
+                child.code = os.waitstatus_to_exitcode(wait_status)
+                child.deadline = time.monotonic() + _GRACE
+        for child in [child for child in self._children.values() if child.code is not None and child.is_gone()]:
+            del self._children[child.pid]
+            _tell(child.status, f"exit {child.code}\n")
+            if child.status in self._select.get_map():
+                self._select.unregister(child.status)
+            child.status.close()
+
+    def _leave(self) -> NoReturn:
+        """Gone at once, with every child and its children."""
+        for child in self._children.values():
+            child.kill()
+        _wait_for_all()
+        shutil.rmtree(self._temporary, ignore_errors=True)  # nobody is left who could put something there
+        os._exit(0)
+
+
+def _wait_for_all() -> None:
+    """Reap what was just killed, so that nobody else need do it; not for long."""
+    deadline = time.monotonic() + _GRACE
+    try:
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.002)
+    except ChildProcessError:
+        pass
+
+
+def _hung_up(status: socket.socket) -> bool:
+    """Whether the caller stopped it before it began."""
+    try:
+        return status.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _tell(status: socket.socket, line: str) -> None:
+    with contextlib.suppress(OSError):  # the caller has let go; it is killed for that elsewhere
+        status.send(line.encode())
+
+
+def _adopt_orphans() -> None:
+    """Loader workers of a killed child become ours to reap, so that no zombie is left where init does not reap."""
+    with contextlib.suppress(OSError, AttributeError):  # then they are init's
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _while_parent_lives(parent: int, temporary: str, load: Callable[[], None]) -> None:
+    """Run `load`, and be gone if the parent goes meanwhile. A timer and not a thread: the server has one thread."""
+
+    def look(*_: object) -> None:
+        if os.getppid() != parent:
+            shutil.rmtree(temporary, ignore_errors=True)
+            os._exit(0)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    try:
+        load()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _load(more: Sequence[str]) -> None:
+    for name in PRELOAD:
+        importlib.import_module(name)
+    for name in more:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:  # the kernel may look in other places; a child will look there too
+            print(f"{name} is not imported ahead: {error}", file=sys.stderr, flush=True)
+    gc.collect()
+    gc.freeze()  # a collection in a child does not write into pages that it shares with the server
+
+
+def main(control: int, parent: int, temporary: str, more: Sequence[str]) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _adopt_orphans()
+    _while_parent_lives(parent, temporary, lambda: _load(more))
+    Server(socket.socket(fileno=control), parent, temporary).serve()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -1,0 +1,32 @@
+"""Letters between a process and its child: a small message and any number of parcels, as segments to attach to."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.share.package import Parcel
+from workbench.share.segment import Handle, Segment
+
+
+def write(message: Any, parcels: Sequence[Parcel]) -> tuple[Segment, list[Handle]]:
+    """A letter with `message` (plain data) and `parcels`: its cover, to be closed by the sender, and all handles."""
+    about = [(len(parcel.segments), parcel.devices, parcel.elsewhere, parcel.note) for parcel in parcels]
+    head = pickle.dumps((message, about))
+    cover = Segment.place([head, *(parcel.code for parcel in parcels)])
+    return cover, [cover.handle, *(segment.handle for parcel in parcels for segment in parcel.segments)]
+
+
+def read(handles: Sequence[Handle]) -> tuple[Any, list[Parcel]]:
+    """The message and the parcels of a letter. File descriptors among `handles` belong to the result from here on."""
+    cover, *rest = [Segment.attach(handle) for handle in handles]
+    with cover:
+        head, *codes = cover.views()
+    message, about = pickle.loads(head)
+    segments = iter(rest)
+    parcels = [
+        Parcel(bytes(code), tuple(next(segments) for _ in range(count)), *others)
+        for code, (count, *others) in zip(codes, about, strict=True)
+    ]
+    return message, parcels

@@ -1,0 +1,193 @@
+"""Run a function in a child process that may die without harm, and learn how it ended."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from workbench.instruments.memory import available_memory as available_memory
+from workbench.instruments.memory import is_out_of_memory
+from workbench.launch import torch_flags
+from workbench.launch.process import fork_client, message, spawn
+from workbench.launch.process.child_main import Given, Reply, Request
+from workbench.launch.process.fork_client import ServerError as ServerError
+from workbench.launch.process.output_lines import Lines
+from workbench.share import segment
+from workbench.share.package import Parcel, pack, unpack
+from workbench.share.segment import Handle
+
+FORK = sys.platform == "linux" and segment.MEMFD
+"""Whether children are forked from a server. On macOS a process that has imported torch cannot be forked safely."""
+
+
+class ChildDied(RuntimeError):
+    """A child ended without a result; the message says how."""
+
+
+class Stopped(RuntimeError):
+    """A child was ended because its caller asked for it."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in its child, shown as the cause of the exception here."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call in a child ended: with a result, with an exception, dead, or stopped."""
+
+    kind: Literal["result", "error", "died", "stopped"]
+    result: Any = None
+    error: BaseException | None = None
+    """The function's exception, of its own type where that can be sent. Its cause is the child's traceback."""
+    traceback: str = ""
+    """The traceback in the child; of one that died, the end of what it wrote to stderr."""
+    died: str = ""
+    """In plain words, what ended it."""
+    code: int | None = None
+    """Its exit code, negative for a signal."""
+    peak_bytes: int | None = None
+    """The most memory it held while the function ran, above what it held before. None where it could not say."""
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether memory ran out: an error that says so, or an end that most likely means it."""
+        if self.error is not None:
+            return is_out_of_memory(self.error)
+        killed = self.code == -getattr(signal, "SIGKILL", 9)
+        return self.kind == "died" and (killed or "std::bad_alloc" in self.traceback)
+
+    def get(self) -> Any:
+        """The result, or an exception that says why there is none."""
+        if self.kind == "result":
+            return self.result
+        if self.error is not None:
+            raise self.error
+        raise ChildDied(self.died) if self.kind == "died" else Stopped("the child was stopped")
+
+
+def run_in_child(
+    function: Callable[..., Any],
+    *args: Any,
+    memory_limit: int | None = None,
+    on_message: Callable[[str], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    threads: int,
+) -> Outcome:
+    """Run `function(*args)` in a child process and wait for how it ends.
+
+    Function and arguments may be from a notebook; the child has copies. An argument that is a `Parcel` is
+    unpacked in the child, so that data for many calls is packed once. `memory_limit`: bytes it may take
+    beyond what it was given. `on_message` hears each line it prints, in this thread; without it they go to
+    stdout and stderr. `stop` is asked every 20 ms and ends it at once. Any thread may call.
+
+    Raises `ParcelError` for what cannot be sent, `ServerError` when no process can be had.
+    """
+    parcels = [arg for arg in args if isinstance(arg, Parcel)]
+    places = iter(range(len(parcels)))
+    plain = [Given(next(places)) if isinstance(arg, Parcel) else arg for arg in args]
+    asked = request(_name(function), threads, memory_limit)
+    lines = Lines(on_message)
+    with pack((function, plain), names=_names(function, plain, asked.name)) as own:
+        cover, handles = message.write(asked, [own, *parcels])
+        with cover:
+            answers: list[tuple[Reply, Parcel]] = []
+            take = partial(_take, answers)
+            if FORK:
+                end = fork_client.carry(handles, lines.feed, stop)
+                if end.answer is not None:
+                    take(end.answer)
+            else:
+                end = spawn.carry(handles, lines.feed, stop, take)
+    lines.finish()
+    return _outcome(end, answers, lines.tail)
+
+
+def close() -> None:
+    """End this process's server and all children. The next call starts a new one."""
+    fork_client.close()
+
+
+def request(name: str, threads: int, memory_limit: int | None = None) -> Request:
+    """A request for what is called `name`, as from this process, now."""
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        folder = None
+    # Lines without a time of change belong to no file.
+    cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
+    return Request(name, threads, memory_limit, list(sys.path), list(sys.argv), folder, dict(os.environ), cells, torch_flags.flags())
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def _names(function: Callable[..., Any], args: list[Any], name: str) -> dict[str, Any]:
+    """What the parts of a call are called in an error: the function's name, and its parameters'."""
+    try:
+        parameters = list(inspect.signature(function).bind(*args).arguments)
+    except (TypeError, ValueError):
+        parameters = []
+    if len(parameters) != len(args):
+        parameters = [f"argument {index}" for index in range(len(args))]
+    return {name: function, **dict(zip(parameters, args, strict=True))}
+
+
+def _take(answers: list[tuple[Reply, Parcel]], handles: list[Handle]) -> None:
+    reply, (parcel,) = message.read(handles)
+    answers.append((reply, parcel))
+
+
+def _outcome(end: fork_client.End, answers: list[tuple[Reply, Parcel]], tail: str) -> Outcome:
+    if end.stopped:
+        for _, parcel in answers:
+            parcel.close()
+        return Outcome("stopped", code=end.code)
+    if not answers:
+        return Outcome("died", traceback=tail, died=end.lost or in_words(end.code), code=end.code)
+    reply, parcel = answers[0]
+    with parcel:
+        try:
+            value = unpack(parcel)
+        except Exception as error:  # noqa: BLE001 - it is the outcome
+            error.add_note("the function in the child ended, but what it gave cannot be read in this process")
+            return Outcome("error", error=error, traceback=reply.traceback, code=end.code, peak_bytes=reply.peak_bytes)
+    if reply.kind == "result":
+        return Outcome("result", result=value, code=end.code, peak_bytes=reply.peak_bytes)
+    value.__cause__ = RemoteTraceback(reply.traceback)
+    return Outcome("error", error=value, traceback=reply.traceback, code=end.code, peak_bytes=reply.peak_bytes)
+
+
+_WORDS = {
+    "SIGKILL": "killed by the system (signal 9), most likely out of memory",
+    "SIGSEGV": "crashed (signal 11, segmentation fault)",
+    "SIGABRT": "aborted (signal 6)",
+    "SIGBUS": "crashed (signal 7, bus error), most likely because shared memory ran out",
+    "SIGFPE": "crashed (signal 8, arithmetic error)",
+    "SIGILL": "crashed (signal 4): it was built for another kind of processor",
+    "SIGTERM": "ended by another process (signal 15)",
+}
+
+
+def in_words(code: int | None) -> str:
+    """How a child ended, of which nothing else is known."""
+    if code is None:
+        return "ended, and nothing is known of how"
+    if code >= 0:
+        return f"ended by itself with exit code {code}, before there was a result"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = ""
+    return _WORDS.get(name, f"ended by signal {-code} {name}".rstrip())

@@ -1,0 +1,195 @@
+"""A fit that goes on from a checkpoint of another run: which one, with which settings, and what it says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from workbench.engine.checkpoint.files import peek, read_state
+from workbench.events import Changed, Event, Message, Resumed, RunStarted
+from workbench.runs import inherited, setting_text
+from workbench.runs.checkpoints import Checkpoint
+from workbench.runs.printable import printable
+from workbench.runs.read import read_header
+from workbench.settings import LOCAL, Settings, SettingsError, knob
+from workbench.techniques import limits
+from workbench.techniques.stopping import reached
+
+FIXED = (
+    "seed", "shuffle", "drop_last", "overfit_batches", "fast_dev_run", "truncated_bptt_steps", "tbptt_time_dim",
+)  # fmt: skip
+"""What decides which samples come when: a run that goes on keeps it."""
+
+LENGTHS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
+
+ASIDE = (
+    "pin_memory", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps", "track_grad_norm",
+    "log_every_n_steps", "layer_history_mb", "detect_anomaly", "checkpoint_every", "monitor", "monitor_mode", *LOCAL,
+)  # fmt: skip
+"""What stands beside the arithmetic: the whole run might as well have had it from its beginning."""
+
+
+class Story(NamedTuple):
+    """What a run that goes on tells of the time before."""
+
+    settings: dict[str, Any]
+    """Those of the whole run: the ones that it began with, but for its length, and for what stands beside the arithmetic."""
+    events: list[Event]
+
+
+@dataclass(frozen=True)
+class GoingOn:
+    """A checkpoint that a fit goes on from, and the settings that it goes on with."""
+
+    run: str
+    folder: Path
+    point: Checkpoint
+    checked: int
+    """The update behind which its last check was."""
+    settings: Settings
+    edited: dict[str, Any]
+    note: Message | None
+    events: Callable[[], Sequence[Event]]
+    """Reads the record of its run."""
+
+    def state(self) -> dict[str, Any]:
+        """All state of that moment."""
+        return read_state(self.point.path)
+
+    def story(self) -> Story:
+        """What the fit tells before it goes on."""
+        events, step = [*self.events()], self.point.step
+        told = [*inherited.record_until(events, self.point, self.checked)]
+        lacks = inherited.missing(told, step)
+        told.append(Resumed(step, self.run, self.point.name, self.edited))
+        if self.live:
+            told.append(Changed(step, self.live))
+        if self.note is not None:
+            told.append(self.note)
+        if lacks is not None:
+            text = f"the record of {self.run} lacks updates {lacks} to {step - 1}, and so does this one; the training is exact."
+            told.append(Message(text, "warning", step))
+        return Story(_first(self.folder, events, self.settings), told)
+
+    @property
+    def live(self) -> dict[str, Any]:
+        """Of what was edited, what `job.change` could have changed too."""
+        numbers = {name: value for name, value in self.edited.items() if not isinstance(value, dict)}  # {epoch: batches} is a plan
+        return {name: value for name, value in numbers.items() if knob(name).live or name == "batch_size"}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a fit was asked for with: `start` as it was written, the settings of the bench, those given to `fit`."""
+
+    start: str
+    bench: Settings
+    given: Mapping[str, Any]
+
+    def going_on(
+        self, id: str, folder: Path, point: Checkpoint, events: Callable[[], Sequence[Event]], since: Mapping[str, Any],
+        asked: Settings | None = None,
+    ) -> GoingOn:  # fmt: skip
+        """The fit that goes on from this checkpoint.
+
+        since: what `bench.set` has changed since the run was asked for. asked: the settings with which this bench itself
+        asked for the run; None: it comes from elsewhere.
+        """
+        state = peek(point.path, "settings", "seconds", "checking", "checks")
+        own = _known(state["settings"])
+        edits = {**since, **self.given}
+        settings = own.replace(**{**self.local(asked), **edits})
+        edited = {name: value for name, value in settings.model_dump().items() if not _same(name, settings, own)}
+        self.refuse_fixed(id, own, settings)
+        self._refuse_over(id, point, state, settings, edited, events)
+        checked = state["checks"]["checked"]
+        return GoingOn(id, folder, point, checked, settings, edited, self._differing(own, settings, edits), events)
+
+    def local(self, asked: Settings | None = None) -> dict[str, Any]:
+        """Where it runs and what is deleted: as this bench asked for the run, or else as the bench has it now.
+
+        A file never decides that: whoever wrote it would choose the command that is run here, and the runs that go.
+        """
+        source = self.bench if asked is None else asked
+        return {**{name: getattr(source, name) for name in LOCAL}, "keep_runs": self.bench.keep_runs}
+
+    def refuse_fixed(self, id: str, own: Settings, settings: Settings) -> None:
+        """A run that goes on keeps what decides which samples come when."""
+        for name in FIXED:
+            if not _same(name, settings, own):
+                was, now = getattr(own, name), getattr(settings, name)
+                where = "" if name in self.given else f" (bench.set({name}={was!r}) puts it back)"
+                raise SettingsError(
+                    f"{name}={now!r}: a run that goes on keeps what decides which samples come when, and {id} has "
+                    f"{name}={was!r}{where}. To train on from its weights alone: bench.load({id!r}), then bench.fit()."
+                )
+
+    def _refuse_over(
+        self, id: str, point: Checkpoint, state: Mapping[str, Any], settings: Settings, edited: Mapping[str, Any],
+        events: Callable[[], Sequence[Event]],
+    ) -> None:  # fmt: skip
+        """With nothing left to do there would be a run of no updates."""
+        if state["checking"]:  # the check at the end of an epoch is to come
+            return
+        why = reached(settings, point.step, point.epoch, state["seconds"])
+        if why is not None:
+            name = why.partition("=")[0]
+            here = getattr(self.bench, name)
+            as_here = settings.replace(**{name: here})
+            enough = here is not None and reached(as_here, point.step, point.epoch, state["seconds"]) is None
+            more = f"{name}={here!r}, as the bench has it" if enough else f"a larger {name}"
+            raise SettingsError(
+                f"start={self.start!r}: nothing is left to do for {id} at update {point.step}: {why}. Lengths count "
+                f"from the beginning of the whole run: give fit() {more}; or train on from its weights alone with "
+                f"bench.load({id!r}), then bench.fit()."
+            )
+        watched = point.end and settings.early_stopping and not {"early_stopping", "min_epochs", "min_steps"} & set(edited)
+        ended = _ended_early(events()) if watched else ""
+        if ended:
+            raise SettingsError(
+                f"start={self.start!r}: {printable(ended.removesuffix('.'))}, and would again: give fit() another early_stopping, "
+                "or early_stopping=() to go on without."
+            )
+
+    def _differing(self, own: Settings, settings: Settings, edits: Mapping[str, Any]) -> Message | None:
+        bench = limits.effective(self.bench)  # as the recorded ones are
+        free = [name for name in Settings.model_fields if name not in edits]
+        kept = [name for name in free if not _same(name, settings, bench)]
+        local = [name for name in free if name in LOCAL and not _same(name, settings, own)]
+        told = []
+        if kept:
+            told.append(f"it goes on with the run's own {_values(kept, settings)} (the bench has {_values(kept, bench)})")
+        if local:
+            told.append(f"it runs with the bench's {_values(local, settings)} (the run had {_values(local, own)})")
+        return Message(f"{'; '.join(told)}; what is given to fit() counts.") if told else None
+
+
+def _known(settings: Mapping[str, Any]) -> Settings:
+    """Recorded settings; those of a newer version are left out."""
+    return Settings.make(**{name: value for name, value in settings.items() if name in Settings.model_fields})
+
+
+def _first(folder: Path, events: Sequence[Event], settings: Settings) -> dict[str, Any]:
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    try:
+        recorded = read_header(folder)["settings"] if started is None else started.settings
+    except (OSError, ValueError, KeyError):
+        recorded = settings.model_dump()
+    now = {name: getattr(settings, name) for name in (*LENGTHS, *ASIDE)}
+    return _known(recorded).replace(**now).model_dump()
+
+
+def _values(names: Sequence[str], of: Settings) -> str:
+    return ", ".join(f"{name}={setting_text.terse(getattr(of, name))!r}" for name in names)
+
+
+def _same(name: str, one: Settings, other: Settings) -> bool:
+    return setting_text.same(getattr(one, name), getattr(other, name))
+
+
+def _ended_early(events: Sequence[Event]) -> str:
+    """What the record says of early stopping having ended the run."""
+    said = [e.text for e in events if isinstance(e, Message) and e.text.startswith("the run ended early")]
+    return said[-1] if said and "trainer.should_stop" not in said[-1] else ""

@@ -1,0 +1,105 @@
+"""Milestones: a learning rate or a batch size found at the start of an epoch, inside a fit, and taken."""
+
+from __future__ import annotations
+
+from workbench.commands import Inbox, Stop
+from workbench.engine.control import change, obey
+from workbench.engine.loop import AtEpoch
+from workbench.engine.metrics.flush import tell
+from workbench.engine.session import Session
+from workbench.events import Emit, Message
+from workbench.launch.trial_process import trials
+from workbench.settings import Settings, SettingsError
+from workbench.share.package import pack
+from workbench.tuners import batch_size, lr_finder
+from workbench.tuners.batch_size import BatchSizeRequest
+from workbench.tuners.batch_size_search import ModelDoesNotFit
+from workbench.tuners.lr_finder import LRRequest
+
+
+def check(settings: Settings) -> None:
+    """Refuse milestones at epochs that the run has not."""
+    if settings.epochs is not None and not settings.fast_dev_run:
+        last = f"there {'is' if settings.epochs == 1 else 'are'} {settings.epochs} (max_epochs), counted from 0"
+        _refuse(settings, [e for e in _epochs(settings) if e >= settings.epochs], last)
+
+
+def milestones(session: Session) -> AtEpoch:
+    """What this fit does at the start of its epochs. What would fail in the middle of the run fails now."""
+    settings = session.settings
+    if settings.fast_dev_run:
+        return {}  # a dry run tries the steps of a fit; a search on two batches would find nothing
+    _refuse_too_late(session)
+    if settings.find_batch_size_at:
+        batch_size.cap_of(session.task, ranks=session.ranks.world)
+        if session.on_cpu and not session.ranks.several:  # its trials run in another process
+            pack((session.task, settings), names={"task": session.task}, lists=True).close()
+    return dict.fromkeys(_epochs(settings), _searches)
+
+
+def _epochs(settings: Settings) -> list[int]:
+    return sorted({*settings.find_batch_size_at, *settings.find_lr_at})
+
+
+def _searches(session: Session, emit: Emit, inbox: Inbox) -> bool:
+    """The searches that are due in this epoch, batch size first; whether the fit was stopped."""
+    if session.epoch in session.settings.find_batch_size_at and _stopped_in_batch_size(session, emit, inbox):
+        return True
+    return session.epoch in session.settings.find_lr_at and _stopped_in_lr(session, emit, inbox)
+
+
+def _stopped_in_lr(session: Session, emit: Emit, inbox: Inbox) -> bool:
+    end = lr_finder.run(session, LRRequest(), emit, inbox)
+    if inbox.has(Stop):
+        return obey(session, emit, inbox)
+    if end.suggestion is None:
+        why = " ".join(end.notes) or f"The sweep ended: {end.ended}."
+        _warn(session, emit, f"no learning rate can be trusted at epoch {session.epoch}, and it stays. {why}")
+    else:
+        change(session, {"lr": end.suggestion}, emit)
+    return False
+
+
+def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
+    task, settings = session.task, session.data.settings
+    request = BatchSizeRequest()
+    best = None
+    try:
+        with trials(task, settings, request, inbox, session) as trial:
+            best = batch_size.run(task, settings, request, emit, inbox, trial, session.ranks.world).best
+    except ModelDoesNotFit as error:
+        _warn(session, emit, f"no batch size was found at epoch {session.epoch}, and it stays. {error}")
+    if inbox.has(Stop):
+        return obey(session, emit, inbox)
+    if best is not None and best != settings.batch_size:
+        if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
+            text = f"the batch size becomes {best}, and the schedule keeps the {session.updates} updates it was made for."
+            _warn(session, emit, text)
+        change(session, {"batch_size": best}, emit)
+    return False
+
+
+def _warn(session: Session, emit: Emit, text: str) -> None:
+    tell(session, emit, Message(text, "warning", session.step))
+
+
+def _refuse_too_late(session: Session) -> None:
+    """Milestones that max_steps leaves out, as far as that can be known: a new batch size makes other epochs."""
+    settings = session.settings
+    if settings.max_steps is None or settings.find_batch_size_at:
+        return
+    begins: int | None = 0
+    beyond = []
+    for epoch in range(max(settings.find_lr_at, default=-1) + 1):
+        if begins is not None and begins >= settings.max_steps and epoch in settings.find_lr_at:
+            beyond.append(epoch)
+        updates = session.data.updates_in(epoch)
+        begins = None if begins is None or updates is None else begins + updates
+    _refuse(settings, beyond, f"max_steps={settings.max_steps} ends the run before")
+
+
+def _refuse(settings: Settings, beyond: list[int], why: str) -> None:
+    for name in ("find_batch_size_at", "find_lr_at"):
+        late = [epoch for epoch in getattr(settings, name) if epoch in beyond]
+        if late:
+            raise SettingsError(f"{name}={getattr(settings, name)}: epoch {late[0]} is never reached; {why}.")

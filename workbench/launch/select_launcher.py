@@ -1,0 +1,120 @@
+"""Where a job runs: what the settings come down to on this machine, and the hand-over to whoever runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from workbench.commands import Mailbox
+from workbench.engine.runtime import check_device
+from workbench.launch import attached_job
+from workbench.launch.accelerate import command
+from workbench.launch.assignments import Assignment, Done
+from workbench.launch.job import Outlet
+from workbench.launch.pool import pool
+from workbench.launch.process import run_in_child
+from workbench.settings import Settings, SettingsError
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which launcher, and on which devices: a place in `devices` for each rank of this machine."""
+
+    strategy: Literal["thread", "pool", "launch"]
+    accelerator: Literal["cpu", "cuda", "mps"]
+    devices: tuple[int, ...]
+    """The numbers of GPUs; on CPU and MPS only their count says something."""
+
+
+def where(settings: Settings) -> Where:
+    """What `accelerator`, `devices`, `strategy` and `num_nodes` come down to here; SettingsError says what cannot be."""
+    accelerator = _accelerator(settings)
+    devices = _devices(settings, accelerator)
+    strategy = settings.strategy
+    if strategy == "auto":
+        strategy = "launch" if settings.num_nodes > 1 else "pool" if len(devices) > 1 else "thread"
+    if strategy == "thread" and len(devices) > 1:
+        raise SettingsError(
+            f"strategy='thread' trains on one device, and devices={settings.devices!r}: take strategy='pool' (or leave it at "
+            "'auto'), or devices=1."
+        )
+    if strategy != "launch" and settings.num_nodes > 1:
+        raise SettingsError(
+            f"num_nodes={settings.num_nodes} with strategy={settings.strategy!r}: several machines train with strategy='launch'."
+        )
+    return Where(strategy, accelerator, devices)
+
+
+def ranks(settings: Settings) -> int:
+    """How many processes train together, on all machines: of a launched job as the accelerate config has it, too."""
+    found = where(settings)
+    if found.strategy == "launch":
+        return command.plan(settings, found.accelerator).processes
+    return len(found.devices)
+
+
+def check(settings: Settings) -> None:
+    """Refuse, when a job is asked for, what cannot be here."""
+    found = where(settings)
+    if found.strategy == "pool" and not run_in_child.FORK:
+        raise SettingsError(
+            f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd, which this system "
+            "has not: take strategy='thread' with devices=1, or strategy='launch'."
+        )
+    if found.strategy != "launch" and settings.launch:
+        raise SettingsError(
+            f"launch={settings.launch!r} with strategy={settings.strategy!r}: these are options of `accelerate launch`, and the job "
+            "would run without it: take strategy='launch', or launch=None."
+        )
+    if found.strategy == "launch":
+        command.plan(settings, found.accelerator)
+
+
+def warm(settings: Settings) -> None:
+    """Start ahead what the jobs of a bench with these settings will want; returns at once."""
+    found = where(settings)
+    if found.strategy == "pool":
+        pool.warm(found.accelerator, found.devices)
+
+
+def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox) -> Done:
+    """Have an assignment done where its settings say; behind it the task is as the job has left it."""
+    found = where(assignment.settings)
+    if found.strategy == "thread":
+        return assignment(emit, inbox)
+    if found.strategy == "launch":
+        return attached_job.carry(assignment, emit, inbox, command.plan(assignment.settings, found.accelerator))
+    return pool.carry(assignment, found.accelerator, found.devices, emit, inbox)
+
+
+def _accelerator(settings: Settings) -> Literal["cpu", "cuda", "mps"]:
+    check_device(settings.accelerator)
+    if settings.accelerator in ("cuda", "mps", "cpu"):
+        return settings.accelerator
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
+    there = torch.cuda.device_count() if accelerator == "cuda" else 1
+    # All GPUs, unless the job is to stay in this process.
+    usual = 1 if settings.strategy == "thread" else max(there, 1)
+    wanted = usual if settings.devices == "auto" else settings.devices
+    if isinstance(wanted, tuple):
+        if accelerator != "cuda":
+            raise SettingsError(f"devices={list(wanted)}: numbers name GPUs, and this is the {accelerator}: give how many, devices=2.")
+        missing = [number for number in wanted if number >= there]
+        if missing:
+            raise SettingsError(f"devices={list(wanted)}: there is no GPU {missing[0]}; torch sees {there}, counted from 0.")
+        return wanted
+    if accelerator == "cuda" and wanted > there:
+        raise SettingsError(
+            f"devices={wanted}: torch sees {there} GPU{'s' if there != 1 else ''} here; take devices={there} or 'auto', or "
+            "accelerator='cpu'."
+        )
+    if accelerator == "mps" and wanted > 1:
+        raise SettingsError(f"devices={wanted}: there is one MPS device; take devices=1, or accelerator='cpu'.")
+    return tuple(range(wanted))

@@ -1,0 +1,201 @@
+"""Where a job starts from, as it was asked for, and which checkpoint that is when its turn has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.events import Message, RunStarted
+from workbench.launch.job import AnyJob
+from workbench.launch.job_folder import run_folder, weights_of
+from workbench.launch.resume import GoingOn, Terms
+from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
+from workbench.runs.event_log import Recorded
+from workbench.runs.printable import printable
+from workbench.runs.read import list_runs, read_header
+from workbench.runs.store import check_id
+from workbench.settings import Settings, SettingsError
+from workbench.values import shown
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Where a job is asked to start from: "fresh", "continue", or a checkpoint of a run."""
+
+    text: str
+    run: str | None = None
+    which: str | int = "last"
+
+    @classmethod
+    def of(cls, start: Any) -> Wanted:
+        """What `start=` says: "fresh", "continue", "0012-fit", "0012-fit@best" or "0012-fit@1200"."""
+        if not isinstance(start, str):
+            hint = f" So many epochs are max_epochs={start!r}." if type(start) is int else ""
+            id = getattr(start, "id", None)
+            hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
+            raise SettingsError(f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id).{hint}")
+        if start in ("fresh", "continue"):
+            return cls(start)
+        run, at, which = start.partition("@")
+        if run.lower() in ("fresh", "continue", "start", "last", "best"):
+            raise SettingsError(f"start={start!r}: give 'fresh', 'continue', or a run's id as in '0012-fit', '0012-fit@best'.")
+        check_id(run)
+        if at and not which:
+            raise SettingsError(f"start={start!r}: behind the @ stands 'last', 'best' or the number of updates.")
+        return cls(start, run, int(which) if which.isdecimal() and len(which) < 20 else which or "last")
+
+    def weights(self, root: Path) -> Path | None:
+        """The file of the weights that are meant; None: those that the model has, now or when it was fresh."""
+        return None if self.run is None else weights_of(run_folder(root, self.run), self.which)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A fit that was asked of this bench before, and what `bench.set` has changed since."""
+
+    job: AnyJob
+    since: Mapping[str, Any]
+
+
+class Origin:
+    """Where a fit starts from. It is looked up when the fit is asked for, if it can be, and when it has its turn."""
+
+    def __init__(
+        self, root: Path, wanted: Wanted, bench: Settings, given: Mapping[str, Any], fits: Sequence[Asked]
+    ) -> None:
+        self.fresh = wanted.text == "fresh"
+        self.note: Message | None = None
+        """What there is to say of a fit that was to continue, and starts from the weights as they are."""
+        self.asked = bench.replace(**given)
+        """Its settings where it starts from weights alone."""
+        self._root = root
+        self._wanted = wanted
+        self._terms = Terms(wanted.text, bench, given)
+        self._fits = fits
+
+    @property
+    def needs(self) -> set[str]:
+        """The runs that must stay until this fit has begun."""
+        if self._wanted.run is not None:
+            return {self._wanted.run}
+        return {asked.job.id for asked in self._candidates()} if not self.fresh else set()
+
+    def foresee(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
+        """The settings it will have, as far as can be seen when it is asked for; what is wrong already is said now.
+
+        idle: whether no job of the bench runs or waits, so that the model may be looked at.
+        """
+        named = self._asked(self._wanted.run)
+        to_come = named if named is not None and not named.job.done() else None
+        if self._wanted.text == "continue":
+            to_come = next(iter(self._candidates()), None) if not idle else None
+        if to_come is not None:
+            own = to_come.job.settings
+            settings = own.replace(**{**self._terms.local(own), **to_come.since, **self._terms.given})
+            self._terms.refuse_fixed(to_come.job.id, own, settings)
+            return settings
+        found = self.look(untouched) if idle or self._wanted.run is not None else None
+        return self.asked if found is None else found.settings
+
+    def look(self, untouched: Callable[[str], bool]) -> GoingOn | None:
+        """The checkpoint that it goes on from; None: it starts from weights alone."""
+        if self.fresh:
+            return None
+        if self._wanted.run is None:
+            return self._last_fit(untouched)
+        return self._checkpoint(self._wanted.run, self._wanted.which)
+
+    def _asked(self, id: str | None) -> Asked | None:
+        return next((asked for asked in self._fits if asked.job.id == id), None)
+
+    # -- "continue"
+
+    def _candidates(self) -> list[Asked]:
+        """The fits that may be the last one when this one has its turn: one that is dropped before its turn is none."""
+        found = []
+        for asked in reversed(self._fits):
+            if not asked.job.done() or _has_begun(asked.job):
+                found.append(asked)
+            if asked.job.done() and _has_begun(asked.job):
+                break
+        return found
+
+    def _last_fit(self, untouched: Callable[[str], bool]) -> GoingOn | None:
+        self.note = None
+        last = next((asked for asked in reversed(self._fits) if _has_begun(asked.job)), None)
+        if last is None:
+            self.note = _as_they_are(f"this bench has trained nothing yet{self._known()}")
+            return None
+        job = last.job
+        end, why = _end_of(job)
+        if not untouched(job.id):
+            why = f"the model's weights are not those that {job.id} left"
+        if end is None or why:
+            self.note = _as_they_are(why)
+            return None
+        assert job.folder is not None
+        return self._terms.going_on(job.id, job.folder.path, end, lambda: job.events, last.since, job.settings)
+
+    def _known(self) -> str:
+        """What there is to go on from, of other benches and other days."""
+        try:
+            # The one that asks has a folder by now, and no checkpoint in it.
+            fits = [run.id for run in list_runs(self._root) if run.kind == "fit" and list_checkpoints(run.path)]
+        except OSError:  # it is no folder
+            return ""
+        return f"; start={fits[-1]!r} goes on from the last run in {self._root}" if fits else ""
+
+    # -- a run
+
+    def _checkpoint(self, id: str, which: str | int) -> GoingOn:
+        folder = run_folder(self._root, id)
+        kind = _kind(folder)
+        if kind not in ("fit", ""):
+            raise FileNotFoundError(f"run {id!r} is a {kind} job, which leaves no checkpoints to start from; a fit does.")
+        if which == "start":
+            raise SettingsError(
+                f"start={self._wanted.text!r}: what a run starts with is weights alone. To train on from them: "
+                f"bench.load({id!r}, 'start'), then bench.fit()."
+            )
+        point = find(folder, which)
+        if not point.resumable:
+            raise SettingsError(
+                f"start={self._wanted.text!r}: that checkpoint has weights alone ({printable(str(point.why))}). To train on from them: "
+                f"bench.load({id!r}, {which!r}), then bench.fit()."
+            )
+        own = self._asked(id)
+        if own is None:
+            return self._terms.going_on(id, folder, point, lambda: Recorded(folder, True), {})
+        return self._terms.going_on(id, folder, point, lambda: own.job.events, own.since, own.job.settings)
+
+
+def _has_begun(job: AnyJob) -> bool:
+    return any(isinstance(event, RunStarted) for event in job.events)
+
+
+def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
+    """The checkpoint at the end of a fit, or why there is none to go on from."""
+    if job.folder is None:
+        return None, f"nothing was kept of {job.id}"
+    if not job.folder.path.is_dir():
+        return None, f"the folder of {job.id} is gone (keep_runs)"
+    there = list_checkpoints(job.folder.path)
+    # One that was taken over from the run before is not of its end.
+    end = there[-1] if there and there[-1].end and there[-1].step == job.updates else None
+    if end is None:
+        mid = f"; start={job.id!r} goes on from update {there[-1].step}" if there else ""
+        return None, f"{job.id} {job.status}, and its end was not saved{mid}"
+    return end, "" if end.resumable else f"the end of {job.id} has weights alone ({printable(str(end.why))})"
+
+
+def _as_they_are(why: str) -> Message:
+    return Message(f"start='continue' goes on from the weights as they are, with fresh optimizers: {why}.", "warning")
+
+
+def _kind(folder: Path) -> str:
+    try:
+        return printable(str(read_header(folder).get("kind", "")))
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,106 @@
+"""What a batch-size trial runs in: a child process with a memory limit on CPU, this process on a device.
+
+A fit on several ranks makes it in all of them as they are; a search of its own for several is in `search.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from workbench.commands import Inbox, Stop
+from workbench.engine.runtime import Runtime
+from workbench.engine.session import Session
+from workbench.events import Trial
+from workbench.launch.process.run_in_child import available_memory, run_in_child
+from workbench.settings import Settings
+from workbench.share.package import pack
+from workbench.task.protocol import Task
+from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
+from workbench.tuners.distributed_trial import measure_together
+from workbench.tuners.trial import measure, measure_here, measure_within
+
+TrialOf = Callable[[int], Trial]
+
+
+@contextlib.contextmanager
+def trials(
+    task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None = None
+) -> Iterator[TrialOf]:
+    """A `trial(size)` for this task; the model and data travel to the children once.
+
+    session: of a fit that goes on afterwards. On a device its own memory is what a trial has.
+    """
+    if session is not None and session.ranks.several:
+        yield in_all(settings, request, inbox, session)
+        return
+    device = session.device if session is not None else Runtime(settings).device
+    if device.type != "cpu":
+        yield _in_place(task, settings, request, session)
+        return
+    threads, epoch = torch.get_num_threads(), session.epoch if session is not None else 0
+    with pack((task, settings), names={"task": task}, lists=True) as parcel:
+
+        def trial(size: int) -> Trial:
+            limit = request.max_memory or available_memory()
+            outcome = run_in_child(
+                _measure,
+                parcel,
+                request,
+                size,
+                epoch,
+                memory_limit=limit,
+                stop=lambda: inbox.has(Stop),
+                threads=threads,
+            )
+            if outcome.kind == "stopped":
+                raise TrialStopped
+            if outcome.out_of_memory:
+                said = str(outcome.error or outcome.died)
+                return Trial(size, False, peak_bytes=outcome.peak_bytes, error=said, limit_bytes=limit)
+            measured = outcome.get()
+            assert isinstance(measured, Trial)
+            return replace(measured, limit_bytes=limit)
+
+        yield trial
+
+
+def _in_place(
+    task: Task, settings: Settings, request: BatchSizeRequest, session: Session | None
+) -> TrialOf:
+    steps, method = request.steps_per_trial, request.method
+
+    def trial(size: int) -> Trial:
+        at_size = request.settings_at(settings, size)
+        if session is not None:
+            return measure_within(session, at_size, size, steps)
+        return measure_here(task, at_size, size, steps, method)
+
+    return trial
+
+
+def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session) -> TrialOf:
+    """A `trial(size)` that all ranks of this session call, and make inside it."""
+
+    def trial(size: int) -> Trial:
+        return measure_together(
+            session,
+            request.settings_at(settings, size),
+            size,
+            request.steps_per_trial,
+            request.method,
+            session.epoch,
+            max_memory=request.max_memory,
+            stop=lambda: inbox.has(Stop),
+        )
+
+    return trial
+
+
+def _measure(given: tuple[Task, Settings], request: BatchSizeRequest, size: int, epoch: int) -> Trial:
+    task, settings = given
+    settings = request.settings_at(settings, size)
+    return measure(task, settings, size, request.steps_per_trial, request.method, epoch)

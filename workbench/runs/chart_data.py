@@ -1,0 +1,60 @@
+"""What the plots of a run are made of, from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from workbench.events import Changed, CurveEnded, CurvePoint, Event, Resumed, Saved, SearchEnded, Trial
+from workbench.plots import batch_size, lr_curve
+from workbench.plots.changes import Changes
+from workbench.plots.chart import Chart
+from workbench.plots.run import Best
+from workbench.runs import setting_text
+
+UNMARKED = {"track_update_ratio"}
+"""Live settings that say what is measured: the curves are what they would have been without."""
+
+
+def changes(events: Sequence[Event]) -> Changes:
+    """What is marked on the plots: live changes, and where the run was resumed."""
+    live = {(e.step, name) for e in events if isinstance(e, Changed) for name in e.values}
+    out: list[tuple[int, Mapping[str, float | None] | str]] = []
+    for event in events:
+        if isinstance(event, Changed):
+            marked = {name: value for name, value in event.values.items() if name not in UNMARKED}
+            if marked:
+                out.append((event.step, marked))
+        elif isinstance(event, Resumed):
+            edited = {k: v for k, v in event.values.items() if (event.step, k) not in live}
+            out.append((event.step, ", ".join(["resumed", *(f"{k} → {setting_text.recorded(k, v)}" for k, v in edited.items())])))
+    return out
+
+
+def best(events: Sequence[Event]) -> Best | None:
+    """The last of the best checkpoints."""
+    found = (e for e in reversed(events) if isinstance(e, Saved) and e.best)
+    return next((Best(e.step, e.monitor, e.value) for e in found if e.monitor is not None and e.value is not None), None)
+
+
+def search_charts(events: Sequence[Event]) -> list[Chart]:
+    """The charts of a finder's run; none for a fit."""
+    points = [e for e in events if isinstance(e, CurvePoint)]
+    if points:
+        end = next((e for e in events if isinstance(e, CurveEnded)), None)
+        return [
+            lr_curve.lr_curve(
+                np.array([p.lr for p in points]),
+                np.array([p.loss for p in points]),
+                np.array([p.smoothed for p in points]),
+                end.suggestions if end else (),
+                end.suggestion if end else None,
+                end.notes if end else (),
+            )
+        ]
+    trials = [e for e in events if isinstance(e, Trial)]
+    if trials:
+        over = next((e for e in events if isinstance(e, SearchEnded)), None)
+        return batch_size.batch_size(trials, over.best if over else None, over.largest if over else None)
+    return []

@@ -1,0 +1,134 @@
+"""Parcels: any object for another process of ours, as a pickle of its code and segments with its data.
+
+`pack` pickles with cloudpickle, so classes and functions of a notebook travel by value, and puts the bytes
+of every tensor storage and array into a segment instead of into the pickle. Storages that are shared stay
+shared, the same memory under a tensor and an array is one memory in the copy too. A parcel is a snapshot.
+It is code that runs when it is unpacked: only ever for our own pipes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from workbench.share.buffer_cache import Shelf
+from workbench.share.capacity import Room
+from workbench.share.packing import ListUnpickler, Pickled, pickled
+from workbench.share.pickle_diagnostics import explain
+from workbench.share.pickling import Pickler
+from workbench.share.segment import Segment, Views, size_of
+
+
+class ParcelError(TypeError):
+    """Something that cannot be sent to another process. The message says which part, and what to do."""
+
+
+@dataclass
+class Parcel:
+    """A packed object. `close` it (or use `with`) when no further process will unpack it."""
+
+    code: bytes
+    segments: tuple[Segment, ...] = ()
+    """Its own segment, and then those of a shelf that it refers to. None where it has no buffers."""
+    devices: tuple[str, ...] = ()
+    """Devices whose tensors were packed as copies in CPU memory, and arrive as CPU tensors."""
+    elsewhere: tuple[tuple[int, int, int], ...] = ()
+    """Buffers that lie on a shelf: their number, which of the segments, and which place in it."""
+    note: str | None = None
+    """What a person should hear of how it was placed."""
+    tensors: tuple[torch.Tensor, ...] = ()
+    """In the process that packed it: the plain tensors in it; see `share.rebind`."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its segments."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    def close(self) -> None:
+        """Let go of the segments."""
+        for segment in self.segments:
+            segment.close()
+
+    def __enter__(self) -> Parcel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def pack(
+    value: Any, names: Mapping[str, Any] | None = None, *, lists: bool = False, shelf: Shelf | None = None,
+    room: Room | None = None,
+) -> Parcel:  # fmt: skip
+    """`value` as a parcel. `names` are what its parts are called in an error; see `ParcelError`.
+
+    lists: long lists arrive as `PackedList`s, whose elements take no memory until they are read.
+    shelf: where large buffers lie that may be the same in the next parcel. room: what is asked whether there is memory.
+    """
+    try:
+        found = pickled(value) if lists else _pickled(value)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ParcelError(explain(error, names or {"the object": value}, _fails)) from error
+    # Those of packed lists are counted from the end, which is where they are known from.
+    buffers = [*found.buffers, *reversed(found.extra)]
+    parcel = Parcel(found.code, devices=tuple(sorted(found.devices)), tensors=found.tensors)
+    if not buffers:
+        return parcel
+    on_shelf, notes = ({}, []) if shelf is None else shelf.place(buffers, room)
+    lent: dict[int, tuple[int, Segment]] = {}
+    elsewhere = []
+    for number, (segment, index) in on_shelf.items():
+        buffers[number] = b""
+        place, _ = lent.setdefault(id(segment), (len(lent) + 1, segment))
+        elsewhere.append((number, place, index))
+    folder, note = (None, None) if room is None else room.for_size(size_of(buffers))
+    own = Segment.place(buffers, folder)
+    notes += [note] if note is not None else []
+    parcel.segments = (own, *(segment.again() for _, segment in lent.values()))
+    parcel.elsewhere, parcel.note = tuple(elsewhere), " ".join(notes) or None
+    return parcel
+
+
+def unpack(parcel: Parcel) -> Any:
+    """A copy of what was packed. Its tensors and arrays lie in the segments, mapped copy-on-write."""
+    buffers = _Buffers([segment.views() for segment in parcel.segments], parcel.elsewhere)
+    return ListUnpickler(io.BytesIO(parcel.code), iter(buffers), buffers.from_end).load()
+
+
+class _Buffers:
+    """The buffers of a parcel, from whichever segment each lies in."""
+
+    def __init__(self, views: Sequence[Views], elsewhere: Sequence[tuple[int, int, int]]) -> None:
+        self._views = views
+        self._elsewhere = {number: (place, index) for number, place, index in elsewhere}
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return (self._one(number) for number in range(len(self._views[0]) if self._views else 0))
+
+    def from_end(self, number: int) -> memoryview:
+        return self._one(len(self._views[0]) - 1 - number)
+
+    def _one(self, number: int) -> memoryview:
+        place, index = self._elsewhere.get(number, (0, number))
+        return self._views[place][index]
+
+
+def _pickled(value: Any) -> Pickled:
+    file, buffers = io.BytesIO(), list[Any]()
+    pickler = Pickler(file, buffers.append)
+    pickler.dump(value)
+    return Pickled(file.getvalue(), buffers, devices=pickler.devices, tensors=tuple(pickler.tensors.values()))
+
+
+def _fails(value: Any) -> bool:
+    try:
+        _pickled(value)
+    except Exception:  # noqa: BLE001 - that it fails is the answer
+        return True
+    return False

@@ -1,0 +1,118 @@
+"""Makes batches of samples as torch's default collation does; an error names the part that cannot be stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from workbench.task.data.to_dataset import is_frame, is_of_hugging_face, listed, short
+from workbench.task.protocol import TaskError
+
+
+@dataclass(frozen=True)
+class DefaultCollate:
+    """`torch.utils.data.default_collate` for the samples of one data set. Raises TaskError naming the data and the part."""
+
+    name: str
+    """ "train", "val", …"""
+    of_lists: bool = False
+    """Whether the data set gives lists where its users mean tensors (Hugging Face's, without a format)."""
+
+    @classmethod
+    def of(cls, name: str, dataset: Any) -> DefaultCollate:
+        return cls(name, is_of_hugging_face(dataset))
+
+    def __call__(self, samples: list[Any]) -> Any:
+        if self.of_lists:
+            self._refuse_lists(samples[0])
+        self._refuse_masked(samples[0])
+        try:
+            return default_collate(samples)
+        except (TypeError, ValueError, RuntimeError, KeyError, AttributeError) as error:
+            found = _trouble(samples, "")
+            if found is None:
+                raise
+            raise TaskError(f"{self.name}: {found}") from error
+
+    def _refuse_lists(self, sample: Any) -> None:
+        """Default collation would make a list of tensors of them, one for each place in the list."""
+        values = sample if isinstance(sample, Mapping) else {}
+        names = [repr(name) for name, value in values.items() if isinstance(value, (list, dict))]
+        if names:
+            column = f"column {names[0]} holds" if len(names) == 1 else f"columns {listed(names)} hold"
+            raise TaskError(
+                f"{self.name}: the {column} lists of Python numbers, no tensors: give {self.name}=ds.with_format(\"torch\") (or "
+                "ds.set_format(\"torch\")), or collate_fn=."
+            )
+
+    def _refuse_masked(self, sample: Any) -> None:
+        """torch would take what is masked for numbers."""
+        parts = sample.values() if isinstance(sample, Mapping) else sample if isinstance(sample, (tuple, list)) else (sample,)
+        for part in parts:
+            if isinstance(part, np.ma.MaskedArray):
+                raise TaskError(f"{self.name}: a sample has a masked array: fill what is masked in the data set, x.filled(0), say.")
+
+
+def _trouble(parts: Sequence[Any], path: str) -> str | None:
+    """What keeps these values, one of each sample, from becoming a batch, with the remedy; None where nothing is found."""
+    first, where = parts[0], f"element {path} of a sample" if path else "a sample"
+    if any(part is None for part in parts):
+        return f"{where} is None: leave such samples out of the data set, or give collate_fn=."
+    if isinstance(first, (Tensor, np.ndarray)):
+        return _of_arrays(parts, where)
+    if isinstance(first, Mapping):
+        return _of_mappings(parts, path, where)
+    if isinstance(first, (tuple, list)):
+        lengths = {len(part) if isinstance(part, (tuple, list)) else -1 for part in parts}
+        if len(lengths) > 1:
+            return f"{where} has another length than in the next sample ({listed(map(short, parts))}): {_COLLATE}"
+        found = (_trouble([part[n] for part in parts], f"{path}.{n}" if path else str(n)) for n in range(len(first)))
+        return next((trouble for trouble in found if trouble is not None), None)
+    if isinstance(first, (str, bytes, int, float, complex, np.generic)):
+        other = next((part for part in parts if type(part) is not type(first)), None)
+        return None if other is None else f"{where} is a {short(first)}, and in another sample a {short(other)}: make them alike."
+    return _of_another_kind(first, where)
+
+
+_COLLATE = "give collate_fn=, which makes a batch of a list of samples (torch.nn.utils.rnn.pad_sequence pads them, say)."
+
+
+def _of_arrays(parts: Sequence[Any], where: str) -> str | None:
+    shapes = [tuple(part.shape) if hasattr(part, "shape") else short(part) for part in parts]
+    if len(set(shapes)) > 1:
+        named = "" if where == "a sample" else f" ({where})"
+        different = listed(dict.fromkeys(map(str, shapes)))
+        return f"samples of unlike shapes cannot be stacked{named}: {different}. Give them one shape, or {_COLLATE}"
+    first = parts[0]
+    if isinstance(first, np.ndarray) and first.dtype.kind not in "biufc":
+        return f"{where} is an array of dtype {first.dtype}, which makes no tensor: turn it into numbers, or give collate_fn=."
+    if isinstance(first, np.ndarray) and any(stride < 0 for stride in first.strides):
+        return f"{where} is an array with negative strides, which torch does not take: return x.copy() from the data set."
+    return None
+
+
+def _of_mappings(parts: Sequence[Any], path: str, where: str) -> str | None:
+    first = parts[0]
+    for part in parts:
+        keys = set(part) if isinstance(part, Mapping) else set()
+        if odd := set(first) ^ keys:
+            return f"{where} has the key {sorted(map(str, odd))[0]!r}, and another sample has not: give all samples the same keys."
+    found = (_trouble([part[key] for part in parts], f"{path}.{key}" if path else str(key)) for key in first)
+    return next((trouble for trouble in found if trouble is not None), None)
+
+
+def _of_another_kind(first: Any, where: str) -> str:
+    kind = type(first)
+    if kind.__module__.partition(".")[0] == "PIL":
+        return (
+            f"{where} is a PIL {kind.__name__}: let the data set turn it into a tensor, transform=torchvision.transforms.ToTensor(), "
+            "say."
+        )
+    if is_frame(first):
+        return f"{where} is a {short(first)}: return its values from the data set, torch.as_tensor(x.to_numpy())."
+    return f"{where} is a {short(first)}, which makes no batch: give collate_fn=, or the DataLoader of its own library."

@@ -1,0 +1,190 @@
+"""`preload=True`: all samples of a data set are read once, before the job, and every epoch reads them from memory."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from workbench.events import Message
+from workbench.settings import Settings
+from workbench.task.data.datasets import Columns, Preloaded
+from workbench.task.data.resumable_sampler import checksum_of
+from workbench.task.data.rng_state import Held, as_then, process_state
+from workbench.task.data.spec import DataSpec, Parts
+from workbench.task.data.stacked import Stacked
+from workbench.task.protocol import TaskError
+
+_PROBED, _READS = 8, 3
+"""How many samples are read how often, to see whether the data set draws random numbers."""
+_CHUNK = 16
+_LEFT = 0.8
+"""So much of the free memory may be taken."""
+
+
+def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Message | None:
+    """Read all samples of this data into memory, once for all jobs, and have its loaders read them there.
+
+    free: gives the bytes of memory that can be used. What is in memory already is left as it is.
+    """
+    parts = _readable(spec)
+    if parts is None:
+        return None
+    dataset, name = parts.dataset, spec.name
+    count = spec.samples or 0
+    if _still_holds(spec, dataset, count):
+        return None
+    spec.preloaded = None
+    began = time.perf_counter()
+    with as_then(process_state()):
+        first = _first_samples(name, dataset, count)
+    size = sum(map(size_of, first)) // len(first) * count
+    there = free()
+    if size > there * _LEFT:
+        raise TaskError(
+            f"preload=True: {name} would take about {size / 1e6:,.0f} MB ({count:,} samples), and {there / 1e6:,.0f} MB of memory "
+            "are free: take preload=False, or smaller samples."
+        )
+    spec.preloaded = Preloaded(dataset, _gathered(_read(parts, settings, count), count))
+    took = time.perf_counter() - began
+    return Message(f"preloaded {name}: {count:,} samples, {size / 1e6:,.0f} MB in {took:.1f} s.")
+
+
+def _readable(spec: DataSpec) -> Parts | None:
+    """The parts of data that are to be read; None where they lie in memory."""
+    parts, name = spec.parts, spec.name
+    if parts.ready or isinstance(parts.dataset, IterableDataset):
+        what = "yields ready batches" if parts.ready else f"is an IterableDataset ({type(parts.dataset).__name__})"
+        raise TaskError(f"preload=True: {name} {what}, and samples can be read only by their number: take preload=False.")
+    if isinstance(parts.dataset, Columns) or type(parts.dataset) is TensorDataset:
+        return None
+    if callable(getattr(parts.dataset, "set_epoch", None)):
+        raise TaskError(
+            f"preload=True: {name} asks which epoch it is (set_epoch), and its samples would stay those of one epoch: take "
+            "preload=False."
+        )
+    if spec.samples is None:
+        raise TaskError(f"preload=True: {name} has no length, so nobody knows what to read: take preload=False.")
+    if spec.made_by_object:
+        spec.refresh()
+        if spec.parts.dataset is not parts.dataset:
+            raise TaskError(
+                f"preload=True: {name}_dataloader() makes a new data set each time it is asked, so that what was read would be "
+                "of another one: make the data set once, in setup()."
+            )
+        return spec.parts
+    return parts
+
+
+def _still_holds(spec: DataSpec, dataset: Dataset[Any], count: int) -> bool:
+    """Whether what an earlier job has read is this data set's, and a few samples read anew are as they were."""
+    kept = spec.preloaded
+    if kept is None or kept.users is not dataset or len(kept) != count:
+        return False
+    return all(same(dataset[index], kept[index]) for index in _probed(count))
+
+
+def _probed(count: int) -> list[int]:
+    """A few samples, from all over the data."""
+    return sorted({i * count // _PROBED for i in range(_PROBED)})
+
+
+def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
+    """A few samples, after a look whether reading them draws random numbers."""
+    found = []
+    for index in _probed(count):
+        sample: Any = None
+        for attempt in range(_READS):
+            torch.manual_seed(attempt)
+            np.random.seed(attempt)
+            before = _random_states(dataset)
+            again = dataset[index]
+            if _random_states(dataset) != before or (attempt and not same(sample, again, unknown=True)):
+                raise TaskError(
+                    f"preload=True: {name} draws random numbers when it reads a sample (sample {index}), and preload would freeze "
+                    "them: every epoch would see the same. Put the random part into collate_fn, or into a transform on the "
+                    "batch; or take preload=False."
+                )
+            sample = again
+        found.append(sample)
+    return found
+
+
+def _random_states(dataset: Any) -> tuple[Any, ...]:
+    """Of the process, and of the generators that the data set holds."""
+    kind, keys, *rest = np.random.get_state()
+    own = checksum_of(list(Held(dataset=dataset).state()["generators"].values()))
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, bytes(keys), rest, own  # type: ignore[arg-type]
+
+
+def _read(parts: Parts, settings: Settings, count: int) -> Iterator[Any]:
+    """All samples in their order, in as many processes as load batches."""
+    if not settings.num_workers:
+        yield from (parts.dataset[index] for index in range(count))
+        return
+    loader = DataLoader(
+        parts.dataset, batch_size=_CHUNK, num_workers=settings.num_workers, collate_fn=_as_is, generator=torch.Generator(),
+        worker_init_fn=parts.worker_init_fn,
+    )  # fmt: skip
+    for chunk in loader:
+        yield from chunk
+
+
+def _as_is(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def _gathered(samples: Iterator[Any], count: int) -> Stacked | list[Any]:
+    """The samples as columns, where they are alike, else as they are."""
+    first = next(samples)
+    stacked = Stacked.like(first, count)
+    if stacked is None:
+        # Copied: what comes from a loader's process lies in shared memory, and each tensor holds a file open.
+        return [copy.deepcopy(sample) for sample in itertools.chain([first], samples)]
+    for index, sample in enumerate(itertools.chain([first], samples)):
+        if not stacked.put(index, sample):
+            kept = [stacked[i] for i in range(index)]
+            return [*kept, copy.deepcopy(sample), *(copy.deepcopy(later) for later in samples)]
+    return stacked
+
+
+def size_of(sample: Any) -> int:
+    """About how many bytes a sample takes in memory."""
+    if isinstance(sample, (Tensor, np.ndarray)):
+        return int(sample.nbytes)
+    if isinstance(sample, dict):
+        return sum(map(size_of, sample.values()))
+    if isinstance(sample, (tuple, list)):
+        return sum(map(size_of, sample)) + 8 * len(sample)
+    return 8 if isinstance(sample, (int, float)) else len(cloudpickle.dumps(sample))
+
+
+def same(one: Any, other: Any, unknown: bool | None = None) -> bool:
+    """Whether two samples are the same, to the bit. unknown: what holds of objects that do not say; None: their pickles tell."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (Tensor, np.ndarray)):
+        return one.shape == other.shape and one.dtype == other.dtype and bool(_bytes(one) == _bytes(other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key], unknown) for key in one)
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(same(mine, its, unknown) for mine, its in zip(one, other, strict=True))
+    if unknown is not None and not isinstance(one, (int, float, complex, str, bytes, bool, type(None))):
+        return unknown
+    return bool(cloudpickle.dumps(one) == cloudpickle.dumps(other))
+
+
+def _bytes(array: Any) -> bytes:
+    if isinstance(array, Tensor):
+        array = array.detach().as_subclass(Tensor).cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
+    return pickle.dumps(array) if array.dtype.hasobject else array.tobytes()

@@ -1,0 +1,229 @@
+"""Where a pass over a data set is: batches of indices that can be gone through again without loading what they name."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from workbench.task.data.datasets import KeyedBatches
+from workbench.task.data.rng_state import Held, State, as_then, process_state
+from workbench.task.data.sharding import NOTHING, Dealing, Share
+from workbench.task.protocol import TaskError
+
+_ALONE = Share()
+
+
+@dataclass
+class _Pass:
+    """What the order of a pass follows from, and how far it has come."""
+
+    begun: State
+    crcs: array[int] = field(default_factory=lambda: array("I"))
+    """A checksum of all the batches up to each one that was dealt out (to workers, ahead of the training)."""
+    ended: bool = False
+
+
+class Positioned(Sampler[Any]):
+    """A batch sampler that remembers how its latest pass began, and can go on in the middle of it.
+
+    `generator`: the loader's own. A loader draws from it too, for the seeds of its workers, between asking for the
+    pass and taking its first batch; so its state is remembered at that first batch.
+
+    Of several ranks each deals out all batches, of which it hands out those of its `share`. `dealing`: where the order
+    takes random numbers of the process, they are these instead, which all ranks draw alike.
+    """
+
+    def __init__(
+        self, batches: Iterable[Any], generator: torch.Generator, share: Share = _ALONE, dealing: Dealing | None = None
+    ) -> None:
+        self.batches, self.generator = batches, generator
+        self.share, self.dealing = share, dealing
+        self.passes = 0
+        self.start: Tensor | None = None
+        """State of the generator for the first batch of the next pass, whatever the loader draws before."""
+        self.before_each: Callable[[], None] | None = None
+        """Called when a batch was drawn and is about to be handed out."""
+        self.drawn: deque[int | None] = deque()
+        """How many samples each batch has that was handed out and has not come from the loader yet; None: nobody knows."""
+        self._pass: _Pass | None = None
+        self._left: Iterator[Any] | None = None
+        """What is left of a pass that was gone through again."""
+
+    def __len__(self) -> int:
+        return self.share.rounds(len(self.batches))  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        # A loader with workers asks twice for its first pass, and begins one of them.
+        if self._left is not None:
+            return self._rest()
+        process = process_state() if self.dealing is None else self.dealing.state
+        self._pass = _Pass({"process": process, "sampler": self.held().state(), "passes": self.passes})
+        with self._drawing():
+            return self._begin(self._pass, iter(self.batches))
+
+    def _drawing(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the user's sampler may draw."""
+        return contextlib.nullcontext() if self.dealing is None else self.dealing.here()
+
+    def _drawing_as(self, process: State) -> contextlib.AbstractContextManager[None]:
+        """Inside, it draws as it would have drawn then."""
+        if self.dealing is None:
+            return as_then(process)
+        self.dealing.state = process
+        return self.dealing.here()
+
+    def _begin(self, this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
+        self._take_start()
+        self.passes += 1
+        this.begun["generator"] = self.generator.get_state()
+        yield from self._handed_out(self._own(_counted(this, batches)))
+
+    def _rest(self) -> Iterator[Any]:
+        self._take_start()
+        assert self._left is not None
+        left, self._left = self._left, None
+        yield from self._handed_out(left)
+
+    def _own(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return self._of_rounds(batches) if self.share.several else batches
+
+    def _of_rounds(self, batches: Iterator[Any]) -> Iterator[Any]:
+        whole = True
+        while whole:
+            with self._drawing():
+                own, whole = self.share.own(batches)
+            if own is not NOTHING:
+                yield own
+
+    def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self.drawn.clear()
+        for batch in batches:
+            self.drawn.append(_drawn(batch))
+            if self.before_each is not None:
+                self.before_each()
+            yield batch
+
+    def leave(self) -> None:
+        """The pass is over, even if nothing more was taken of what was left of it."""
+        self._take_start()
+        self._left = None
+
+    def _take_start(self) -> None:
+        if self.start is not None:
+            self.generator.set_state(self.start)
+            self.start = None
+
+    def held(self) -> Held:
+        """What the user's sampler holds (numbering by `KeyedBatches` is not his)."""
+        users = self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
+        return Held(batch_sampler=users, beside=self.generator)
+
+    def number_from(self, passes: int) -> None:
+        """So many passes are over."""
+        self.passes = passes
+        if isinstance(self.batches, KeyedBatches):
+            self.batches.epoch = passes
+
+    @property
+    def dealt(self) -> tuple[int, int] | None:
+        """How many batches were dealt out in the latest pass, and a checksum of them; None: there was none."""
+        if self._pass is None:
+            return None
+        crcs = self._pass.crcs
+        return len(crcs), crcs[-1] if crcs else 0
+
+    def position(self) -> State:
+        """How the latest pass began, and what was dealt out of it so far."""
+        assert self._pass is not None
+        assert self.dealt is not None
+        handed, crc = self.dealt
+        return {**self._pass.begun, "handed": handed, "ended": self._pass.ended, "crc": crc}
+
+    def replay(self, position: Mapping[str, Any], taken: int) -> list[str]:
+        """Begin that pass again and leave out its first `taken` batches here; what is not as it was, in words.
+
+        What was dealt out beyond them is gone through now, since it had been drawn by then.
+        """
+        doubts = self.held().put(position["sampler"])
+        self.number_from(position["passes"])
+        this = self._pass = _Pass({key: position[key] for key in ("process", "sampler", "passes", "generator")})
+        with self._drawing_as(position["process"]):
+            source = _counted(this, iter(self.batches))
+            self.generator.set_state(position["generator"])
+            again = list(itertools.islice(source, position["handed"]))
+            if position["ended"] and len(again) == position["handed"]:
+                # Some samplers draw a last number at their very end.
+                again += itertools.islice(source, 1)
+        needed = self.share.dealt(taken)
+        if len(again) < needed:
+            raise TaskError(
+                f"an epoch of the training data has {len(again)} batches now, and this one had come to its batch {needed}: "
+                "give the data that the run had."
+            )
+        self.passes = position["passes"] + 1
+        if len(again) != position["handed"] or (again and this.crcs[-1] != position["crc"]):
+            doubts.append(
+                "the rest of this epoch is made of other samples than it would have been: the data have changed, or the "
+                "sampler draws random numbers in a way that cannot be repeated (give it a generator of its own, or "
+                "state_dict() and load_state_dict())"
+            )
+        self._left = itertools.islice(self._own(itertools.chain(again, source)), taken, None)
+        self.start = self.generator.get_state()
+        return doubts
+
+
+def _drawn(batch: Any) -> int | None:
+    """How many indices there are in what a sampler gave; None for the number of a ready batch."""
+    if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list):
+        batch = batch[1]  # with the seed of `KeyedBatches`
+    return len(batch) if isinstance(batch, (list, tuple)) else None
+
+
+def _counted(this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
+    crc = 0
+    for batch in batches:
+        crc = _checksum(batch, crc)
+        this.crcs.append(crc)
+        yield batch
+    this.ended = True
+
+
+def _checksum(batch: Any, crc: int) -> int:
+    """Goes on from `crc`. The seed that `KeyedBatches` adds to a batch is left out: it follows from its number."""
+    if type(batch) is not list:
+        batch = batch[1] if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list) else batch
+    try:
+        return zlib.crc32(array("q", batch), crc)
+    except (TypeError, OverflowError):
+        return zlib.crc32(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(batch)).encode(), crc)
+
+
+def checksum_of(batch: Any, crc: int = 0) -> int:
+    """A checksum of the tensors, arrays, texts and numbers in a batch."""
+    if isinstance(batch, Tensor):
+        if batch.layout is not torch.strided:
+            return zlib.crc32(repr(batch).encode(), crc)
+        batch = batch.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    if isinstance(batch, np.ndarray) and not batch.dtype.hasobject:
+        return zlib.crc32(batch.tobytes(), crc)
+    if isinstance(batch, Mapping):
+        batch = [part for item in batch.items() for part in item]
+    if isinstance(batch, (list, tuple)):
+        for part in batch:
+            crc = checksum_of(part, crc)
+        return crc
+    if isinstance(batch, (str, bytes, int, float, complex)) or batch is None:
+        return zlib.crc32(repr(batch).encode(), crc)
+    return zlib.crc32(type(batch).__name__.encode(), crc)

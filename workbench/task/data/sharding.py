@@ -1,0 +1,194 @@
+"""How the batches of a data set are dealt to the processes (ranks) of one job: to each every so-manyth of them.
+
+All ranks go through the same order, round by round: one batch for each of them. So nobody has to send what comes next, and
+behind as many rounds all have come to the same place, whichever batch was whose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from workbench.task.data.counted_loader import CountedLoader, CountedPass
+from workbench.task.data.datasets import KeyedBatches
+from workbench.task.data.rng_state import State, plain, process_state, put_process
+from workbench.task.data.shuffle import Shuffled
+from workbench.task.protocol import TaskError
+
+NOTHING: Any = object()
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which batches of a loader are read here: of `world` processes each takes every world-th, the `rank`-th first."""
+
+    rank: int = 0
+    world: int = 1
+    whole: bool = False
+    """Whether a last round that has not a batch for each is left out, as a short batch is of one process."""
+
+    @property
+    def several(self) -> bool:
+        """Whether there is anybody else."""
+        return self.world > 1
+
+    def own(self, batches: Iterator[Any]) -> tuple[Any, bool]:
+        """One's own of the next round, or NOTHING, and whether it was whole; all of it is gone through."""
+        own, dealt = NOTHING, 0
+        for batch in itertools.islice(batches, self.world):
+            own = batch if dealt == self.rank else own
+            dealt += 1
+        there = dealt == self.world
+        return own if there or not self.whole else NOTHING, there
+
+    def rounds(self, batches: int) -> int:
+        """How many rounds so many batches make."""
+        return batches // self.world if self.whole else -(-batches // self.world)
+
+    def dealt(self, rounds: int) -> int:
+        """How many batches there must be for one's own of so many rounds."""
+        return 0 if not rounds else (rounds - 1) * self.world + self.rank + 1
+
+
+class Dealing:
+    """Random numbers that all ranks draw alike, whatever else each of them draws.
+
+    Samplers and data without numbers may draw from the process's own generators, which differ from rank to rank.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.state: State = {
+            "python": random.Random(seed).getstate(),
+            "numpy": plain(np.random.RandomState(seed % 2**32).get_state(legacy=False)),
+            "torch": torch.Generator().manual_seed(seed).get_state(),
+        }
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Inside, the process draws these numbers."""
+        before = process_state()
+        put_process(self.state)
+        try:
+            yield
+        finally:
+            self.state = process_state()
+            put_process(before)
+
+    @contextlib.contextmanager
+    def as_then(self, state: State) -> Iterator[None]:
+        """Inside, they are those of then."""
+        before, self.state = self.state, state
+        try:
+            yield
+        finally:
+            self.state = before
+
+
+_DRAWING = (Shuffled, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+def dealing_for(batches: Any, share: Share, seed: int) -> Dealing | None:
+    """What a sampler of batches draws from, where that is not a generator of its own alone."""
+    sampler = _inside(batches)
+    known = type(sampler) is SequentialSampler or (type(sampler) in _DRAWING and sampler.generator is not None)
+    return Dealing(seed) if share.several and not known else None
+
+
+def gives_its_length(batches: Any) -> bool:
+    """Whether there are surely as many batches as their sampler says; that of one of the user's own may be a guess."""
+    return type(_inside(batches)) in (SequentialSampler, *_DRAWING)
+
+
+def _inside(batches: Any) -> Any:
+    """The sampler of samples, where torch's own makes batches of them; else what makes the batches."""
+    if isinstance(batches, KeyedBatches):
+        batches = batches.batches
+    return batches.sampler if type(batches) is BatchSampler else batches
+
+
+def refuse_dealt(name: str, *samplers: Any) -> None:
+    """A sampler that deals to ranks by itself would leave most of the data out."""
+    for sampler in samplers:
+        if isinstance(sampler, DistributedSampler):
+            raise TaskError(
+                f"the loader of {name} has a {type(sampler).__name__}: give the loader without it, the ranks are dealt their "
+                "batches."
+            )
+        refuse_dealt(name, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
+
+
+class SharedLoader(CountedLoader):
+    """A loader of data without numbers: each rank reads all batches and keeps its own.
+
+    Data that split themselves by rank would be split twice: give them whole.
+    """
+
+    def __init__(self, dataset: Any, share: Share, seed: int, **options: Any) -> None:
+        super().__init__(dataset, **options)
+        self.share = share
+        self.dealing = Dealing(seed) if self.num_workers == 0 else None
+        """Loader workers draw alike on all ranks as it is."""
+
+    def __len__(self) -> int:
+        return self.share.rounds(super().__len__())
+
+    def __iter__(self) -> CountedPass:  # type: ignore[override]
+        with self.dealing.here() if self.dealing is not None else contextlib.nullcontext():
+            return CountedPass(self, OwnBatches(DataLoader.__iter__(self), self.share, self.dealing))
+
+
+class OwnBatches:
+    """One pass over a `SharedLoader`."""
+
+    def __init__(self, batches: Any, share: Share, dealing: Dealing | None) -> None:
+        self._batches, self._share, self._dealing = batches, share, dealing
+        self._over = False
+
+    def __iter__(self) -> OwnBatches:
+        return self
+
+    def __next__(self) -> Any:
+        own = NOTHING
+        if not self._over:
+            with self._dealing.here() if self._dealing is not None else contextlib.nullcontext():
+                own, whole = self._share.own(self._batches)
+            self._over = not whole
+        if own is NOTHING:
+            raise StopIteration
+        return own
+
+    @property
+    def ended(self) -> bool:
+        """Whether the data have come to their end."""
+        return self._over or has_ended(self._batches)
+
+    def _shutdown_workers(self) -> None:
+        """As that of a loader's own pass."""
+        if hasattr(self._batches, "_shutdown_workers"):
+            self._batches._shutdown_workers()
+
+
+def has_ended(batches: Any) -> bool:
+    """Whether the data that a pass reads have come to their end, which the loader will only find out."""
+    if isinstance(batches, CountedPass):
+        batches = batches.inner
+    if isinstance(batches, OwnBatches):
+        return batches.ended
+    return bool(getattr(getattr(batches, "_dataset_fetcher", None), "ended", False))

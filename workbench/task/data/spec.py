@@ -1,0 +1,534 @@
+"""DataSpec: what the user gave as data, and the only maker of loaders.
+
+Every loader that a job reads comes from `DataSpec.loader`: with a generator of its own, so that neither a
+finder nor a validation moves the order of the training samples, and the exported script can make the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    get_worker_info,
+)
+
+from workbench.settings import Settings, SettingsError
+from workbench.task.data.collate import DefaultCollate
+from workbench.task.data.counted_loader import CountedLoader, CountingCollate
+from workbench.task.data.datasets import (
+    Batches,
+    Columns,
+    CopiedStream,
+    KeyedBatches,
+    Preloaded,
+    Samples,
+    SeededBatches,
+    StackedTensors,
+)
+from workbench.task.data.resumable_sampler import Positioned
+from workbench.task.data.rng_state import Held
+from workbench.task.data.sharding import Dealing, Share, SharedLoader, dealing_for, refuse_dealt
+from workbench.task.data.shuffle import Shuffled
+from workbench.task.data.to_dataset import dataset_of
+from workbench.task.protocol import TaskError
+
+Loader = CountedLoader
+"""What `DataSpec.loader` makes."""
+Collate = Callable[[list[Any]], Any]
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+@dataclass(frozen=True)
+class WorkerInit:
+    """A user's worker_init_fn, which finds its own data set in `get_worker_info()`, not `SeededBatches`."""
+
+    users: Callable[[int], None]
+
+    def __call__(self, worker_id: int) -> None:
+        info = get_worker_info()
+        if info is not None and isinstance(info.dataset, (SeededBatches, CopiedStream)):
+            inside = info.dataset.current if isinstance(info.dataset, CopiedStream) else info.dataset.dataset
+            users = inside.users if isinstance(inside, Preloaded) else inside
+            object.__setattr__(info, "dataset", users)  # it is frozen
+        self.users(worker_id)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a loader is made of."""
+
+    dataset: Dataset[Any]
+    collate_fn: Collate | None = None
+    sampler: Any = None
+    batch_sampler: Any = None
+    ready: bool = False
+    """The data set yields batches, not samples (`DataLoader(batch_size=None)`)."""
+    generator: torch.Generator | None = None
+    worker_init_fn: Callable[[int], None] | None = None
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Settings that a DataLoader brought along: batch_size, shuffle, num_workers, …"""
+    worker_options: dict[str, Any] = field(default_factory=dict)
+    """What a DataLoader said of its workers that is no setting: timeout, prefetch_factor, …"""
+
+    @property
+    def own_batches(self) -> str | None:
+        """Why the batch size cannot be set from outside; None when it can."""
+        if self.batch_sampler is not None:
+            return f"its loader has a batch_sampler of its own ({type(self.batch_sampler).__name__})"
+        if self.ready and isinstance(users := users_data(self.dataset), DataLoader):
+            return f"its loader ({type(users).__name__}) makes its batches itself"
+        if self.ready:
+            return "it yields ready batches"
+        return None
+
+
+_LIKE_THEIR_PARTS = ("torch", "torchdata", "accelerate")
+"""Packages whose loaders, however they iterate, give the batches of a plain DataLoader of the same parts."""
+
+
+def makes_batches_itself(loader: DataLoader[Any]) -> bool:
+    """Whether a kind of DataLoader iterates in a way of its own, so that one made of its parts may give other batches."""
+    for method in ("__iter__", "_get_iterator"):
+        owner = next((kind for kind in type(loader).__mro__ if method in vars(kind)), None)  # accelerate's hold a loader
+        if owner is not None and owner.__module__.partition(".")[0] not in _LIKE_THEIR_PARTS:
+            return True
+    return False
+
+
+def parts_of(loader: DataLoader[Any]) -> Parts:
+    """Take a user's DataLoader apart, so that an equal one can be made at any batch size.
+
+    One that makes its batches itself is read as it is.
+    """
+    if makes_batches_itself(loader):
+        return Parts(Batches(loader), ready=True)
+    iterable = isinstance(loader.dataset, IterableDataset)
+    own_batches: Any = None if iterable else loader.batch_sampler
+    sampler, batch_size, drop_last = loader.sampler, loader.batch_size, loader.drop_last
+    if type(own_batches) is BatchSampler:
+        # Also where it was given as batch_sampler=: the loader itself then says nothing of all this.
+        sampler, batch_size, drop_last = own_batches.sampler, own_batches.batch_size, own_batches.drop_last
+        own_batches = None
+    defaults: dict[str, Any] = {
+        "num_workers": loader.num_workers,
+        "shuffle": type(sampler) is RandomSampler,
+        "drop_last": drop_last,
+    }
+    if batch_size is None:
+        batch_size = getattr(own_batches, "batch_size", None)  # of a batch sampler that says so
+    if isinstance(batch_size, int):
+        defaults["batch_size"] = batch_size
+    if loader.pin_memory:
+        defaults["pin_memory"] = True
+    options: dict[str, Any] = {}
+    if loader.num_workers:
+        defaults["persistent_workers"] = loader.persistent_workers
+        options = {name: getattr(loader, name) for name in ("prefetch_factor", "timeout", "multiprocessing_context")}
+    collate = loader.collate_fn
+    default_collate = collate in (torch.utils.data.default_collate, torch.utils.data.default_convert)
+    return Parts(
+        dataset=loader.dataset,
+        collate_fn=None if default_collate else collate,
+        sampler=None if iterable or _usual(sampler, loader) else sampler,
+        batch_sampler=own_batches,
+        ready=loader.batch_size is None and loader.batch_sampler is None,
+        generator=loader.generator,
+        worker_init_fn=loader.worker_init_fn,
+        defaults=defaults,
+        worker_options=options,
+    )
+
+
+def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
+    """Whether a sampler is one that a loader makes for itself; any other is the user's own choice and stays."""
+    if type(sampler) is RandomSampler:
+        if sampler.replacement or sampler._num_samples is not None:
+            return False
+        if sampler.generator not in (None, loader.generator):
+            return False
+    elif type(sampler) is not SequentialSampler:
+        return False
+    return _length(sampler.data_source) == _length(loader.dataset)
+
+
+def _apart(sampler: Any, copies: dict[int, Any] | None = None) -> Any:
+    """A sampler that leaves the user's generators where they are: copied with what holds one, else as it is."""
+    copies = {} if copies is None else copies
+    if id(sampler) in copies:
+        return copies[id(sampler)]
+    copies[id(sampler)] = sampler
+    changed: dict[str, Any] = {}
+    for name, part in getattr(sampler, "__dict__", {}).items():
+        if isinstance(part, Sampler):
+            other = _apart(part, copies)
+        elif isinstance(part, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
+            clone = part.clone_state() if isinstance(part, torch.Generator) else copy.deepcopy(part)
+            other = copies.setdefault(id(part), clone)
+        else:
+            continue
+        if other is not part:
+            changed[name] = other
+    if changed:
+        own = copies[id(sampler)] = copy.copy(sampler)
+        vars(own).update(changed)
+    return copies[id(sampler)]
+
+
+class DataSpec:
+    """One of the user's data sets ("train", "val" or "test") and how to make loaders of it."""
+
+    def __init__(self, name: str, parts: Parts | Callable[[], Parts]) -> None:
+        self.name = name
+        self._given = parts
+        self.made_by_object = not isinstance(parts, Parts)
+        """Whether an object's train_dataloader() (or val_…, test_…) makes it."""
+        self.from_loader = False
+        """Whether the user gave a DataLoader, which was taken apart."""
+        self.from_batches = False
+        """Whether the user gave `wb.batches(…)`."""
+        self._made: Parts | None = None
+        self.share = Share()
+        """Which batches this process reads, of those that all ranks of a job read together."""
+        self.copied: CopiedStream | None = None
+        """A copy of the user's stream, which a job reads in its place where it sets its position; None: there is none."""
+        self.preloaded: Preloaded | None = None
+        """Its samples in memory, where `preload` has read them; they stand for one data set of the user's."""
+
+    @classmethod
+    def of(cls, name: str, data: Any, collate_fn: Collate | None = None) -> DataSpec:
+        """A spec of a Dataset, a DataLoader, columns (x, y), a dict of columns, samples in a list, or ready batches."""
+        if isinstance(data, DataLoader):
+            parts = parts_of(data)
+        else:
+            found: tuple[Any, bool] = dataset_of(name, data, collated=collate_fn is not None)
+            parts = Parts(found[0], ready=found[1])
+        if collate_fn is not None:
+            parts = replace(parts, collate_fn=collate_fn)
+        if _length(parts.dataset) == 0:
+            raise TaskError(f"{name} is empty: it has 0 samples, and at least one is needed.")
+        spec = cls(name, parts)
+        spec.from_loader = isinstance(data, DataLoader) and parts.dataset is data.dataset
+        spec.from_batches = isinstance(data, Batches)
+        return spec
+
+    @property
+    def parts(self) -> Parts:
+        """The parts as they are now; an object with train_dataloader() is asked once between two `refresh`es."""
+        if isinstance(self._given, Parts):
+            return self._given
+        if self._made is None:
+            self._made = self._given()
+        return self._made
+
+    def refresh(self) -> None:
+        """Ask an object with train_dataloader() anew: a job is about to begin."""
+        self._made = None
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Settings that the user's own loader implies."""
+        return self.parts.defaults
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether the data can be read only once, so that a search would use it up."""
+        dataset = self.parts.dataset
+        return isinstance(dataset, Batches) and dataset.one_shot
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples there are; None where the data has no length."""
+        parts = self.parts
+        return None if parts.ready else _length(parts.dataset)
+
+    def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
+        """Raise SettingsError for a setting that the user gave and that cannot take effect on this data. train: they are trained on."""
+        if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
+            return  # an object is not asked for its loader now: its set-up comes with the job
+        parts, users = self.parts, users_data(self.parts.dataset)
+        if isinstance(users, (list, tuple)) and not users:
+            return  # that it is empty is a matter of its own
+        for name in () if train else ("shuffle", "drop_last"):
+            if given.get(name):
+                raise SettingsError(
+                    f"{name}={given[name]!r} would change nothing of {self.name}: only training data are shuffled or cut. Leave {name} out."
+                )
+        if parts.own_batches is not None:
+            if given.get("batch_size") is not None and given["batch_size"] != self.defaults.get("batch_size"):
+                raise self._unused("batch_size", given, parts.own_batches)
+            if given.get("drop_last"):
+                raise self._unused("drop_last", given, parts.own_batches)
+        if given.get("shuffle") and (decides := self._orders_itself(parts)) is not None:
+            raise self._unused("shuffle", given, decides)
+        if given.get("shuffle") is False and parts.sampler is not None and parts.defaults.get("shuffle"):
+            raise self._unused("shuffle", given, "its loader has a RandomSampler of its own")
+        if given.get("num_workers") and self.one_shot:
+            raise self._unused("num_workers", given, "it can be read only once, which one process does")
+
+    def _empty(self) -> TaskError:
+        return TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
+
+    def _orders_itself(self, parts: Parts) -> str | None:
+        """Why nobody else can shuffle these samples; None where it can be done, or is what their sampler does."""
+        if parts.batch_sampler is not None:
+            return f"its loader has a batch_sampler of its own ({type(parts.batch_sampler).__name__})"
+        if parts.sampler is not None:
+            drawn = bool(parts.defaults.get("shuffle"))
+            return None if drawn else f"its loader has a sampler of its own ({type(parts.sampler).__name__})"
+        if isinstance(parts.dataset, IterableDataset) or (parts.ready and not parts.defaults.get("shuffle")):
+            what = "yields ready batches in their order" if parts.ready else "can only be iterated"
+            return f"it {what} ({type(users_data(parts.dataset)).__name__})"
+        return None
+
+    def _unused(self, name: str, given: Mapping[str, Any], decides: str) -> SettingsError:
+        remedy = "give the samples (a Dataset, or a loader without it)" if self.from_loader else "give the samples in a Dataset"
+        return SettingsError(
+            f"{name}={given[name]!r} would change nothing of {self.name}, since {decides}. Leave {name} out, or {remedy}."
+        )
+
+    def refuse_larger(self, size: int) -> None:
+        """Raise TaskError where a batch of this size is larger than the data."""
+        parts, count = self.parts, self.samples
+        if count is None or size <= count or parts.own_batches is not None:
+            return
+        listed: Any = parts.dataset  # a list is a data set of samples as well
+        ready = f"; if these are ready batches, give {self.name}=wb.batches(…)" if isinstance(listed, (list, tuple)) else ""
+        raise TaskError(
+            f"batch_size={size} is larger than the {self.name} data ({count} samples): take batch_size={count} or less{ready}."
+        )
+
+    def copy_stream(self) -> CopiedStream | None:
+        """A copy of a stream that takes a position (load_state_dict), which leaves the user's own where it is.
+
+        None where the data are no such stream, or cannot be copied.
+        """
+        dataset = self.parts.dataset
+        source = self.copied.current if self.copied is not None and self.copied.users is dataset else dataset
+        own = source.users if isinstance(source, Batches) else source
+        if not isinstance(dataset, IterableDataset) or not Held(dataset=own).stateful:
+            return None
+        for _ in range(3):
+            with contextlib.suppress(Exception):  # an open file, a connection; or a cache that grows while it is copied
+                return CopiedStream(dataset, copy.deepcopy(source))
+        return None
+
+    def loader(self, settings: Settings, *, batch_size: int | None = None, train: bool = False) -> Loader:
+        """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
+
+        `train`: samples are drawn in the order of `settings.shuffle` and `settings.seed`; the last short
+        batch is dropped when `settings.drop_last`. Of the batches those of `share` come; a last round that is not whole
+        is dropped then as well, for together the ranks' batches are one.
+        """
+        if self.share.several:
+            refuse_dealt(self.name, self.parts.sampler, self.parts.batch_sampler)
+        whole = self.share.several and train and settings.drop_last and self.parts.own_batches is None
+        return self._loader(settings, replace(self.share, whole=whole), batch_size, train)
+
+    def _loader(self, settings: Settings, share: Share, batch_size: int | None = None, train: bool = False) -> Loader:
+        parts = self.parts
+        if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
+            parts = replace(parts, dataset=self.preloaded)
+        if self.copied is not None and self.copied.users is parts.dataset:
+            init = None if parts.worker_init_fn is None else WorkerInit(parts.worker_init_fn)
+            parts = replace(parts, dataset=self.copied, worker_init_fn=init)
+        size = batch_size or settings.batch_size
+        generator = torch.Generator()
+        if parts.generator is not None:
+            generator.set_state(parts.generator.get_state())
+        else:
+            generator.manual_seed(settings.seed)
+        workers = 0 if self.one_shot else settings.num_workers  # each worker would take of its own copy
+        pin = settings.pin_memory
+        if pin is None:
+            pin = torch.cuda.is_available() and settings.accelerator != "cpu" and _on_cpu(parts.dataset)
+        common: dict[str, Any] = {
+            "num_workers": workers,
+            "pin_memory": pin,
+            "persistent_workers": settings.persistent_workers and workers > 0,
+            "generator": generator,
+            "worker_init_fn": parts.worker_init_fn,
+            "collate_fn": self._collate(parts),
+            **(parts.worker_options if workers else {}),
+        }
+        if isinstance(parts.dataset, IterableDataset):
+            if not parts.ready:
+                common["drop_last"] = train and settings.drop_last
+                common["collate_fn"] = CountingCollate(common["collate_fn"])
+            return _stream(parts.dataset, None if parts.ready else size, share, settings.seed, common)
+        if parts.ready:
+            common["sampler"] = Positioned(self._sampler(parts, settings, train, generator), generator, share)
+            return CountedLoader(parts.dataset, batch_size=None, **common)
+        if parts.batch_sampler is not None:
+            return _map_style(parts, _apart(parts.batch_sampler), settings, share, common)
+        return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, share, common)
+
+    def _collate(self, parts: Parts) -> Collate | None:
+        """What makes a batch of samples; None: they are batches already, or come from arrays."""
+        if parts.collate_fn is not None or parts.ready:
+            return parts.collate_fn
+        arrays = isinstance(_whole_batches(parts), Columns)
+        return _as_is if arrays else DefaultCollate.of(self.name, parts.dataset)
+
+    def _batches(
+        self, parts: Parts, settings: Settings, size: int, train: bool, generator: torch.Generator
+    ) -> BatchSampler:
+        if train:
+            self.refuse_larger(size)
+        sampler = self._sampler(parts, settings, train, generator)
+        return BatchSampler(sampler, size, drop_last=train and settings.drop_last)
+
+    def _sampler(self, parts: Parts, settings: Settings, train: bool, generator: torch.Generator) -> Any:
+        """What gives the indices of samples, or of ready batches."""
+        dataset: Any = parts.dataset
+        if parts.sampler is not None:
+            if train and parts.defaults.get("shuffle") and not settings.shuffle:
+                raise TaskError(
+                    f"shuffle=False: the loader of {self.name} has a RandomSampler of its own, which stays as it is; "
+                    "give the Dataset, or a loader without it."
+                )
+            return _apart(parts.sampler)
+        shuffled = settings.shuffle and (not parts.ready or parts.defaults.get("shuffle", False))
+        return Shuffled(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
+
+    def peek(self, count: int) -> Any:
+        """One batch of `count` samples, or the first ready batch; a one-shot iterable keeps it."""
+        parts = self.parts
+        if isinstance(parts.dataset, Batches):
+            batch = parts.dataset.peek()
+            if batch is not None:  # as the loader will give it: arrays become tensors
+                batch = (parts.collate_fn or torch.utils.data.default_convert)(batch)
+        else:
+            samples = self.samples
+            size = count if samples is None else min(count, samples)
+            calm = Settings(batch_size=max(size, 1), shuffle=False, pin_memory=False)
+            batch = next(iter(self._loader(calm, Share())), None)
+        if batch is None:
+            raise self._empty()
+        return batch
+
+
+def _stream(dataset: Any, size: int | None, share: Share, seed: int, common: dict[str, Any]) -> Loader:
+    """Of data without numbers; size: None where they are batches already."""
+    if share.several:
+        return SharedLoader(dataset, share, seed, batch_size=size, **common)
+    return CountedLoader(dataset, batch_size=size, **common)
+
+
+def _map_style(parts: Parts, batches: Any, settings: Settings, share: Share, common: dict[str, Any]) -> Loader:
+    dataset = _whole_batches(parts)
+    if settings.num_workers:
+        batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
+        if parts.worker_init_fn is not None:
+            common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
+    deals = Positioned(batches, common["generator"], share, dealing_for(batches, share, settings.seed))
+    return CountedLoader(dataset, batch_sampler=deals, **common)
+
+
+def _whole_batches(parts: Parts) -> Dataset[Any]:
+    """A plain TensorDataset with the default collation is indexed batch by batch; the values are the same."""
+    dataset = parts.dataset
+    if parts.collate_fn is not None:
+        # A user's collate function expects a list of samples.
+        return Samples(dataset) if isinstance(dataset, Columns) else dataset
+    # A worker_init_fn may look at the data set: then it is the user's own that is read.
+    if type(dataset) is TensorDataset and parts.worker_init_fn is None:
+        return StackedTensors(dataset.tensors)
+    return dataset
+
+
+def _on_cpu(dataset: Any) -> bool:
+    """Whether ready-made tensors lie in host memory, which alone can be pinned; True where nobody knows."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    tensors: Iterable[Tensor] = ()
+    if isinstance(dataset, Columns):
+        tensors = dataset._values()
+    elif type(dataset) is TensorDataset:
+        tensors = dataset.tensors
+    return all(tensor.device.type == "cpu" for tensor in tensors)
+
+
+def _length(dataset: Any) -> int | None:
+    """Its length; None where it has none: PyG's samplers say so with a ValueError, others with a NotImplementedError."""
+    try:
+        return len(dataset)
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def positioned(loader: Loader) -> Positioned | None:
+    """What deals out a loader's batches of indices; None where the data alone know what comes next."""
+    for sampler in (loader.batch_sampler, loader.sampler):
+        if isinstance(sampler, Positioned):
+            return sampler
+    return None
+
+
+def dealing(loader: Loader) -> Dealing | None:
+    """What all ranks draw alike from to deal out a loader's batches; None where they need no such numbers."""
+    if isinstance(loader, SharedLoader):
+        return loader.dealing
+    deals = positioned(loader)
+    return None if deals is None else deals.dealing
+
+
+def users_own(loader: Loader) -> Any:
+    """The data set, or the batches, that the user gave for this loader."""
+    dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
+    return users_data(dataset.current if isinstance(dataset, CopiedStream) else dataset)
+
+
+def users_data(dataset: Any) -> Any:
+    """What the user gave, of which this data set is made."""
+    return dataset.users if isinstance(dataset, (Batches, Preloaded)) else dataset
+
+
+def users_collate(loader: Loader) -> Any:
+    """The collate function of this loader, without what counts its samples."""
+    collate = loader.collate_fn
+    return collate.users if isinstance(collate, CountingCollate) else collate
+
+
+def batches_in(loader: DataLoader[Any]) -> int | None:
+    """Batches in one pass over a loader; None where it has no length."""
+    return _length(loader)
+
+
+def set_epoch(loader: Loader, epoch: int) -> None:
+    """Tell the user's sampler, batch sampler and data set which epoch begins, where they ask for it (`set_epoch`)."""
+    told: list[Any] = []
+    for part in _parts_told(loader):
+        if callable(getattr(part, "set_epoch", None)) and not any(part is other for other in told):
+            told.append(part)
+            part.set_epoch(epoch)
+
+
+def _parts_told(loader: Loader) -> Iterator[Any]:
+    deals, data = positioned(loader), users_own(loader)
+    batches = None if deals is None else deals.batches
+    batches = batches.batches if isinstance(batches, KeyedBatches) else batches
+    yield from (batches, getattr(batches, "sampler", None), data)
+    given = loader.dataset.current if isinstance(loader.dataset, CopiedStream) else loader.dataset
+    if isinstance(given, Batches):  # a loader of the user's own that gives ready batches
+        inner = getattr(data, "batch_sampler", None)
+        yield from (getattr(data, "sampler", None), inner, getattr(inner, "sampler", None), getattr(data, "dataset", None))

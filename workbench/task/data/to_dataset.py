@@ -1,0 +1,235 @@
+"""Turns what a user gave as data into a data set of samples or ready batches, or refuses it by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from workbench.task.data.datasets import Batches, Columns
+from workbench.task.protocol import TaskError
+
+_SEVERAL = (
+    "make one of them (torch.utils.data.ConcatDataset puts data sets one after another, StackDataset side by side)"
+)
+
+
+def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bool]:
+    """The data set in `data`, and whether it yields ready batches instead of samples.
+
+    A sequence is a data set of samples, as for a DataLoader. A tuple or a dict of arrays holds columns, with one row for
+    each sample. An iterable that is no sequence yields ready batches. collated: the user gave a collate_fn. Raises
+    TaskError naming `name` for everything else.
+    """
+    _refuse_no_data(name, data)
+    if isinstance(data, Batches):
+        return data, True
+    if isinstance(data, Dataset):
+        return data, False
+    if isinstance(data, Mapping):
+        return _columns_of_mapping(name, data), False
+    if isinstance(data, (tuple, list)):
+        return (_of_list(name, data, collated), False) if data else (Batches(data), True)
+    if is_frame(data):
+        raise _lonely(name, data)
+    if not isinstance(data, (str, bytes)):
+        if isinstance(data, Sized) and hasattr(data, "__getitem__"):
+            return data, False
+        if isinstance(data, Iterable):
+            return Batches(data), True
+    raise TaskError(
+        f"{name}={type(data).__name__} is no data: give a Dataset, a DataLoader, arrays (x, y), a list of samples, or an "
+        "object with train_dataloader()."
+    )
+
+
+def _refuse_no_data(name: str, data: Any) -> None:
+    """What has a length or can be iterated, and holds no samples for all that."""
+    if isinstance(data, type):
+        raise TaskError(f"{name}={data.__name__} is a class: give an instance, {data.__name__}(…).")
+    if _is_sparse(data):
+        raise TaskError(f"{name} is a {short(data)}, which gives no rows by number: give (x.toarray(), y).")
+    tables = callable(getattr(data, "to_pandas", None)) and not is_frame(data) and not is_of_hugging_face(data)
+    if tables and not isinstance(data, (Dataset, Mapping)):
+        raise TaskError(f"{name} is a {short(data)}, which gives columns and no samples: give (x.to_numpy(), y.to_numpy()).")
+
+
+def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
+    """Columns, where a tuple holds arrays; else samples."""
+    if any(map(_is_source, data)):
+        number, kind = next((n, type(part).__name__) for n, part in enumerate(data) if _is_source(part))
+        raise TaskError(f"{name} is a {type(data).__name__} of {len(data)}, and {name}[{number}] is a {kind}: {_SEVERAL}.")
+    arrays = [is_array(part) for part in data]
+    if all(arrays):
+        columns = isinstance(data, tuple) or _are_columns(name, data, collated)
+        return columns_of(name, data) if columns else data
+    if any(arrays):
+        return _of_mixed(name, data)
+    if isinstance(data, tuple) and all(isinstance(part, list) or type(part).__name__ == "Column" for part in data):
+        raise TaskError(
+            f"{name} is a tuple of {len(data)} {type(data[0]).__name__}s, which may be columns or samples: give arrays for columns "
+            "(torch.as_tensor(…) of each), or a list of samples."
+        )
+    return data
+
+
+def _of_mixed(name: str, data: Sequence[Any]) -> Columns:
+    """(x, [0, 1, …]): a list of numbers beside an array is a column as well."""
+    for number, part in enumerate(data):
+        if not is_array(part) and (isinstance(data, list) or not isinstance(part, list)):
+            remedy = "x.toarray()" if _is_sparse(part) else "numpy.asarray(x), say"
+            raise TaskError(
+                f"{name} is a {type(data).__name__} of arrays, and {name}[{number}] is no array but a {short(part)}: give a "
+                f"tuple of arrays ({remedy}), or a list of samples that are all alike."
+            )
+    return columns_of(name, data)
+
+
+def _are_columns(name: str, data: Sequence[Any], collated: bool) -> bool:
+    """Whether a list of arrays holds columns, which a tuple would say: a DataLoader takes a list for samples."""
+    shapes = [tuple(part.shape) for part in data]
+    if not all(shapes) or len(data) > shapes[0][0]:
+        return False  # numbers; or more arrays than columns of so few rows could be
+    if len({shape[0] for shape in shapes}) == 1 and len(set(shapes)) > 1 and not collated:
+        return True  # as samples they could not be stacked
+    if len({shape[0] for shape in shapes}) > 1 and collated:
+        return False
+    raise TaskError(
+        f"{name} is a list of {len(data)} arrays ({listed(map(str, shapes))}), which may be columns or samples: give a tuple "
+        f"for columns with one row for each sample, {name}=(x, y), or a Dataset for samples: TensorDataset(torch.stack(…)), or "
+        "a list of (x, y) pairs."
+    )
+
+
+def _lonely(name: str, data: Any) -> TaskError:
+    """A frame by itself does not say which of its columns is the target."""
+    return TaskError(
+        f"{name} is a {short(data)}: give inputs and target, {name}=(frame[features], frame[target]), or {name}=frame.to_numpy() "
+        "where each row is a sample without a target."
+    )
+
+
+def _columns_of_mapping(name: str, data: Mapping[Any, Any]) -> Columns:
+    if is_of_hugging_face(data) or any(map(_is_source, data.values())):
+        keys = [str(key) for key in data]
+        remedy = f"{name}={_variable(data)}[{keys[0]!r}]" if keys else f"{name}=…"
+        if is_of_hugging_face(data) and name == "train" and "train" in keys:
+            others = [key for key in keys if key != "train"]
+            val = next((key for key in others if key.startswith("val")), next(iter(others), None))
+            remedy = "train=ds['train']" + (f", val=ds[{val!r}]" if val is not None else "")
+        raise TaskError(
+            f"{name} is a {type(data).__name__} of {len(keys)} data sets ({listed(keys)}), and one is needed: give {remedy}; or "
+            f"{_SEVERAL}."
+        )
+    return columns_of(name, data)
+
+
+def _variable(data: Any) -> str:
+    return "ds" if is_of_hugging_face(data) else "loaders"
+
+
+def columns_of(name: str, data: Mapping[Any, Any] | Sequence[Any]) -> Columns:
+    """Arrays of equal length as columns; TaskError names one that cannot be a tensor."""
+    columns: Any
+    if isinstance(data, Mapping):
+        columns = {key: column_of(f"{name}[{key!r}]", value) for key, value in data.items()}
+    else:
+        columns = [column_of(f"{name}[{number}]", value) for number, value in enumerate(data)]
+    values = list(columns.values()) if isinstance(columns, dict) else columns
+    if not values:
+        raise TaskError(f"{name} is empty: it holds no arrays.")
+    for value in values:
+        if value.ndim == 0:
+            raise TaskError(f"{name} holds a single number; each array needs a first dimension of samples.")
+    lengths = [len(value) for value in values]
+    if len(set(lengths)) > 1:
+        raise TaskError(f"the arrays of {name} differ in length: {lengths}. Each needs one row per sample.")
+    given = list(data.values() if isinstance(data, Mapping) else data)
+    taken = [isinstance(part, np.ndarray) and column.data_ptr() != part.ctypes.data for part, column in zip(given, values, strict=True)]
+    return Columns(columns, converted=any(taken) or any(map(is_frame, given)))
+
+
+def column_of(where: str, value: Any) -> Tensor:
+    """An array, frame, series or list of numbers as a tensor; it shares the array's memory where it can."""
+    if isinstance(value, Tensor):
+        return value
+    array = value
+    if is_frame(value):
+        array = value.to_numpy()
+        array = array if array.flags.writeable else array.copy()
+    if isinstance(array, np.ndarray):
+        with warnings.catch_warnings():  # nothing here writes into the user's arrays
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.as_tensor(_plain(where, value, array))
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TaskError(
+            f"{where} is a {short(value)} that makes no tensor ({_first_line(error)}): give numbers in rows of equal length, or a "
+            "list of samples and collate_fn=."
+        ) from error
+
+
+def _plain(where: str, given: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array as torch can take it: in its own byte order, without negative strides."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TaskError(f"{where} is a masked array: fill what is masked, x.filled(0), say.")
+    if array.dtype.kind not in "biufc":
+        kind = {"O": "objects", "U": "strings", "S": "bytes", "M": "dates", "m": "durations"}.get(array.dtype.kind, "records")
+        raise TaskError(
+            f"{where} is a {short(given)} of {kind} (dtype {array.dtype}), which makes no tensor: turn it into numbers, "
+            f"x.astype('float32'){' or codes of its classes' if kind in ('objects', 'strings', 'bytes') else ''}."
+        )
+    if array.dtype.itemsize > 8 and array.dtype.kind == "f":
+        raise TaskError(f"{where} is a {short(given)} of {array.dtype}, which torch does not have: x.astype('float32').")
+    if not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array.copy() if any(stride < 0 for stride in array.strides) else array
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor, an array, or a frame or series that makes one."""
+    return isinstance(value, (Tensor, np.ndarray)) or is_frame(value)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a frame or a series (pandas, polars and others alike)."""
+    return callable(getattr(value, "to_numpy", None)) and hasattr(value, "shape") and not isinstance(value, (Tensor, np.ndarray))
+
+
+def _is_source(value: Any) -> bool:
+    """Whether a value is a data set or a loader by itself."""
+    return isinstance(value, (DataLoader, Dataset)) or is_of_hugging_face(value) or hasattr(value, "train_dataloader")
+
+
+def _is_sparse(value: Any) -> bool:
+    return callable(getattr(value, "toarray", None)) and hasattr(value, "shape")
+
+
+def is_of_hugging_face(value: Any) -> bool:
+    """Whether a value is a data set, or a dict of several, of Hugging Face's `datasets`."""
+    return type(value).__module__.partition(".")[0] == "datasets" and type(value).__name__.endswith(("Dataset", "DatasetDict"))
+
+
+def short(value: Any) -> str:
+    """A value in a few words: its type, and its shape or length."""
+    shape = getattr(value, "shape", None)
+    kind = type(value).__name__
+    if isinstance(shape, tuple):
+        return f"{kind} of shape {tuple(shape)}"
+    return f"{kind} of {len(value)}" if isinstance(value, (list, tuple, dict)) else kind
+
+
+def listed(names: Iterable[str], most: int = 4) -> str:
+    found = list(names)
+    return ", ".join(found[:most]) + (f", … {len(found) - most} more" if len(found) > most else "")
+
+
+def _first_line(error: BaseException) -> str:
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return text if len(text) <= 120 else text[:117] + "…"

@@ -1,0 +1,150 @@
+"""From what the user gave to a Task: a module with a loss, an object that trains itself, or a Task as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from workbench.settings import Settings
+from workbench.task.compiled_model import uncompiled
+from workbench.task.data.spec import Collate, DataSpec
+from workbench.task.hints import check_loss, refuse_unusable
+from workbench.task.lightning import overrides as hooks
+from workbench.task.lightning.data_hooks import DataMoments
+from workbench.task.lightning.setup import Preparation
+from workbench.task.lightning.task import LightningLike
+from workbench.task.protocol import Task, TaskError
+from workbench.task.schedulers import MakeScheduler, check_scheduler
+from workbench.task.supervised import MakeOptimizer, Supervised, check_optimizer
+from workbench.values import shown
+
+
+def task_of(
+    model: Any,
+    *,
+    train: Any,
+    val: Any,
+    test: Any,
+    loss: Callable[..., Any] | None,
+    optimizer: MakeOptimizer,
+    scheduler: MakeScheduler | None,
+    metrics: Mapping[str, Any] | None,
+    collate_fn: Collate | None,
+    settings: Settings | None = None,
+) -> Task:
+    """The task that a bench works on; `TaskError` says what is missing or does not fit.
+
+    settings: those that are known already, for objects that ask their trainer for them in `setup`.
+    """
+    if isinstance(model, type):
+        raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
+    model, compiler = uncompiled(model)
+    check_optimizer(optimizer)
+    check_scheduler(scheduler)
+    given = {"train": train, "val": val, "test": test, "predict": None}
+    sources = _sources(given)
+    lightning = not isinstance(model, Task) and hooks.looks_like(model)
+    preparation = _prepared(model, lightning, sources, settings or Settings())
+    specs = {name: _spec(name, data, sources.get(name), collate_fn, preparation) for name, data in given.items()}
+    own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
+    if optimizer is not torch.optim.AdamW:  # the default, which says nothing
+        own["optimizer"] = optimizer
+    if lightning:
+        _refuse(model, own)
+        found = LightningLike(model, preparation, **specs, sources=sources)
+        found.compiler = compiler
+        return found
+    task: Task
+    if isinstance(model, Task):
+        _refuse(model, own)
+        task = _with_data(model, specs, collate_fn)
+        task.model, compiler = uncompiled(task.model)
+    else:
+        if not isinstance(model, nn.Module):
+            if isinstance(model, (list, tuple, dict)) and model:
+                raise TaskError(
+                    f"model is a {type(model).__name__} of {len(model)}, and one nn.Module is needed: make them parts of one (nn.ModuleList "
+                    "or nn.ModuleDict keeps them), whose forward calls them."
+                )
+            raise TaskError(
+                f"model={shown(model)} is no nn.Module, and has no training_step and configure_optimizers either."
+            )
+        refuse_unusable("model", model)
+        check_loss(loss)
+        task = Supervised(
+            model, loss=loss, optimizer=optimizer, scheduler=scheduler, metrics=metrics, **specs
+        )
+    task.compiler = compiler or task.compiler
+    _listen(task, preparation, sources)
+    return task
+
+
+def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
+    """By the kind of data, the object that makes its loader; the one given as `train` serves the others too."""
+    found = {}
+    for name, data in given.items():
+        if data is None and hooks.has_loader(given["train"]):
+            found[name] = given["train"]
+        elif data is not None and (hooks.has_loader(data) or hooks.has_loader(data, f"{name}_dataloader")):
+            found[name] = data
+    return found
+
+
+def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings: Settings) -> Preparation:
+    """Set up the module, if it is a Lightning-like one, and the objects that make the loaders."""
+    data = {id(source): source for source in sources.values()}
+    if hooks.has_loader(model):  # a plain network may be its own maker
+        data[id(model)] = model
+    if lightning:
+        data.pop(id(model), None)
+    preparation = Preparation(model if lightning else None, list(data.values()))
+    preparation.begin(settings)
+    return preparation
+
+
+def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) -> None:
+    """The task carries the objects that make its loaders, and hears of a job for them."""
+    if not preparation.data:
+        return
+    moments = DataMoments(preparation, sources)
+    if task.moments is None:
+        task.moments = moments
+    elif moments.transfers:
+        raise TaskError(
+            f"{type(task).__name__} has moments of its own, and the data a way of its own to the device: do it in the "
+            "task's moments (transfer)."
+        )
+    task.preparation = preparation
+    specs = {"train": task.train, "val": task.val, "test": task.test, "predict": task.predict}
+    preparation.trainer.belongs(task.model, specs)
+
+
+def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collate | None) -> Task:
+    """A user's own Task with its data: what was given wins over what it brought, which may be data of any kind."""
+    if not isinstance(getattr(task, "model", None), nn.Module):
+        raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
+    for name, spec in specs.items():
+        own = getattr(task, name)
+        if spec is not None:
+            setattr(task, name, spec)
+        elif own is not None and not isinstance(own, DataSpec):
+            setattr(task, name, DataSpec.of(name, own, collate_fn))
+    return task
+
+
+def _spec(
+    name: str, data: Any, source: Any, collate_fn: Collate | None, preparation: Preparation
+) -> DataSpec | None:
+    """The spec of one data set; source: the object that makes its loader."""
+    if source is not None:
+        return hooks.spec_of(name, source, preparation)
+    return None if data is None else DataSpec.of(name, data, collate_fn)
+
+
+def _refuse(model: Any, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise TaskError(f"{name}= is given, but {type(model).__name__} brings its own; leave {name} out.")

@@ -1,0 +1,299 @@
+"""A Lightning-like object's hooks as the moments of a job, found once; and what it logs in them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from workbench.task.hooks import Stage, Values, in_its_turn
+from workbench.task.lightning.checkpoint_hooks import Edits, copy_of
+from workbench.task.lightning.data_hooks import DataMoments
+from workbench.task.lightning.overrides import hooks_of, own_method
+from workbench.task.lightning.proxies import StepsByTaking
+from workbench.task.lightning.setup import Preparation
+from workbench.task.lightning.unsupported import explain_no_logger
+
+# Within an update; those of the second line are left to the module itself where it optimises manually.
+_WITHIN = (
+    "on_train_batch_start", "on_train_batch_end", "on_before_backward", "backward", "on_after_backward",
+    "on_before_optimizer_step",
+)  # fmt: skip
+_AUTOMATIC = (
+    "on_before_zero_grad", "optimizer_zero_grad", "optimizer_step", "configure_gradient_clipping", "lr_scheduler_step",
+)  # fmt: skip
+_OF_A_FIT = (
+    "on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start", "on_train_epoch_end",
+    "on_validation_model_zero_grad",
+)  # fmt: skip
+_STAGES: Mapping[str, str] = {"val": "validation", "test": "test", "predict": "predict"}
+_OF_AN_EVALUATION = (
+    "start", "end", "epoch_start", "epoch_end", "batch_start", "batch_end", "model_eval", "model_train",
+)  # fmt: skip
+
+
+class LightningMoments(DataMoments):
+    """The hooks of one module. `outputs`: what its steps returned, by the number of the batch, while somebody asks."""
+
+    def __init__(
+        self, preparation: Preparation, sources: Mapping[str, Any], module: Any, model: nn.Module, *, manual: bool
+    ) -> None:
+        """model: the networks of the module."""
+        super().__init__(preparation, sources, module)
+        self._log, self._trainer = preparation.log, preparation.trainer
+        self._module, self._model = module, model
+        self._name = type(module).__name__
+        self._manual = manual
+        within = _WITHIN if manual else _WITHIN + _AUTOMATIC
+        evaluating = [f"on_{stage}_{moment}" for stage in _STAGES.values() for moment in _OF_AN_EVALUATION]
+        self._own = hooks_of(module, [*within, *_OF_A_FIT, *evaluating])
+        self._saves = own_method(module, "on_save_checkpoint")
+        self._loads = own_method(module, "on_load_checkpoint")
+        self.within = any(name in self._own for name in within)
+        self.clips = "configure_gradient_clipping" in self._own
+        self.zeroes = "optimizer_zero_grad" in self._own
+        self.keeps = {
+            "train": "on_train_batch_end" in self._own,
+            **{stage: f"on_{name}_batch_end" in self._own for stage, name in _STAGES.items()},
+        }
+        """Of which stages the outputs of steps are asked for."""
+        self.outputs: dict[int, Any] = {}
+        self.index = 0
+        """Of several optimizers, the one whose step is at hand."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "outputs": {}, "clipper": None}
+
+    def _say(self, name: str, *arguments: Any, **named: Any) -> Any:
+        """Call a hook, if there is one; what is logged in it is known to be of this hook."""
+        hook = self._own.get(name)
+        if hook is None:
+            return None
+        self._trainer.refresh()
+        before, self._log.hook = self._log.hook, name
+        try:
+            return hook(*arguments, index=self.index, **named)
+        except AttributeError as error:
+            explain_no_logger(error)
+            raise
+        finally:
+            self._log.hook = before
+
+    def _optimizer(self, index: int) -> Any:
+        self.index = index
+        return self._trainer.optimizers[index]
+
+    # -- of a fit
+
+    def fit_started(self) -> None:
+        self._say("on_fit_start")
+
+    def train_started(self) -> None:
+        self._say("on_train_start")
+
+    def epoch_started(self) -> None:
+        self.outputs.clear()
+        self._say("on_train_epoch_start")
+
+    def epoch_ended(self) -> None:
+        self._gather("on_train_epoch_end", evaluation=False)
+        self._say("on_train_epoch_end")
+
+    def train_ended(self) -> None:
+        self._say("on_train_end")
+
+    def fit_ended(self) -> None:
+        self._say("on_fit_end")
+        super().fit_ended()
+
+    @property
+    def wants_end(self) -> bool:
+        return self._trainer.should_stop
+
+    def goes_on(self) -> None:
+        self._trainer.should_stop = False
+
+    # -- of a batch and an update
+
+    def batch_started(self, batch: Any, batch_idx: int) -> bool:
+        self._log.hold(batch)
+        self._trainer.at(batch_idx)
+        return bool(self._say("on_train_batch_start", batch, batch_idx) != -1)
+
+    def batch_ended(self, result: Any, batch: Any, batch_idx: int) -> None:
+        if self.keeps["train"]:
+            self._log.hold(batch)
+            self._say("on_train_batch_end", self._outputs(batch_idx), batch, batch_idx)
+            self.outputs.clear()  # also of batches that an optimizer had evaluated again
+        self._log.let_go()
+
+    def _outputs(self, batch_idx: int) -> dict[str, Any]:
+        """What the training step returned as Lightning hands it on: the loss detached, and divided where batches add up."""
+        output = self.outputs.pop(batch_idx, None)
+        found = dict(output) if isinstance(output, Mapping) else {} if output is None else {"loss": output}
+        if isinstance(found.get("loss"), Tensor):
+            loss, batches = found["loss"].detach(), self._trainer.accumulate_grad_batches
+            found["loss"] = loss if self._manual or batches == 1 else loss / batches
+        return found
+
+    def backward(self, loss: Tensor, **options: Any) -> None:
+        self._say("on_before_backward", loss)
+        hook = self._own.get("backward")
+        if hook is None:
+            super().backward(loss, **options)
+        else:
+            beside = (self._optimizer(self.index),) if "optimizer" in hook.names else ()  # Lightning 1
+            self._say("backward", loss, *beside, **options)
+
+    def after_backward(self) -> None:
+        self._say("on_after_backward")
+
+    def zero_grad(self, index: int, batch_idx: int) -> None:
+        optimizer = self._optimizer(index)
+        self._say("on_before_zero_grad", optimizer)
+        self._say("optimizer_zero_grad", self._trainer.current_epoch, batch_idx, optimizer)
+
+    def before_step(self, index: int) -> None:
+        self._say("on_before_optimizer_step", self._optimizer(index))
+
+    def clip(self, index: int, clip_val: float | None, algorithm: str) -> None:
+        limits = {"gradient_clip_val": clip_val, "gradient_clip_algorithm": None if clip_val is None else algorithm}
+        self._say("configure_gradient_clipping", self._optimizer(index), **limits)
+
+    def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
+        if "optimizer_step" not in self._own:
+            take(closure)
+            return
+        view = StepsByTaking(self._optimizer(index), closure, take, f"{self._name}.optimizer_step")
+        self._say("optimizer_step", self._trainer.current_epoch, batch_idx, view, view.evaluate)
+        view.check()
+
+    def step_schedule(self, scheduler: Any, metric: float | None, usual: Callable[[], None]) -> None:
+        if "lr_scheduler_step" in self._own:
+            with in_its_turn(scheduler):
+                self._say("lr_scheduler_step", scheduler, metric)
+        else:
+            super().step_schedule(scheduler, metric, usual)
+
+    # -- of an evaluation
+
+    def validation_begins(self) -> None:
+        if "on_validation_model_zero_grad" in self._own:
+            with self._trainer.ahead("val"):
+                self._say("on_validation_model_zero_grad")
+        elif self.zeroes:  # what the module has left in the gradients goes, as it does in Lightning
+            self._model.zero_grad()
+
+    def evaluation_mode(self, stage: Stage) -> bool:
+        hook = f"on_{_STAGES[stage]}_model_eval"
+        self._say(hook)
+        return hook in self._own
+
+    def training_mode(self, stage: Stage) -> None:
+        if stage != "predict":  # Lightning has no such hook
+            self._say(f"on_{_STAGES[stage]}_model_train")
+
+    def evaluation_started(self, stage: Stage) -> None:
+        self.outputs.clear()
+        self._say(f"on_{_STAGES[stage]}_start")
+        self._say(f"on_{_STAGES[stage]}_epoch_start")
+
+    def evaluation_batch_started(self, stage: Stage, batch: Any, batch_idx: int) -> None:
+        self._log.hold(batch)
+        self._say(f"on_{_STAGES[stage]}_batch_start", batch, batch_idx)
+
+    def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
+        if self.keeps[stage]:
+            self._say(f"on_{_STAGES[stage]}_batch_end", self.outputs.pop(batch_idx, None), batch, batch_idx)
+        self._log.let_go()
+
+    def evaluation_ended(self, stage: Stage) -> None:
+        if stage != "predict":
+            self._gather(f"on_{_STAGES[stage]}_epoch_end", f"on_{_STAGES[stage]}_end", evaluation=True)
+        self._say(f"on_{_STAGES[stage]}_epoch_end")
+        self._say(f"on_{_STAGES[stage]}_end")
+
+    def _gather(self, *hooks: str, evaluation: bool) -> None:
+        """These hooks come next, and find in `trainer.callback_metrics` what all ranks have logged."""
+        self._log.let_go()
+        if any(name in self._own for name in hooks):
+            self._log.gather(evaluation=evaluation)
+
+    # -- what the module logs
+
+    def logged(self) -> Values:
+        return self._log.steps()
+
+    def epoch_logged(self) -> Values:
+        return self._log.end(evaluation=False)
+
+    def evaluated(self, stage: Stage) -> Values:
+        return self._log.end(evaluation=True)
+
+    @property
+    def tells_sanity(self) -> bool:
+        return self._trainer.told_sanity
+
+    @property
+    def epoch_names(self) -> frozenset[str]:
+        return self._log.epoch_names
+
+    def forget(self) -> None:
+        self._log.forget()
+        self.outputs.clear()
+        self._trainer.should_stop = False
+
+    @property
+    def on_bar(self) -> frozenset[str]:
+        return self._log.on_bar
+
+    # -- what a checkpoint keeps of it
+
+    def state(self) -> dict[str, Any]:
+        found = {**super().state(), "logged": self._log.state(), "should_stop": self._trainer.should_stop}
+        if self._saves is not None:
+            checkpoint = self._checkpoint()
+            before = copy_of(checkpoint)
+            self._saves(checkpoint)
+            self.edits = Edits.between(before, checkpoint)
+            found |= {"module": dict(self.edits.own), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
+        return found
+
+    def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> Edits:
+        if self._loads is None:
+            return Edits()
+        gone = kept.get("gone", ())
+        given = {**self._checkpoint(), **checkpoint, **kept.get("module", {})}
+        given = {name: value for name, value in given.items() if name not in gone}
+        before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(given)}
+        self._loads(given)
+        return Edits.between(before, given)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self._log.load_state(state.get("logged", {}))
+        self._trainer.should_stop = bool(state.get("should_stop", False))
+
+    def _checkpoint(self) -> dict[str, Any]:
+        """The dictionary that Lightning gives to `on_save_checkpoint`, as things are now."""
+        trainer, module = self._trainer, self._module
+        found = {
+            "epoch": trainer.current_epoch, "global_step": trainer.global_step, "pytorch-lightning_version": _version(),
+            "state_dict": dict(self._model.state_dict()), "loops": {}, "callbacks": {},
+            "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
+            "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
+        }  # fmt: skip
+        for source in (module, *self.preparation.data):
+            hparams = getattr(source, "hparams", None)
+            if isinstance(hparams, Mapping) and hparams:
+                found |= {"hparams_name": getattr(source, "_hparams_name", None), "hyper_parameters": dict(hparams)}
+        states = super().state().get("data", {})
+        return found | {type(self.preparation.data[number]).__qualname__: own for number, own in states.items()}
+
+
+def _version() -> str:
+    """Lightning's, where it is loaded: it is never imported here."""
+    there = sys.modules.get("lightning") or sys.modules.get("pytorch_lightning")
+    return str(getattr(there, "__version__", ""))

@@ -1,0 +1,358 @@
+"""What a module logs (`self.log`): values of single updates, and values of whole epochs and evaluations, reduced.
+
+Names, defaults and reductions are Lightning's. Values stay where they are: nothing waits for a device before the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import numbers
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import Tensor
+
+from workbench.task.batch import sample_count
+from workbench.task.lightning.logging.aggregate import Kept, Value, by_own_names, of_step, reduction
+from workbench.task.lightning.logging.reduce import Key, of_update, over_ranks
+from workbench.task.protocol import Progress, TaskError
+
+CHUNK = 512
+"""So many values of one name are kept as they are; then they become one sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a hook's values go."""
+
+    evaluation: bool
+    by_step: bool
+    """Whether values of single batches may be logged there."""
+    on_step: bool
+    """What holds where nothing is said: values of single updates, or (False) of epochs."""
+
+
+_IN_UPDATES = (
+    "training_step", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "optimizer_zero_grad",
+    "on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step",
+    "configure_gradient_clipping",
+)  # fmt: skip
+PLACES: Mapping[str, Place] = {
+    **dict.fromkeys(_IN_UPDATES, Place(False, True, True)),
+    **dict.fromkeys(("on_train_start", "on_train_epoch_start", "on_train_epoch_end"), Place(False, False, False)),
+    **{
+        hook: Place(True, True, False)
+        for stage in ("validation", "test")
+        for hook in (f"{stage}_step", f"on_{stage}_batch_start", f"on_{stage}_batch_end")
+    },
+    **{
+        hook: Place(True, False, False)
+        for stage in ("validation", "test")
+        for hook in (f"on_{stage}_start", f"on_{stage}_epoch_start", f"on_{stage}_epoch_end")
+    },
+}
+"""The hooks in which something may be logged."""
+_ENDS = {"on_train_epoch_end": False, **{f"on_{s}_{end}": True for s in ("validation", "test") for end in ("epoch_end", "end")}}
+"""The hooks in which all values are there, and whether it is those of an evaluation."""
+
+
+class Shared:
+    """Something of which a job has one: a copy of a module that refers to it refers to the same."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+class Log(Shared):
+    """Listens to `self.log` and `self.log_dict` of one module. `hook`: which of its hooks runs."""
+
+    def __init__(self) -> None:
+        self.hook: str | None = None
+        self.on_bar: frozenset[str] = frozenset()
+        """The names that the progress line shows."""
+        self.latest: dict[str, Value] = {}
+        """The latest value of everything that was logged for single updates."""
+        self._fresh: dict[str, Value] = {}
+        self._kept: dict[bool, dict[Key, Kept]] = {False: {}, True: {}}
+        """What was logged in training (False) and in the evaluation at hand, by hook and name."""
+        self.samples_in: Callable[[Any], int] = sample_count
+        """How many samples a batch holds."""
+        self.batch: Any = None
+        """The batch that values belong to; None: they belong to none."""
+        self.of_batches: dict[str, Value] = {}
+        """The latest values of single batches of evaluations, by the names of the record, which does not have them."""
+        self._open: list[tuple[Kept, int]] = []
+        """The values whose weight is not known yet: that of the batch at hand."""
+        self._long: list[Kept] = []
+        self._session: Progress | None = None
+        """The session of several ranks that runs; None: there is one process."""
+        self._module: Any = None
+        self._of_epochs: set[str] = set()
+        self._synced: dict[str, str] = {}
+        """What was logged for updates with sync_dist, by the names of the record, and how it is reduced."""
+        self._agreed: dict[str, str] = {}
+        """Those of them that all ranks know of."""
+        self._so_far: dict[Key, tuple[list[str], Value]] = {}
+        """At the end of an epoch or an evaluation: what it has come to on all ranks, before the hooks of that end."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.let_go()
+        return {**vars(self), "_session": None, "_module": None, "_agreed": {}}
+
+    def follow(self, progress: Progress, module: Any) -> None:
+        """A session has begun; of several ranks all that is logged becomes one."""
+        self._session = progress if progress.ranks.several else None
+        self._module = module
+        self._agree()
+
+    # -- what the module calls
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: str | Callable[[Any], Any] = "mean",
+        enable_graph: bool = False,
+        sync_dist: bool = False,
+        sync_dist_group: Any = None,
+        add_dataloader_idx: bool = True,
+        batch_size: int | None = None,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
+        **_: Any,
+    ) -> None:
+        """Log a number, a tensor that holds one, or an object with `compute()` and `reset()` (a metric).
+
+        On several ranks, values of epochs and evaluations (`on_epoch`) are those of all ranks' batches, each at its
+        weight, whether `sync_dist` is given or not: what one rank has seen of its data is no number anybody wants. Values
+        of single updates are rank 0's, or with `sync_dist=True` their mean (`reduce_fx`) over ranks. A metric is asked on
+        every rank, and gathers its state itself, as torchmetrics' do; of one that does not, the mean over ranks counts.
+        rank_zero_only: what rank 0 logs is all there is. Arguments that speak of loggers change nothing here.
+        """
+        if rank_zero_only and self._session is not None and self._session.ranks.rank:
+            return
+        hook = self.hook
+        place = PLACES.get(hook or "")
+        if hook is None or place is None:
+            raise TaskError(f"self.log({name!r}) in {hook or 'no hook of a running job'}: nothing can be logged there.")
+        asked = (prog_bar, on_step, on_epoch, reduce_fx)
+        there = self._kept[place.evaluation]
+        kept = there.get((hook, name))
+        if kept is None or kept.asked is None:
+            kept = there[hook, name] = self._new(hook, name, place, asked, kept)
+        elif kept.asked != asked:
+            raise TaskError(
+                f"self.log({name!r}) is called twice in {hook} with other arguments (prog_bar, on_step, on_epoch or "
+                "reduce_fx): log it once, or under another name."
+            )
+        if sync_dist and kept.on_step and not place.evaluation:
+            self._synced[kept.step_name] = kept.how if isinstance(kept.how, str) else "mean"
+        self._take(kept, self._checked(name, value), batch_size, evaluation=place.evaluation)
+
+    def log_dict(self, dictionary: Any, *arguments: Any, **options: Any) -> None:
+        """Log each value by its key, with the same options for all."""
+        take = dictionary.items
+        # A collection of metrics gives copies of their states unless it is told otherwise; these would cost time alone.
+        plain = isinstance(dictionary, Mapping) or "copy_state" not in inspect.signature(take).parameters
+        for name, value in take() if plain else take(keep_base=False, copy_state=False):
+            self.log(name, value, *arguments, **options)
+
+    # -- what the task says
+
+    def hold(self, batch: Any) -> None:
+        """From here on values belong to this batch, and weigh as it does."""
+        self.let_go()
+        self.batch = batch
+
+    def let_go(self) -> None:
+        """The batch is over."""
+        if self._open:
+            self.weigh(float(self.samples_in(self.batch)))
+        self.batch = None
+        for kept in self._long:
+            kept.fold()
+        self._long.clear()
+
+    def weigh(self, weight: float) -> None:
+        """What was logged for this batch so far weighs so much, where nothing else was said."""
+        for kept, number in self._open:
+            kept.weights[number] = weight
+        self._open.clear()
+
+    def has(self, name: str) -> bool:
+        """Whether a value of this name will come out of the evaluation at hand."""
+        return any(name == kept.name and kept.on_epoch for kept in self._kept[True].values())
+
+    @property
+    def epoch_names(self) -> frozenset[str]:
+        """The names of the record for what has been logged for whole epochs of training, in this one or earlier."""
+        self._of_epochs |= {name for kept in self._kept[False].values() if kept.on_epoch for name in kept.epoch_names}
+        return frozenset(self._of_epochs)
+
+    # -- what comes out
+
+    def steps(self) -> dict[str, Value]:
+        """What was logged for single updates since this was last asked; all ranks ask alike."""
+        if self._agreed and self._session is not None:
+            found = of_update(self._session.ranks, self._session.device, self._agreed, self._fresh)
+            self._fresh.update(found)
+            self.latest.update(found)
+        if not self._fresh:
+            return {}
+        found, self._fresh = self._fresh, {}
+        return found
+
+    def reduced(self, *, evaluation: bool) -> dict[str, Value]:
+        """What was logged for the epoch, or for the evaluation at hand; a fork's value has its plain name too.
+
+        Of several ranks, what this one knows: of all of them where they have come to the end, else its own.
+        """
+        self.let_go()
+        found: dict[str, Value] = {}
+        for key, kept in self._kept[evaluation].items():
+            if kept.on_epoch and key not in self._so_far and (value := kept.result()) is not None:
+                found |= dict.fromkeys(kept.epoch_names, value)
+        for names, value in self._so_far.values():
+            found |= dict.fromkeys(names, value)
+        return found
+
+    def gather(self, *, evaluation: bool) -> None:
+        """The values of all ranks become known on each, which all come here alike."""
+        self.let_go()
+        if self._session is not None:
+            self._so_far = over_ranks(self._session.ranks, self._kept[evaluation], self._module)
+            self._agree()
+
+    def known(self) -> dict[str, Value]:
+        """The latest values, by the names that the module gave them; at an end also what that has come to."""
+        found = dict(self.latest)
+        if self.hook in _ENDS:
+            found |= self.reduced(evaluation=_ENDS[self.hook])
+        return by_own_names(found)
+
+    def end(self, *, evaluation: bool) -> dict[str, Value]:
+        """`reduced` over all ranks, and it is forgotten."""
+        self.gather(evaluation=evaluation)
+        found = self.reduced(evaluation=evaluation)
+        self._so_far = {}
+        # A fork's plain name stands for whatever came last: now for the epoch.
+        self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
+        self._reset(evaluation)
+        return found
+
+    def forget(self) -> None:
+        """Drop all that was logged."""
+        self.batch, self._fresh, self.latest, self._so_far = None, {}, {}, {}
+        self._of_epochs, self.of_batches = set(), {}
+        self._open.clear()
+        self._long.clear()
+        for evaluation in (False, True):
+            self._reset(evaluation)
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Inside, everything may be logged, and nothing of it stays."""
+        self.let_go()
+        before = dict(vars(self))
+        vars(self).update({**vars(Log()), **{name: before[name] for name in ("_session", "_module", "_synced", "_agreed")}})
+        try:
+            yield
+        finally:
+            vars(self).update({**before, "_agreed": self._agreed})
+
+    def state(self) -> dict[str, Any]:
+        """What was logged in training and is not told yet, in plain containers."""
+        self.let_go()
+        kept = [{"hook": hook, **one.state()} for (hook, _), one in self._kept[False].items()]
+        return {"kept": kept, "latest": dict(self.latest)} if kept or self.latest else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self.latest = dict(state.get("latest", {}))
+        self._kept[False] = {(one["hook"], one["name"]): Kept.of(one) for one in state.get("kept", ())}
+
+    # -- inside
+
+    def _agree(self) -> None:
+        """All ranks know which values of updates they are to exchange; one that is new comes in with the next check."""
+        if self._session is not None and self._session.ranks.several:  # else this rank tries something by itself
+            for known in self._session.ranks.gather(self._synced):
+                self._synced |= known
+            self._agreed = dict(sorted(self._synced.items()))
+
+    def _new(self, hook: str, name: str, place: Place, asked: Any, known: Kept | None) -> Kept:
+        """What is logged under a name for the first time (known: but for what a checkpoint knows of it)."""
+        prog_bar, on_step, on_epoch, reduce_fx = asked
+        on_step = place.on_step if on_step is None else bool(on_step)
+        # Where nothing at all is said it is one of the two.
+        on_epoch = not place.on_step if on_epoch is None else bool(on_epoch)
+        if not on_step and not on_epoch:
+            raise TaskError(f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of them.")
+        if not place.by_step and (on_step or not on_epoch):
+            raise TaskError(f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step out.")
+        if not isinstance(name, str):
+            raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
+        kept = Kept(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
+        if known is not None:
+            kept.go_on_from(known)
+        kept.asked = asked
+        if place.evaluation and not on_epoch:
+            warnings.warn(
+                f"self.log({name!r}, on_step=True, on_epoch=False) in {hook}: a record has one value a check, and this one is in "
+                "self.trainer.logged_metrics alone; with on_epoch=True its mean is recorded.", stacklevel=4,
+            )  # fmt: skip
+        if prog_bar:
+            shown = [kept.step_name] if kept.on_step and not place.evaluation else []
+            self.on_bar |= {*shown, *(kept.epoch_names[:1] if on_epoch else [])}
+        return kept
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """A number, a scalar of its own, or an object that computes one."""
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                raise TaskError(
+                    f"self.log({name!r}): the value has shape {tuple(value.shape)}, and one number is needed: "
+                    "log its mean(), say."
+                )
+            return value.detach().clone().reshape(())  # a statistic may go on being counted up in place
+        if isinstance(value, numbers.Real):
+            return float(value)
+        if callable(getattr(value, "compute", None)) and callable(getattr(value, "reset", None)):
+            return value
+        remedy = "self.log_dict logs the values of a dict" if isinstance(value, Mapping) else "log a number or a tensor"
+        raise TaskError(f"self.log({name!r}): a {type(value).__name__} cannot be logged; {remedy}.")
+
+    def _take(self, kept: Kept, value: Any, batch_size: int | None, *, evaluation: bool) -> None:
+        if not isinstance(value, (Tensor, float)):
+            kept.metric = value
+            value = of_step(kept.name, value) if kept.on_step else None
+        elif kept.on_epoch:
+            given = None if batch_size is None else float(batch_size)
+            if given is None and (self.batch is None or kept.how != "mean"):
+                given = 1.0
+            elif given is None:
+                self._open.append((kept, len(kept.weights)))
+                given = 1.0
+            kept.values.append(value)
+            kept.weights.append(given)
+            if len(kept.values) == CHUNK:
+                self._long.append(kept)
+        if kept.on_step and value is not None and evaluation:
+            self.of_batches[kept.step_name] = value
+        elif kept.on_step and value is not None:
+            self._fresh[kept.step_name] = self.latest[kept.step_name] = value
+            if kept.on_epoch:
+                self.latest[kept.epoch_names[-1]] = value
+
+    def _reset(self, evaluation: bool) -> None:
+        for kept in self._kept[evaluation].values():
+            if kept.metric is not None:
+                kept.metric.reset()
+        self._kept[evaluation] = {}

@@ -1,0 +1,191 @@
+"""What several ranks have logged becomes one: of epochs the values of all batches, of updates those of all ranks.
+
+A rank may have logged nothing under a name, since it had no batch: the others' values are all there are. What comes
+out is the same on every rank, to the bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.task.lightning.logging.aggregate import Kept, Value, number
+from workbench.task.protocol import TaskError
+from workbench.task.ranks import Processes
+
+Key = tuple[str, str]
+"""The hook, and the name that the module gave."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What one rank has under one name. how: the reduction by name, "own" (a function of the module's) or "metric"."""
+
+    names: list[str]
+    """Those of the record."""
+    how: str
+    total: float | None = None
+    weight: float = 0.0
+    values: Sequence[float] = ()
+    """All of them, for a function of the module's own."""
+    path: str = ""
+    """Where the metric is found on the module."""
+    also: bool = False
+    """Whether the rank knows the metric from others alone, and has logged nothing itself."""
+
+
+def over_ranks(ranks: Processes, kept: dict[Key, Kept], module: Any) -> dict[Key, tuple[list[str], Value]]:
+    """The reduced values by hook and name, with the names of the record.
+
+    A metric that only others have logged is found on the module and asked too, since it may gather its state from all
+    ranks; from then on it is among the `kept`.
+    """
+    own = _parts({key: one for key, one in kept.items() if one.on_epoch}, module)
+    of_all = ranks.gather(own)
+    keys = dict.fromkeys(key for parts in of_all for key in parts)
+    found: dict[Key, list[Part]] = {key: [parts[key] for parts in of_all if key in parts] for key in keys}
+    late = {key: parts for key, parts in found.items() if parts[0].how in ("own", "metric")}
+    mine = {key: _asked(key, parts, kept, module, len(of_all)) for key, parts in late.items()}
+    said = ranks.gather(mine) if late else []
+    results: dict[Key, tuple[list[str], Value]] = {}
+    for key, parts in found.items():
+        value = _told(key, [one[key] for one in said], of_all) if key in late else _whole(parts)
+        if value is not None:
+            results[key] = parts[0].names, value
+    return results
+
+
+def _parts(kept: Mapping[Key, Kept], module: Any) -> dict[Key, Part]:
+    """What this rank has to say, with one wait for a device at most."""
+    parts: dict[Key, Part] = {}
+    totals: dict[Key, Value] = {}
+    for key, one in kept.items():
+        if one.metric is not None:
+            parts[key] = Part(one.epoch_names, "metric", path=_path(one.metric, module), also=one.also)
+        elif not isinstance(one.how, str):
+            parts[key] = Part(one.epoch_names, "own", values=landed(one.values))
+        elif (whole := one.whole()) is not None:
+            totals[key] = whole[0]
+            parts[key] = Part(one.epoch_names, one.how, weight=whole[1])
+    for key, total in zip(totals, landed(list(totals.values())), strict=True):
+        parts[key].total = total
+    return parts
+
+
+def _whole(parts: Sequence[Part]) -> float:
+    totals = [part.total for part in parts if part.total is not None]
+    if parts[0].how == "min":
+        return min(totals, key=_nan_first(least=True))
+    if parts[0].how == "max":
+        return max(totals, key=_nan_first(least=False))
+    if parts[0].how == "sum":
+        return sum(totals)
+    weight = sum(part.weight for part in parts)
+    return sum(totals) / weight if weight else float("nan")
+
+
+def _nan_first(*, least: bool) -> Callable[[float], float]:
+    """Nothing is less than a NaN, and nothing greater: one that is there shows."""
+    end = -float("inf") if least else float("inf")
+    return lambda value: end if value != value else value
+
+
+def _asked(key: Key, parts: Sequence[Part], kept: dict[Key, Kept], module: Any, world: int) -> float | None:
+    """What this rank makes of a value that only the module's own code can make; None: it has no say."""
+    one = kept.get(key)
+    if parts[0].how == "own":
+        if one is None or isinstance(one.how, str):
+            return None
+        columns = itertools.zip_longest(*(part.values for part in parts))  # as one process would have met them
+        values = [v for row in columns for v in row if v is not None]
+        return _float(number(one.name, one.how(torch.tensor(values, dtype=torch.float64)))) if values else None
+    if one is None:
+        path = parts[0].path
+        if not path:
+            raise TaskError(
+                f"self.log({key[1]!r}) in {key[0]}: {len(parts)} of {world} ranks have logged this metric, and the others "
+                "do not find it, to compute it with them: keep it as an attribute of the module."
+            )
+        one = kept[key] = Kept.borrowed(key[1], parts[0].names, _at(module, path))
+    there = sum(not part.also for part in parts)
+    if there < world and any(isinstance(state, list) for state in getattr(one.metric, "metric_state", {}).values()):
+        raise TaskError(
+            f"self.log({key[1]!r}) in {key[0]}: {type(one.metric).__name__} keeps a list, and torchmetrics cannot gather that "
+            f"where only {there} of {world} ranks had a batch: take more samples, smaller batches or fewer devices."
+        )
+    try:
+        value = one.result()
+    except Exception:
+        if one.also:  # of nothing, which some metrics do not take
+            return None
+        raise
+    return None if value is None else _float(value)
+
+
+def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, Part]]) -> float | None:
+    """The value that all take: what ranks that had something to log agree on, else the mean of what they say."""
+    logged = [v for v, parts in zip(said, of_all, strict=True) if v is not None and key in parts and not parts[key].also]
+    if not logged:
+        return None
+    return logged[0] if all(value == logged[0] for value in logged) else sum(logged) / len(logged)
+
+
+def of_update(
+    ranks: Processes, device: torch.device, names: Mapping[str, str], own: Mapping[str, Value]
+) -> dict[str, Value]:
+    """The values of one update over the ranks that have any. names: with how each is reduced; all ranks have the same."""
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    has = [float(name in own) for name in names]
+    table = torch.zeros(ranks.world, len(names), dtype=wide, device=device)
+    for column, name in enumerate(names):
+        if name in own:
+            table[ranks.rank, column] = torch.as_tensor(own[name]).to(device, wide)
+    rows = [0.0] * (ranks.world * len(names))
+    rows[ranks.rank * len(names) : (ranks.rank + 1) * len(names)] = has
+    if device.type == "cpu":  # all in one
+        told = torch.tensor(ranks.sums([*rows, *table.flatten().tolist()]), dtype=wide)
+        rows, table = told[: len(rows)].tolist(), told[len(rows) :].reshape(table.shape)
+    else:  # who has something is known in host memory, so that nobody waits for the device
+        rows = ranks.sums(rows)
+        ranks.add(table)
+    found: dict[str, Value] = {}
+    for column, (name, how) in enumerate(names.items()):
+        there = [rank for rank in range(ranks.world) if rows[rank * len(names) + column]]
+        if there:
+            values = table[:, column] if len(there) == ranks.world else torch.stack([table[rank, column] for rank in there])
+            found[name] = getattr(values, how)()
+    return found
+
+
+def landed(values: Sequence[Value]) -> list[float]:
+    """Scalars as numbers of Python's own, with one wait for a device at most."""
+    away = [v for v in values if isinstance(v, Tensor) and v.device.type != "cpu"]
+    wide = torch.float32 if away and away[0].device.type == "mps" else torch.float64
+    host = iter(torch.stack([v.to(away[0].device, wide) for v in away]).tolist() if away else ())
+    return [next(host) if isinstance(v, Tensor) and v.device.type != "cpu" else float(v) for v in values]
+
+
+def _float(value: Value) -> float:
+    return float(value)
+
+
+def _path(metric: Any, module: Any) -> str:
+    """Where a metric is found on its module, as attributes; "": nowhere."""
+    named = getattr(module, "named_modules", None)
+    if named is not None:
+        path = next((name for name, one in named() if one is metric), "")
+        if path:
+            return path
+    return next((name for name, one in vars(module).items() if one is metric), "")
+
+
+def _at(module: Any, path: str) -> Any:
+    found = module
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found

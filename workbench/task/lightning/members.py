@@ -1,0 +1,93 @@
+"""The methods and attributes of Lightning's that a module finds on itself while a job runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from workbench.task.lightning.hooks import LightningMoments
+from workbench.task.lightning.logging.log import Shared
+from workbench.task.lightning.manual import Manual
+from workbench.task.lightning.overrides import attached, own_method
+from workbench.task.protocol import TaskError
+from workbench.task.ranks import stacked
+
+
+class Members(Shared):
+    """Those of one module. manual: where it optimises manually, what it steps its optimizers with."""
+
+    def __init__(self, module: Any, moments: LightningMoments, manual: Manual | None) -> None:
+        self._module = module
+        self._name = type(module).__name__
+        self._moments = moments
+        self._trainer = moments.preparation.trainer
+        self._manual = manual
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Inside, the module has them; what it had under these names is put back after."""
+        mine, log = vars(self._module), self._moments.preparation.log
+        hearing: dict[str, Any] = {"log": log.log, "log_dict": log.log_dict}
+        # A list of its own, say, is no method that logs.
+        members = {n: hear for n, hear in hearing.items() if callable(mine.get(n, hear))}
+        members |= {n: do for n, do in self._methods().items() if not self._has(n)}
+        standing = {n: value for n, value in self._attributes().items() if not hasattr(self._module, n)}
+        with attached(self._module, {**members, **standing}), self._trainer.mirrored(mine, standing):
+            yield
+
+    def _has(self, name: str) -> bool:
+        """Whether the module has something of its own under a name of Lightning's."""
+        return name in vars(self._module) or own_method(self._module, name) is not None
+
+    def _methods(self) -> dict[str, Callable[..., Any]]:
+        common = {"all_gather": self.all_gather}
+        if self._manual is not None:
+            return {**common, **self._manual.members}
+        return {
+            **common, "optimizers": self.optimizers, "lr_schedulers": self.lr_schedulers,
+            "clip_gradients": self.clip_gradients,
+        }  # fmt: skip
+
+    def _attributes(self) -> dict[str, Any]:
+        """What a LightningModule has as properties."""
+        return {
+            "logger": None, "loggers": [], "print": self._trainer.print,
+            "global_rank": self._trainer.global_rank, "local_rank": self._trainer.local_rank,
+            **self._trainer.where(),
+        }  # fmt: skip
+
+    # -- the methods, where the engine steps the optimizers
+
+    def optimizers(self, use_pl_optimizer: bool = True) -> Any:
+        """The optimizer, or a list where there are several."""
+        made = self._trainer.optimizers
+        if not made:
+            raise TaskError(f"{self._name}: the optimizers are there while a job runs, behind configure_optimizers.")
+        return made[0] if len(made) == 1 else made
+
+    def lr_schedulers(self) -> Any:
+        """The scheduler, a list where there are several, None where there is none."""
+        found = [schedule.scheduler for schedule in self._trainer.lr_scheduler_configs]
+        return (found[0] if len(found) == 1 else found) or None
+
+    def clip_gradients(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip the gradients of an optimizer, now."""
+        value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
+        made = self._trainer.optimizers
+        index = next((n for n, one in enumerate(made) if one is getattr(optimizer, "optimizer", optimizer)), None)
+        if index is None:
+            raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is none of the optimizers of this run.")
+        if self._moments.clipper is None:
+            raise TaskError(f"{self._name}.clip_gradients: there are gradients while a batch is trained, and not before.")
+        if value > 0:
+            self._moments.clipper(index, value, algorithm)
+
+    def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        """The data of all processes, each tensor with one more dimension in front; a single process has it as it is.
+
+        All ranks must call it alike, with tensors of the same shapes: also where the last batches do not go round.
+        """
+        return stacked(data, self._trainer.at_hand.device, graph=sync_grads)

@@ -1,0 +1,87 @@
+"""What `configure_optimizers` returned, in any of Lightning's forms, as `Optimization`s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+
+from workbench.task.lightning.logging.aggregate import recorded
+from workbench.task.lightning.overrides import own_method
+from workbench.task.optimizer_factory import base_rate
+from workbench.task.protocol import Optimization, Schedule, TaskError
+from workbench.task.schedulers import schedule_of
+from workbench.values import shown
+
+
+def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
+    """The object's optimizers as it makes them now, each with its own schedules and the rate it was made at.
+
+    manual: the object steps all of them itself, so that no turns, metrics or signatures need to be known.
+    """
+    made = module.configure_optimizers()
+    where = f"{type(module).__name__}.configure_optimizers()"
+    entries, apart = _entries(made)
+    optimizers: list[Any] = [entry.get("optimizer") for entry in entries]
+    if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
+        raise TaskError(f"{where} returned {shown(made)}: an optimizer is needed.")
+    given = [(scheduler, entry.get("monitor")) for entry in entries for scheduler in _listed(entry, "lr_scheduler")]
+    custom = manual or own_method(module, "lr_scheduler_step") is not None
+    schedules = [
+        schedule_of(one, f"{where} returned", interval="epoch", monitor=monitor, watches=not manual, custom=custom, by_batches=True)
+        for one, monitor in [*given, *((scheduler, None) for scheduler in apart)]
+    ]
+    for schedule in schedules:
+        if schedule.monitor is not None:
+            schedule.monitor = recorded(schedule.monitor)
+    owned = _by_owner(schedules, optimizers, where)
+    turns = [0] * len(entries) if manual else _frequencies(entries, where)
+    return tuple(
+        Optimization(optimizer, own, base_rate(optimizer, where), frequency)
+        for optimizer, own, frequency in zip(optimizers, owned, turns, strict=True)
+    )
+
+
+def _entries(made: Any) -> tuple[list[Mapping[str, Any]], list[Any]]:
+    """One mapping for each optimizer, and the schedulers that were given apart from them."""
+    listed: Sequence[Any] = made if isinstance(made, (list, tuple)) else [made]
+    apart: list[Any] = []
+    if len(listed) == 2 and isinstance(listed[0], (list, tuple)):
+        listed, behind = listed
+        apart = list(behind) if isinstance(behind, (list, tuple)) else [behind]
+    return [one if isinstance(one, Mapping) else {"optimizer": one} for one in listed], apart
+
+
+def _listed(entry: Mapping[str, Any], name: str) -> list[Any]:
+    value = entry.get(name, [])
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _by_owner(schedules: Sequence[Schedule], optimizers: Sequence[Any], where: str) -> list[tuple[Schedule, ...]]:
+    """The schedules of each optimizer: those whose scheduler holds it."""
+    owned: list[list[Schedule]] = [[] for _ in optimizers]
+    for schedule in schedules:
+        holds = getattr(schedule.scheduler, "optimizer", None)
+        place = next((n for n, optimizer in enumerate(optimizers) if optimizer is holds), None)
+        if place is None:
+            raise TaskError(
+                f"{where} returned a {type(schedule.scheduler).__name__} of an optimizer that it did not return: "
+                "it would move no rate of this run."
+            )
+        owned[place].append(schedule)
+    return [tuple(own) for own in owned]
+
+
+def _frequencies(entries: Sequence[Mapping[str, Any]], where: str) -> list[int]:
+    """For how many updates in a row it is each optimizer's turn; all 0 where they step at every update."""
+    turns = [entry.get("frequency") for entry in entries]
+    if all(turn is None for turn in turns) or len(turns) == 1:
+        return [0] * len(turns)
+    for turn in turns:
+        if isinstance(turn, bool) or not isinstance(turn, int) or turn < 1:
+            raise TaskError(
+                f"{where} returned optimizers with frequencies {turns}: each needs one (updates in a row, at least "
+                "1), or none of them."
+            )
+    return [int(turn) for turn in turns if turn is not None]

@@ -1,0 +1,199 @@
+"""What a Lightning-like object has: its own hooks, found by name, and the places where its settings live."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.utils.data import DataLoader
+
+from workbench.task.data.datasets import Batches
+from workbench.task.data.spec import DataSpec, Parts, parts_of
+from workbench.task.protocol import TaskError
+
+if TYPE_CHECKING:
+    from workbench.task.lightning.setup import Preparation
+
+LR_NAMES = ("lr", "learning_rate")
+EXTRAS = {"optimizer_idx": 0, "hiddens": None}
+"""What a training_step is told beside the batch, where it has an argument of that name; and what, where there is one
+optimizer and no hidden state is carried."""
+_OLD = {"dataloader_idx": 0, "unused": 0, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False}
+"""What Lightning 1 told its hooks beside what Lightning 2 does, and what holds here."""
+_LIBRARIES = ("lightning", "pytorch_lightning")
+
+
+def from_lightning(source: Any) -> bool:
+    """Whether an object, or a class itself, is one of Lightning's own or inherits from one."""
+    kinds = (source,) if isinstance(source, type) else type(source).__mro__
+    return any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in kinds)
+
+
+def own_method(source: Any, name: str) -> Callable[..., Any] | None:
+    """A method that the user wrote: one that is not merely inherited from Lightning's own base classes."""
+    if name in getattr(source, "__dict__", {}):
+        found = source.__dict__[name]
+        return found if callable(found) else None
+    for base in type(source).__mro__:
+        if name in vars(base):
+            library = from_lightning(base) and ".demos." not in base.__module__
+            if base is object or base is nn.Module or library:
+                return None
+            found = getattr(source, name)
+            return found if callable(found) else None
+    return None
+
+
+def looks_like(model: Any) -> bool:
+    """Whether an object is trained by its own `training_step` and `configure_optimizers`."""
+    return callable(getattr(model, "training_step", None)) and callable(getattr(model, "configure_optimizers", None))
+
+
+def has_loader(data: Any, name: str = "train_dataloader") -> bool:
+    """Whether `data` is an object that makes its own loaders."""
+    return not isinstance(data, type) and own_method(data, name) is not None
+
+
+def makes_loaders(data: Any) -> bool:
+    """Whether `data` is an object that makes loaders of any kind."""
+    return any(has_loader(data, f"{name}_dataloader") for name in ("train", "val", "test", "predict"))
+
+
+def spec_of(name: str, source: Any, preparation: Preparation | None = None) -> DataSpec | None:
+    """The data that an object's `<name>_dataloader()` gives; None where it has no such method.
+
+    preparation: sees to it that the object's `setup` has run for this data; without it, it runs each time.
+    """
+    make = own_method(source, f"{name}_dataloader")
+    if make is None:
+        return None
+
+    setup = own_method(source, "setup") if name in ("test", "predict") and preparation is None else None
+
+    def parts() -> Parts:
+        if setup is not None:
+            call_with_stage(setup, name)
+        with contextlib.nullcontext() if preparation is None else preparation.serving(name):
+            loader = make()
+        while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], DataLoader):
+            loader = loader[0]
+        if isinstance(loader, DataLoader):
+            return parts_of(loader)
+        combined = from_lightning(loader) and type(loader).__name__ == "CombinedLoader"
+        if combined or isinstance(loader, (Mapping, Sequence)) or loader is None:
+            several = "" if loader is None else " Several sets become one by torch.utils.data.ConcatDataset or StackDataset."
+            raise TaskError(f"{name}_dataloader() returned {type(loader).__name__}; one DataLoader is needed.{several}")
+        return Parts(loader if isinstance(loader, Batches) else Batches(loader), ready=True)
+
+    return DataSpec(name, parts)
+
+
+def call_with_stage(hook: Callable[..., Any], stage: str) -> None:
+    """Call `setup` or `teardown` as Lightning does: stage by its name, where there is such an argument."""
+    parameters = inspect.signature(hook).parameters
+    named = "stage" in parameters and parameters["stage"].kind is not inspect.Parameter.POSITIONAL_ONLY
+    if named or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        hook(stage=stage)
+    else:
+        hook(stage)
+
+
+class Step:
+    """A step of the object's as a function of (batch, batch_idx, **extra), whichever of these it takes."""
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+        parameters = inspect.signature(hook).parameters
+        self.extras = tuple(name for name in EXTRAS if name in parameters)
+        self._usual = {n: EXTRAS[n] for n in self.extras if parameters[n].default is inspect.Parameter.empty}
+        plain = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD and n not in EXTRAS]
+        self.takes_index = len(plain) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+
+    def __call__(self, batch: Any, batch_idx: int, **extra: Any) -> Any:
+        chosen = self._usual | {name: extra[name] for name in self.extras if name in extra} if self.extras else {}
+        return self._hook(batch, batch_idx, **chosen) if self.takes_index else self._hook(batch, **chosen)
+
+
+def step_of(module: Any, name: str) -> Step | None:
+    """The object's own step of that name; None where it has none."""
+    hook = own_method(module, name)
+    return None if hook is None else Step(hook)
+
+
+class Hook:
+    """A hook of the object's as a function of what Lightning 2 tells it.
+
+    Arguments that Lightning 1 had between (optimizer_idx, …) are told by their names: `index` is which optimizer it is.
+    """
+
+    def __init__(self, hook: Callable[..., Any]) -> None:
+        self._hook = hook
+        parameters = inspect.signature(hook).parameters.values()
+        self.names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+        self._old = any(name in _OLD or name == "optimizer_idx" for name in self.names)
+
+    def __call__(self, *given: Any, index: int = 0, **named: Any) -> Any:
+        if not self._old:
+            return self._hook(*given, **named)
+        told, left = [], list(given)
+        for name in self.names:
+            if name == "optimizer_idx":
+                told.append(index)
+            elif name in _OLD:
+                told.append(_OLD[name])
+            elif left:
+                told.append(left.pop(0))
+            else:
+                break  # what comes now is told by its name, or has a default
+        return self._hook(*told, *left, **named)
+
+
+def hooks_of(source: Any, names: Sequence[str]) -> dict[str, Hook]:
+    """Those of these hooks that the user wrote."""
+    found = {name: own_method(source, name) for name in names}
+    return {name: Hook(method) for name, method in found.items() if method is not None}
+
+
+def homes_of(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
+    """Everywhere a setting lives on the object: (its `__dict__` or `hparams`, the name there)."""
+    hparams = getattr(module, "hparams", None)
+    places = [vars(module), *([hparams] if isinstance(hparams, Mapping) else [])]
+    return [(place, name) for name in names for place in places if name in place]
+
+
+@contextlib.contextmanager
+def written(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
+    """Inside, `value` stands in all these places."""
+    before = [place[name] for place, name in homes]
+    try:
+        for place, name in homes:
+            place[name] = value
+        yield
+    finally:
+        for (place, name), old in zip(homes, before, strict=True):
+            place[name] = old
+
+
+@contextlib.contextmanager
+def attached(module: Any, members: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, these are attributes of the object itself; what it had under these names is put back after."""
+    attributes = vars(module)
+    own = {name: attributes[name] for name in members if name in attributes}
+    attributes.update(members)
+    try:
+        yield
+    finally:
+        for name in members:
+            attributes.pop(name, None)
+        attributes.update(own)
+
+
+def networks_of(module: Any) -> nn.Module:
+    """The networks of an object that is not one itself."""
+    found = {name: value for name, value in vars(module).items() if isinstance(value, nn.Module)}
+    if not found:
+        raise TaskError(f"{type(module).__name__} has training_step but holds no nn.Module as an attribute.")
+    return next(iter(found.values())) if len(found) == 1 else nn.ModuleDict(found)

@@ -1,0 +1,173 @@
+"""What modules and DataModules prepare before a job and undo behind it: `prepare_data`, `setup`, `teardown`."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from workbench.settings import Settings
+from workbench.task.lightning.logging.log import Log
+from workbench.task.lightning.overrides import attached, call_with_stage, own_method
+from workbench.task.lightning.trainer import Trainer
+from workbench.task.lightning.unsupported import refuse_callbacks, refuse_unserved
+from workbench.task.protocol import Phase, Progress, TaskError
+from workbench.task.ranks import place, wait
+from workbench.values import shown
+
+_PHASES: Mapping[str, tuple[Phase, ...]] = {
+    "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
+}  # fmt: skip
+"""The kinds of jobs whose setup makes each kind of data; the first is done where none of them has been."""
+_DONE: weakref.WeakKeyDictionary[Any, set[Phase]] = weakref.WeakKeyDictionary()
+"""What each object is set up for: several benches may share it, and the teardown of one undoes it for all."""
+
+
+class Preparation:
+    """The objects that bring a bench's data, and its module, set up in Lightning's order: DataModules first.
+
+    setup("fit") runs when the bench is made, and again where a teardown of the object's own has undone it. The ranks of
+    a job get the objects as they are then, so that all have the same data, whatever is drawn or asked for in a setup;
+    what they set up and tear down beyond that, they do on copies of their own.
+    """
+
+    def __init__(self, module: Any, data: Sequence[Any]) -> None:
+        """module: a Lightning-like one, else None. data: objects that make loaders, the training data's first."""
+        self.log = Log()
+        self.trainer = Trainer(module, self.log)
+        self.data = tuple(data)
+        self._module = module
+        self.sources = (*self.data, *(() if module is None else (module,)))
+        self._done = [_done_of(source) for source in self.sources]
+        self._over = False
+        if self.data:
+            self.trainer.give(self.data[0])
+
+    def begin(self, settings: Settings) -> None:
+        """The bench is being made: refuse what is not served, prepare the data, set up for fits, make the layers."""
+        for source in self.sources:
+            refuse_unserved(source)
+        with self.attached(), self.trainer.planning(settings):
+            self._refuse_callbacks()
+            self._prepare()
+            for done in self._done:
+                done.clear()  # it may be another one than when a bench was made of it last
+            self._set_up(("fit",))
+            _call(self._module, "configure_model")
+
+    def follow(self, progress: Progress) -> None:
+        """A session has begun, of a task that does not listen itself."""
+        self.trainer.follow(progress)
+
+    @contextlib.contextmanager
+    def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
+        """Around a whole job; it is torn down behind it, unless an error ends it, or it is of a fit that has no end."""
+        with self.attached(), self.trainer.doing(phase), self.trainer.planning(settings):
+            here = place()
+            if here.nodes > 1:  # where the bench was made all is there
+                self._prepare()
+            if here.several:
+                _draw_alike(settings.seed)
+            self._set_up((phase,), again=phase != "fit")
+            before, self._over = self._over, phase != "fit"
+            try:
+                yield
+                if self._over:
+                    self._tear_down(phase)
+            finally:
+                self._over = before
+
+    def over(self) -> None:
+        """The fit at hand has ended: a whole one, no search or trial."""
+        self._over = True
+
+    @contextlib.contextmanager
+    def serving(self, name: str) -> Iterator[None]:
+        """Inside, an object is asked for its loader of this kind of data, for which it is set up."""
+        with self.attached():
+            self._set_up(_PHASES[name])
+            yield
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Inside, the module and the DataModules find their trainer; what they had is put back after."""
+        with contextlib.ExitStack() as stack:
+            for source in self.sources:
+                for part in _with_trainer(source):
+                    stack.enter_context(attached(part, {_home_of_trainer(part): self.trainer}))
+            yield
+
+    def _prepare(self) -> None:
+        """Download and the like: one process of each machine does it, or of all, and the others wait."""
+        here = place()
+        for source in self.sources:
+            each = bool(getattr(source, "prepare_data_per_node", True))
+            if (here.local_rank if each else here.rank) == 0:
+                _call(source, "prepare_data")
+            if own_method(source, "prepare_data") is not None:
+                wait()
+
+    def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False) -> None:
+        """For the first of these, unless it has been done for one. again: also then, as Lightning does to evaluate."""
+        for source, done in zip(self.sources, self._done, strict=True):
+            if again or not done.intersection(phases):
+                done.add(phases[0])
+                _call(source, "setup", phases[0])
+
+    def _tear_down(self, phase: Phase) -> None:
+        """A teardown of the object's own may undo all that its setups have done."""
+        for source, done in zip(self.sources, self._done, strict=True):
+            if _call(source, "teardown", phase):
+                done.clear()
+
+    def _refuse_callbacks(self) -> None:
+        configure = own_method(self._module, "configure_callbacks")
+        made = None if configure is None else configure()
+        if made:
+            where = f"{type(self._module).__name__}.configure_callbacks()"
+            refuse_callbacks(made, where)
+            raise TaskError(f"{where} returned {shown(made)}: callbacks are not called here; return [] and use the module's own hooks.")
+
+
+def _draw_alike(seed: int) -> None:
+    """A setup that splits data at random splits it in the same way on all ranks; a job seeds anew behind it."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _done_of(source: Any) -> set[Phase]:
+    try:
+        return _DONE.setdefault(source, set())
+    except TypeError:  # it has no hash, or takes no weak reference
+        return set()
+
+
+def _call(source: Any, name: str, stage: str | None = None) -> bool:
+    """Call a hook that the user wrote; whether there is one."""
+    hook = own_method(source, name)
+    if hook is not None and stage is None:
+        hook()
+    elif hook is not None and stage is not None:
+        call_with_stage(hook, stage)
+    return hook is not None
+
+
+def _with_trainer(source: Any) -> list[Any]:
+    """The object, and those inside it, that have a place for a trainer."""
+    inside = source.modules() if isinstance(source, nn.Module) else ()
+    parts = [source, *(part for part in inside if part is not source and "_trainer" in vars(part))]
+    return [part for part in parts if hasattr(part, "__dict__") and _home_of_trainer(part)]
+
+
+def _home_of_trainer(part: Any) -> str:
+    """The attribute that holds an object's trainer; "": it has something of its own under that name."""
+    if "_trainer" in vars(part):
+        return "_trainer"
+    return "trainer" if getattr(part, "trainer", None) is None else ""

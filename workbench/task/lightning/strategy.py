@@ -1,0 +1,86 @@
+"""What stands in for a strategy of Lightning's (`self.trainer.strategy`): how the processes of a job talk to each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from workbench.task import ranks
+from workbench.task.protocol import TaskError
+
+
+class NotServed(TaskError, AttributeError):
+    """Something of Lightning's Trainer that a module asked for and that is not here."""
+
+
+class Strategy:
+    """All processes call each method at the same place; in one process nothing happens."""
+
+    def __init__(self, device: torch.device, manual: Any = None) -> None:
+        """manual: what steps the optimizers of a module that optimises manually."""
+        self.root_device = device
+        self._manual = manual
+
+    def backward(self, loss: Any, optimizer: Any = None, *arguments: Any, **options: Any) -> None:
+        """What LightningModule.manual_backward calls: the way of a module's own that calls super()'s."""
+        if self._manual is None:
+            raise NotServed("self.trainer.strategy.backward is served where a module optimises manually; else return the loss.")
+        self._manual.manual_backward(loss, *arguments, **options)
+
+    @property
+    def _lightning_optimizers(self) -> list[Any]:
+        """What LightningModule.optimizers asks for."""
+        if self._manual is None:
+            raise NotServed("super().optimizers() is served where a module optimises manually; self.trainer.optimizers has them.")
+        found = self._manual.optimizers()
+        return found if isinstance(found, list) else [found]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotServed(
+            f"self.trainer.strategy.{name} is not served. Served are barrier, broadcast, reduce, reduce_boolean_decision, "
+            "all_gather, root_device, is_global_zero, global_rank, local_rank, node_rank and world_size."
+        )
+
+    @property
+    def is_global_zero(self) -> bool:
+        return ranks.place().rank == 0
+
+    @property
+    def global_rank(self) -> int:
+        return ranks.place().rank
+
+    @property
+    def local_rank(self) -> int:
+        return ranks.place().local_rank
+
+    @property
+    def node_rank(self) -> int:
+        return ranks.place().node_rank
+
+    @property
+    def world_size(self) -> int:
+        return ranks.place().world
+
+    def barrier(self, *_: Any, **__: Any) -> None:
+        """Until all have come here."""
+        ranks.wait()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What rank `src` has."""
+        return ranks.from_one(obj, src)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """The mean over all processes, or what else is asked for."""
+        return ranks.reduced(tensor, reduce_op)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Whether all processes say so, or (all=False) any of them."""
+        said = torch.tensor(float(decision), device=self.root_device)
+        return bool(ranks.reduced(said, "min" if all else "max"))
+
+    def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        """The tensors of all processes, one more dimension in front."""
+        return ranks.stacked(tensor, self.root_device, graph=sync_grads)

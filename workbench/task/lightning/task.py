@@ -1,0 +1,318 @@
+"""A task of an object with `training_step` and `configure_optimizers`: a LightningModule as it is, or one like it.
+
+Its steps and its optimizers are here, its hooks in `lightning_moments`; all are found once, by name, and nothing else
+in the package looks anything up by string. Lightning itself is never imported; what is not served is refused by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from workbench.settings import Settings
+from workbench.task.data.spec import DataSpec, batches_in
+from workbench.task.lightning.hooks import LightningMoments
+from workbench.task.lightning.manual import Manual
+from workbench.task.lightning.members import Members
+from workbench.task.lightning.optimizers import optimizations_of
+from workbench.task.lightning.overrides import (
+    LR_NAMES,
+    Step,
+    has_loader,
+    homes_of,
+    networks_of,
+    own_method,
+    spec_of,
+    step_of,
+    written,
+)
+from workbench.task.lightning.setup import Preparation
+from workbench.task.lightning.trainer import unknown
+from workbench.task.lightning.unsupported import explain_no_logger
+from workbench.task.optimizer_factory import leading
+from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, TaskError
+from workbench.task.schedulers import refuse_built_in
+from workbench.task.step_output import reported_weight, score_weight
+from workbench.values import shown
+
+__all__ = ["LightningLike", "has_loader"]
+
+SEED = "PL_GLOBAL_SEED"
+"""Where Lightning's `seed_everything` leaves its seed."""
+
+
+class LightningLike(Task):
+    """Runs an object's own hooks: `training_step`, `validation_step`, `test_step`, `configure_optimizers`, `log`, …"""
+
+    def __init__(
+        self,
+        module: Any,
+        preparation: Preparation,
+        *,
+        train: DataSpec | None,
+        val: DataSpec | None,
+        test: DataSpec | None,
+        predict: DataSpec | None = None,
+        sources: Mapping[str, Any],
+    ) -> None:
+        """sources: the objects that make these data, where they are not the module's own."""
+        self.module = module
+        self.preparation: Preparation = preparation
+        self._name = type(module).__name__
+        self.model = module if isinstance(module, nn.Module) else networks_of(module)
+        self.train = train or spec_of("train", module, preparation)
+        self.val = val or spec_of("val", module, preparation)
+        self.test = test or spec_of("test", module, preparation)
+        self.predict = predict or spec_of("predict", module, preparation)
+        step = step_of(module, "training_step")
+        if step is None:
+            raise TaskError(f"{self._name} defines no training_step of its own: write one.")
+        self._step: Step = step
+        self._scoring = {"val": step_of(module, "validation_step"), "test": step_of(module, "test_step")}
+        self._predict = step_of(module, "predict_step")
+        self._split = own_method(module, "tbptt_split_batch")
+        if self._scoring["val"] is None:
+            self.val = None
+        if self._scoring["test"] is None:
+            self.test = None
+        self.manual = getattr(module, "automatic_optimization", True) is False
+        self._trainer, self._log = preparation.trainer, preparation.log
+        self._log.samples_in = self.samples_in
+        specs = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
+        self._trainer.belongs(self.model, specs)
+        self.moments: LightningMoments = LightningMoments(preparation, sources, module, self.model, manual=self.manual)
+        self._manual = Manual(self._name, self._trainer) if self.manual else None
+        self._trainer.steps(self._manual)
+        self._members = Members(module, self.moments, self._manual)
+        self._made: tuple[Optimization, ...] = ()
+        """The optimizers of the session that runs."""
+        self._accumulates = False
+        self._last: tuple[weakref.ref[Optimizer], ...] = ()
+        self._reads_rate: bool | None = None if homes_of(module, LR_NAMES) else False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_last": (), "_made": ()}
+
+    # -- settings
+
+    @property
+    def implied(self) -> dict[str, Any]:
+        """The settings that the object itself carries: its learning rate, its loader's batch size, …"""
+        found = dict(self.train.defaults) if self.train else {}
+        pieces = getattr(self.module, "truncated_bptt_steps", None)
+        # 0: off, in Lightning 1; a manual module splits its batches itself, as Lightning 2 has it.
+        if isinstance(pieces, int) and pieces > 0 and not self.manual:
+            found["truncated_bptt_steps"] = pieces
+        seed = os.environ.get(SEED, "")
+        if seed.isdecimal():
+            found["seed"] = int(seed)
+        found["lr"] = self._own_rate(Settings.make(**found))
+        return found
+
+    def _own_rate(self, settings: Settings) -> float:
+        """The rate that the user's own loop would train with."""
+        homes = homes_of(self.module, LR_NAMES)
+        rates = [float(place[name]) for place, name in homes if isinstance(place[name], (int, float))]
+        with self._attached(settings, lambda: self._likely_updates(settings)):
+            made = _rates(self._optimizations())
+            # Where two attributes differ, the one that was read; the code's own rate, where none is.
+            standing = next((rate for rate in made if rate in rates), None)
+            if standing is None and rates and self._reads(rates[0], made):
+                return rates[0]
+            return made[leading(made)] if standing is None else standing
+
+    def _likely_updates(self, settings: Settings) -> int | None:
+        """The updates of a fit with these settings, for a schedule that is made only to see the rate beside it."""
+        batches = None if self.train is None else batches_in(self.train.loader(settings))
+        return None if batches is None or settings.epochs is None else max(1, batches) * settings.epochs
+
+    @property
+    def takes_index(self) -> bool:
+        """Whether training_step takes the number of the batch beside the batch."""
+        return self._step.takes_index
+
+    @property
+    def homes(self) -> dict[str, str]:
+        """Where `lr` and `batch_size` live on `network`, as the left of an assignment, for the exported script."""
+        found = {}
+        for setting, names in (("lr", LR_NAMES), ("batch_size", ("batch_size",))):
+            places = [
+                f"network.{name}" if place is vars(self.module) else f"network.hparams[{name!r}]"
+                for place, name in homes_of(self.module, names)
+            ]
+            if places:
+                found[setting] = " = ".join(places)
+        return found
+
+    # -- while a job runs
+
+    @contextlib.contextmanager
+    def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
+        """While a job runs, `lr` and `batch_size` are the job's, and `self.log` is heard; all is put back after."""
+        self._accumulates = settings.accumulate_grad_batches != 1
+        rate, size = homes_of(self.module, LR_NAMES), homes_of(self.module, ("batch_size",))
+        with (
+            written(rate, settings.lr), written(size, settings.batch_size), self._attached(settings),
+            super().running(settings, phase),
+        ):  # fmt: skip
+            yield
+
+    @contextlib.contextmanager
+    def _attached(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
+        """The object logs to this task and finds our trainer and its optimizers; its own are put back after.
+
+        count: the updates of the whole fit, as far as they are known before there is a session.
+        """
+        manual = contextlib.nullcontext() if self._manual is None else self._manual.apart()
+        before, self._made = self._made, ()
+        try:
+            with (
+                self.preparation.attached(), self._trainer.planning(settings, count), self._log.unheard(), manual,
+                self._members.attached(),
+            ):  # fmt: skip
+                yield
+        finally:
+            self._made = before
+            self.moments.outputs.clear()
+
+    def follow(self, progress: Progress) -> None:
+        super().follow(progress)
+        self._log.follow(progress, self.module)
+        self._trainer.made(self._made)
+        self._trainer.refresh()
+
+    def drive(self, handle: Handle) -> None:
+        assert self._manual is not None
+        self._manual.begin(self._made, handle, accumulates=self._accumulates)
+
+    # -- steps
+
+    def _call(self, step: Step, name: str, batch: Any, batch_idx: int, **extra: Any) -> Any:
+        """A step of the object's; what it logs in it belongs to this batch."""
+        log = self._log
+        before, log.hook = log.hook, name
+        if log.batch is not batch:
+            log.hold(batch)
+        self._trainer.at(batch_idx)
+        self._trainer.refresh()
+        try:
+            output = step(batch, batch_idx, **extra)
+        except AttributeError as error:
+            explain_no_logger(error)
+            raise
+        log.hook = before
+        return output
+
+    def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
+        if "hiddens" in extra and "hiddens" not in self._step.extras:
+            raise TaskError(
+                f"truncated_bptt_steps: {self._name}.training_step must take the hidden state, "
+                "training_step(self, batch, batch_idx, hiddens), and return {'loss': loss, 'hiddens': hiddens}."
+            )
+        moments = self.moments
+        moments.index = extra.get("optimizer_idx", 0)
+        output = self._call(self._step, "training_step", batch, batch_idx, **extra)
+        if moments.keeps["train"]:
+            moments.outputs[batch_idx] = output
+        if not moments.within:
+            self._log.let_go()
+        loss = output.get("loss") if isinstance(output, Mapping) else output
+        if not isinstance(loss, Tensor):
+            if output is None or self.manual:
+                return None
+            got = f"a dict with {sorted(output)}" if isinstance(output, Mapping) else f"{shown(output)}"
+            raise TaskError(f"training_step returned {got}: it must return the loss, or a dict with 'loss'.")
+        found: dict[str, Any] = {"loss": loss}
+        weight = reported_weight(output, "training_step")
+        if weight is not None:
+            found["weight"] = weight
+        if "hiddens" in extra:
+            if not isinstance(output, Mapping) or "hiddens" not in output:
+                raise TaskError("truncated_bptt_steps: training_step must return {'loss': loss, 'hiddens': hiddens}.")
+            found["hiddens"] = output["hiddens"]
+        return found if len(found) > 1 else loss
+
+    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+        step = self._scoring[stage]
+        assert step is not None
+        name = "validation_step" if stage == "val" else "test_step"
+        output = self._call(step, name, batch, batch_idx)
+        if self.moments.keeps[stage]:
+            self.moments.outputs[batch_idx] = output
+        weight = score_weight(output, self.samples_in(batch), name)
+        self._log.weigh(weight)
+        loss = output.get("loss", output.get(f"{stage}_loss")) if isinstance(output, Mapping) else output
+        told = isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")
+        return Scores({f"{stage}_loss": loss} if told else {}, weight)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """What the object's own predict_step returns, else the object called with the whole batch, as Lightning does."""
+        step = self._predict or self._forward()
+        output = self._call(step, "predict_step", batch, batch_idx)
+        if self.moments.keeps["predict"]:
+            self.moments.outputs[batch_idx] = output
+        return output
+
+    def _forward(self) -> Step:
+        call = own_method(self.module, "forward")
+        if callable(self.module) and (call is not None or not isinstance(self.module, nn.Module)):
+            call = self.module  # as a whole, for what is registered on a network; one without a forward is callable too
+        if call is None:
+            raise TaskError(f"{self._name} defines neither predict_step nor forward: write one of them to predict.")
+        return Step(lambda batch: call(batch))
+
+    def split(self, batch: Any, length: int, time_dim: int) -> Sequence[Any] | None:
+        return None if self._split is None else list(self._split(batch, length))
+
+    # -- optimizers
+
+    def configure(self, settings: Settings, updates: int | None) -> Optimization | Sequence[Optimization]:
+        with self.preparation.attached(), self._trainer.planning(settings, lambda: updates):
+            found = self._optimizations()
+            if self._reads_rate is None and settings.lr not in _rates(found):
+                self._reads(settings.lr, _rates(found))
+                found = self._optimizations()  # the object may have kept what it made last
+        if any(one.schedules for one in found):
+            refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
+        for one in found:
+            if self._reads_rate is not False:
+                one.lr = None  # the object has read the job's own rate, and made of it what it wants
+            for group in one.optimizer.param_groups:
+                if settings.weight_decay is not None and "weight_decay" in group:
+                    group["weight_decay"] = settings.weight_decay
+        self._made = found
+        return found[0] if len(found) == 1 else found
+
+    def _optimizations(self) -> tuple[Optimization, ...]:
+        found = optimizations_of(self.module, manual=self.manual)
+        before = [last() for last in self._last]
+        if any(one.optimizer is old for one in found for old in before):
+            raise TaskError(
+                f"{self._name}.configure_optimizers() returned the same optimizer again, with the "
+                "state of the job before: make it in configure_optimizers, not in __init__."
+            )
+        if len(found) > 1 and not self.manual and "optimizer_idx" not in self._step.extras:
+            raise TaskError(
+                f"{self._name}.configure_optimizers() returned {len(found)} optimizers: let training_step take "
+                "optimizer_idx (which one its loss is for), or set self.automatic_optimization = False and step them there."
+            )
+        self._last = tuple(weakref.ref(one.optimizer) for one in found)
+        return found
+
+    def _reads(self, rate: float, made: tuple[float, ...]) -> bool:
+        """Whether `configure_optimizers` reads the object's rate: with another than `rate` there it makes others than `made`."""
+        if self._reads_rate is None:
+            with written(homes_of(self.module, LR_NAMES), 2 * rate or 1.0):
+                self._reads_rate = _rates(self._optimizations()) != made
+        return self._reads_rate
+
+
+def _rates(made: Sequence[Optimization]) -> tuple[float, ...]:
+    """The rate that each was made at."""
+    return tuple(one.lr for one in made if one.lr is not None)

@@ -1,0 +1,448 @@
+"""What stands in for Lightning's Trainer on a module, and on a DataModule, while a job runs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from workbench.settings import Settings
+from workbench.task.data.spec import DataSpec
+from workbench.task.lightning.logging.log import Log, Shared
+from workbench.task.lightning.strategy import NotServed, Strategy
+from workbench.task.protocol import Optimization, Phase, Progress, TaskError
+from workbench.task.ranks import One, Processes, place
+
+_STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
+_NAMES: Mapping[str, str] = {"train": "train", "val": "validate", "sanity": "sanity_check", "test": "test", "predict": "predict"}
+"""Stages by the names that Lightning's RunningStage gives them."""
+
+_BENCH = "it is the bench that starts jobs: bench.{}()"
+_CHECKPOINTS = "the settings checkpoint_every, save_top_k and monitor say when checkpoints are written"
+INSTEAD: Mapping[str, str] = {
+    **{job: _BENCH.format(job) for job in ("fit", "validate", "test", "predict")},
+    "save_checkpoint": _CHECKPOINTS,
+    "ckpt_path": "bench.fit(start=…) goes on from a checkpoint, bench.load(…) loads one",
+    "precision_plugin": "self.clip_gradients and self.manual_backward are served on the module",
+    "distributed_sampler_kwargs": "the workbench deals the batches out to the ranks: world_size and global_rank are served",
+    "accelerator": "self.device is served on the module",
+    "fit_loop": "current_epoch, global_step, num_training_batches and is_last_batch are served",
+    "barebones": "self.log is served on the module that is trained, not on those inside it",
+    "profiler": "torch.profiler profiles a part of the code",
+}
+
+
+def unknown() -> int | None:
+    """How long it takes, where nobody can know."""
+    return None
+
+
+class Plan:
+    """The `Progress` of a job that is still to begin."""
+
+    device = torch.device("cpu")
+    step = epoch = batch_idx = 0
+    stage: Literal[""] = ""
+    batches = (None, None)
+    ranks: Processes = One()
+
+    def __init__(self, settings: Settings, count: Callable[[], int | None] = unknown) -> None:
+        self.settings = settings
+        self.clip_val = settings.gradient_clip_val
+        self.metrics: dict[str, float] = {}
+        self._count = count
+
+    @property
+    def updates(self) -> int | None:
+        return self._count()
+
+
+class Trainer(Shared):
+    """What a module finds as `self.trainer`: where a job is, what it works with, and an error for anything else."""
+
+    told_sanity: bool
+    """Whether it was asked for the stage while that was a sanity check."""
+    should_stop: bool
+    """Set to True, the fit ends where it may (the minimums hold)."""
+
+    logger = progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
+    interrupted = received_sigterm = False
+
+    def __init__(self, module: Any, log: Log) -> None:
+        vars(self).update(
+            should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None,
+            _plan=Plan(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
+            told_sanity=False, _manual=None,
+        )  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A session belongs to its process, and holds all that a job has.
+        return {**vars(self), "_progress": None, "_made": (), "_mirror": ({}, frozenset()), "_plan": Plan(self._plan.settings)}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "should_stop":
+            raise NotServed(f"self.trainer.{name} = … is not served: should_stop alone can be set.{_instead(name)}")
+        vars(self)[name] = bool(value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotServed(f"self.trainer.{name} is not served.{_instead(name)}")
+
+    # -- what the task tells it
+
+    def belongs(self, model: nn.Module, specs: Mapping[str, DataSpec | None]) -> None:
+        """The task is made: this is its model, and these are its data."""
+        vars(self).update(_model=model, _specs=dict(specs))
+
+    def steps(self, manual: Any) -> None:
+        """The module steps its optimizers itself, with these methods."""
+        vars(self)["_manual"] = manual
+
+    def give(self, datamodule: Any) -> None:
+        """This object brings the data."""
+        vars(self)["datamodule"] = datamodule
+
+    def follow(self, progress: Progress) -> None:
+        """A session has begun."""
+        vars(self)["_progress"] = progress
+
+    def made(self, optimizations: Sequence[Optimization]) -> None:
+        """The session has these optimizers."""
+        vars(self)["_made"] = tuple(optimizations)
+
+    def at(self, batch_idx: int) -> None:
+        """The batch at hand."""
+        vars(self)["_batch_idx"] = batch_idx
+
+    def where(self) -> dict[str, Any]:
+        """What a LightningModule's properties say of the place in the job."""
+        there = self.at_hand
+        return {"current_epoch": there.epoch, "global_step": there.step, "device": there.device}
+
+    def refresh(self) -> None:
+        """An object that has no such properties finds this in attributes of its own."""
+        attributes, names = self._mirror
+        if names:
+            attributes.update({name: value for name, value in self.where().items() if name in names})
+
+    @contextlib.contextmanager
+    def mirrored(self, attributes: dict[str, Any], names: Iterable[str]) -> Iterator[None]:
+        """Inside, those of these attributes that have such a name are kept up to date."""
+        before, vars(self)["_mirror"] = self._mirror, (attributes, frozenset(names) & self.where().keys())
+        try:
+            yield
+        finally:
+            vars(self)["_mirror"] = before
+
+    @contextlib.contextmanager
+    def planning(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
+        """Inside a job is to begin, with these settings; no session is there until it is followed."""
+        before = {name: vars(self)[name] for name in ("_plan", "_progress", "_made", "should_stop")}
+        vars(self).update(_plan=Plan(settings, count), _progress=None, _made=(), should_stop=False)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+    @contextlib.contextmanager
+    def doing(self, phase: Phase) -> Iterator[None]:
+        """Inside a job of this kind runs."""
+        before = self._phase
+        vars(self)["_phase"] = phase
+        try:
+            yield
+        finally:
+            vars(self)["_phase"] = before
+
+    @contextlib.contextmanager
+    def ahead(self, stage: str) -> Iterator[None]:
+        """Inside, this stage is said to have begun already."""
+        vars(self)["_ahead"] = stage
+        try:
+            yield
+        finally:
+            vars(self)["_ahead"] = ""
+
+    @property
+    def at_hand(self) -> Progress:
+        """How far the session is, or else the plan of the one to come."""
+        found: Progress = self._plan if self._progress is None else self._progress
+        return found
+
+    # -- how far it is
+
+    @property
+    def current_epoch(self) -> int:
+        return self.at_hand.epoch
+
+    @property
+    def global_step(self) -> int:
+        """Updates taken."""
+        return self.at_hand.step
+
+    @property
+    def _stage(self) -> str:
+        stage = self._ahead or self.at_hand.stage or _STAGES[self._phase]
+        if stage == "sanity":
+            vars(self)["told_sanity"] = True
+        return stage
+
+    @property
+    def training(self) -> bool:
+        return self._stage == "train"
+
+    @property
+    def validating(self) -> bool:
+        return self._stage == "val"
+
+    @property
+    def sanity_checking(self) -> bool:
+        return self._stage == "sanity"
+
+    @property
+    def testing(self) -> bool:
+        return self._stage == "test"
+
+    @property
+    def predicting(self) -> bool:
+        return self._stage == "predict"
+
+    @property
+    def evaluating(self) -> bool:
+        return self._stage in ("val", "sanity", "test")
+
+    @property
+    def state(self) -> SimpleNamespace:
+        return SimpleNamespace(fn=self._phase, stage=_NAMES[self._stage], status="running")
+
+    @property
+    def is_last_batch(self) -> bool:
+        batches = self.at_hand.batches[0]
+        if batches is None:
+            raise TaskError("self.trainer.is_last_batch: nobody can know, the training data has no length.")
+        return bool(self._batch_idx + 1 >= batches)
+
+    # -- how long it takes
+
+    @property
+    def max_epochs(self) -> int:
+        """-1: no number of epochs ends it."""
+        epochs = self.at_hand.settings.epochs
+        return -1 if epochs is None else epochs
+
+    @property
+    def min_epochs(self) -> int | None:
+        return self.at_hand.settings.min_epochs
+
+    @property
+    def max_steps(self) -> int:
+        """-1: no number of updates ends it."""
+        steps = self.at_hand.settings.max_steps
+        return -1 if steps is None else steps
+
+    @property
+    def min_steps(self) -> int | None:
+        return self.at_hand.settings.min_steps
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Updates of the whole fit."""
+        updates = self.at_hand.updates
+        if updates is not None:
+            return updates
+        steps = self.at_hand.settings.max_steps
+        return math.inf if steps is None else steps
+
+    @property
+    def num_training_batches(self) -> int | float:
+        return _or_inf(self.at_hand.batches[0])
+
+    @property
+    def num_val_batches(self) -> list[int | float]:
+        return [] if self._specs.get("val") is None else [_or_inf(self.at_hand.batches[1])]
+
+    @property
+    def num_sanity_val_batches(self) -> list[int | float]:
+        return [min(self.num_sanity_val_steps, batches) for batches in self.num_val_batches]
+
+    @property
+    def num_sanity_val_steps(self) -> int | float:
+        steps = self.at_hand.settings.num_sanity_val_steps
+        return math.inf if steps < 0 else steps
+
+    @property
+    def enable_validation(self) -> bool:
+        return self._specs.get("val") is not None and self.at_hand.settings.limit_val_batches > 0
+
+    # -- settings
+
+    @property
+    def accumulate_grad_batches(self) -> int:
+        """Batches that make one update of this epoch."""
+        setting = self.at_hand.settings.accumulate_grad_batches
+        if isinstance(setting, int):
+            return setting
+        return setting.get(max((epoch for epoch in setting if epoch <= self.current_epoch), default=-1), 1)
+
+    @property
+    def gradient_clip_val(self) -> float | None:
+        return self.at_hand.clip_val
+
+    @property
+    def gradient_clip_algorithm(self) -> str | None:
+        """None where nothing is clipped."""
+        return None if self.at_hand.clip_val is None else self.at_hand.settings.gradient_clip_algorithm
+
+    def limits(self, clip_val: float | None, algorithm: str | None) -> tuple[float, str]:
+        """What a module asks `clip_gradients` for, with the settings where it says nothing; 0: nothing is clipped."""
+        algorithm = (algorithm or self.at_hand.settings.gradient_clip_algorithm).lower()
+        value = self.at_hand.clip_val if clip_val is None else clip_val
+        if algorithm not in ("norm", "value"):
+            raise TaskError(f"clip_gradients(gradient_clip_algorithm={algorithm!r}): 'norm' or 'value'.")
+        return float(value or 0.0), algorithm
+
+    @property
+    def default_root_dir(self) -> str:
+        return os.getcwd()
+
+    @property
+    def log_dir(self) -> str:
+        return os.getcwd()
+
+    # -- where it runs
+
+    @property
+    def is_global_zero(self) -> bool:
+        return place().rank == 0
+
+    @property
+    def global_rank(self) -> int:
+        return place().rank
+
+    @property
+    def local_rank(self) -> int:
+        return place().local_rank
+
+    @property
+    def node_rank(self) -> int:
+        return place().node_rank
+
+    @property
+    def world_size(self) -> int:
+        return place().world
+
+    @property
+    def num_devices(self) -> int:
+        """Of one machine."""
+        return place().local_world
+
+    @property
+    def num_nodes(self) -> int:
+        return place().nodes
+
+    @property
+    def device_ids(self) -> list[int]:
+        asked, there = self.at_hand.settings.devices, place()
+        if not there.several:
+            return [self.at_hand.device.index or 0]
+        return list(asked) if isinstance(asked, tuple) else list(range(there.local_world))
+
+    @property
+    def strategy(self) -> Strategy:
+        """What is served of Lightning's strategies: how the processes of the job talk to each other."""
+        return Strategy(self.at_hand.device, self._manual)
+
+    # -- what it works with
+
+    @property
+    def model(self) -> Any:
+        return self.lightning_module if isinstance(self.lightning_module, nn.Module) else self._model
+
+    @property
+    def optimizers(self) -> list[Any]:
+        return [one.optimizer for one in self._made]
+
+    @property
+    def lr_scheduler_configs(self) -> list[Any]:
+        """Each has scheduler, interval, frequency and monitor."""
+        return [schedule for one in self._made for schedule in one.schedules]
+
+    @property
+    def train_dataloader(self) -> Any:
+        """A loader like the one that is trained on."""
+        return self._loader("train")
+
+    @property
+    def val_dataloaders(self) -> Any:
+        return self._loader("val")
+
+    @property
+    def test_dataloaders(self) -> Any:
+        return self._loader("test")
+
+    @property
+    def predict_dataloaders(self) -> Any:
+        return self._loader("predict")
+
+    def _loader(self, name: str) -> Any:
+        spec = self._specs.get(name)
+        return None if spec is None else spec.loader(self.at_hand.settings, train=name == "train")
+
+    @property
+    def loggers(self) -> list[Any]:
+        return []
+
+    @property
+    def callbacks(self) -> list[Any]:
+        return []
+
+    checkpoint_callbacks = early_stopping_callbacks = callbacks
+
+    # -- what was measured
+
+    @property
+    def callback_metrics(self) -> dict[str, Tensor]:
+        """The latest value of every metric; what was logged has its own name also where the record has another."""
+        logged = self._log.known()
+        return {name: torch.as_tensor(value) for name, value in {**self.at_hand.metrics, **logged}.items()}
+
+    @property
+    def logged_metrics(self) -> dict[str, Tensor]:
+        """The same, and the latest values that were logged for single batches of a check."""
+        return {**self.callback_metrics, **{name: torch.as_tensor(value) for name, value in self._log.of_batches.items()}}
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, float]:
+        shown = self._log.on_bar
+        return {name: float(value) for name, value in self.callback_metrics.items() if name in shown}
+
+    def print(self, *arguments: Any, **options: Any) -> None:
+        """On rank 0 alone."""
+        if self.is_global_zero:
+            print(*arguments, **options)
+
+
+def _setting(name: str) -> Any:
+    return property(lambda self: getattr(self.at_hand.settings, name), doc=f"The setting {name}.")
+
+
+for _name in (
+    "precision", "log_every_n_steps", "check_val_every_n_epoch", "val_check_interval", "limit_train_batches",
+    "limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches", "fast_dev_run",
+):  # fmt: skip
+    setattr(Trainer, _name, _setting(_name))
+
+
+def _or_inf(batches: int | None) -> int | float:
+    return math.inf if batches is None else batches
+
+
+def _instead(name: str) -> str:
+    return f" Instead: {INSTEAD[name]}." if name in INSTEAD else ""

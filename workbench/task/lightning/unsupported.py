@@ -1,0 +1,98 @@
+"""What of Lightning is not served, each with what to use instead: silence would train something else than was written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from workbench.task.lightning.overrides import from_lightning, own_method
+from workbench.task.protocol import TaskError
+
+_REMOVED = "Lightning 2 does not call it either; {}"
+UNSERVED: Mapping[str, str] = {
+    "configure_sharded_model": "make the layers in configure_model, or in __init__",
+    "on_sanity_check_start": "a hook of callbacks; on_validation_start is called there, with self.trainer.sanity_checking",
+    "on_sanity_check_end": "a hook of callbacks; on_validation_end is called there, with self.trainer.sanity_checking",
+    "training_epoch_end": _REMOVED.format("keep what the steps give on self, and write on_train_epoch_end"),
+    "validation_epoch_end": _REMOVED.format("keep what the steps give on self, and write on_validation_epoch_end"),
+    "test_epoch_end": _REMOVED.format("keep what the steps give on self, and write on_test_epoch_end"),
+    "training_step_end": _REMOVED.format("end training_step with it"),
+    "validation_step_end": _REMOVED.format("end validation_step with it"),
+    "test_step_end": _REMOVED.format("end test_step with it"),
+    "on_epoch_start": _REMOVED.format("write on_train_epoch_start"),
+    "on_epoch_end": _REMOVED.format("write on_train_epoch_end"),
+    "on_batch_start": _REMOVED.format("write on_train_batch_start"),
+    "on_batch_end": _REMOVED.format("write on_train_batch_end"),
+    "on_pretrain_routine_start": _REMOVED.format("write on_fit_start"),
+    "on_pretrain_routine_end": _REMOVED.format("write on_fit_start"),
+}
+"""Hooks that are not called, and what to do instead."""
+_LISTENERS = "listeners=[f] hears every event of a run, and the module's own hooks are called as they are"
+_RATE = "bench.find_lr(), or the setting find_lr_at={0, 5}"
+CALLBACKS: Mapping[str, str] = {
+    "ModelCheckpoint": "the settings checkpoint_every, save_top_k and monitor",
+    "OnExceptionCheckpoint": "checkpoint_every=…; the last checkpoint stays, whatever ends the run",
+    "Checkpoint": "the settings checkpoint_every, save_top_k and monitor",
+    "EarlyStopping": "early_stopping=wb.EarlyStopping(monitor=…, patience=…)",
+    "LearningRateMonitor": "nothing: rates are recorded anyway (run.history['lr'], run.plot('lr'))",
+    "GradientAccumulationScheduler": "accumulate_grad_batches={0: 8, 4: 4}",
+    "StochasticWeightAveraging": "weight_averaging='swa', with swa_lrs and swa_epoch_start",
+    "EMAWeightAveraging": "weight_averaging='ema', with ema_decay",
+    "WeightAveraging": "weight_averaging='ema' or 'swa', and avg_fn= for a way of your own",
+    "LearningRateFinder": _RATE,
+    "BatchSizeFinder": "bench.find_batch_size(), or the setting find_batch_size_at={0}",
+    "Timer": "the setting max_time",
+    "RichModelSummary": "nothing: bench.summary says it",
+    "ModelSummary": "nothing: bench.summary says it",
+    "ProgressBar": "nothing: the panel and result() show progress",
+    "DeviceStatsMonitor": "nothing: the panel shows the device's memory",
+    "ThroughputMonitor": "nothing: the panel shows updates a second",
+    "BackboneFinetuning": "requires_grad in the module's on_train_epoch_start, with all parameters in the optimizer",
+    "BaseFinetuning": "requires_grad in the module's on_train_epoch_start, with all parameters in the optimizer",
+    "ModelPruning": "torch.nn.utils.prune in the module's on_train_epoch_end",
+    "BasePredictionWriter": "what bench.predict().result() returns, or the module's on_predict_batch_end",
+    "SpikeDetection": "the module's on_train_batch_end",
+    "LambdaCallback": _LISTENERS,
+    "Callback": _LISTENERS,
+    "Logger": "trackers=, which names the tracker (\"tensorboard\", \"wandb\", …)",
+}
+"""Lightning's callbacks and loggers, the more special one first, and what does their work here."""
+_OF_LOGGERS = ("experiment", "log_metrics", "log_hyperparams", "log_image", "log_text", "log_table", "log_graph", "watch")
+_NO_LOGGER = (
+    "self.logger is None, as it is with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
+    "hand on, and ask `if self.logger is not None` before all else."
+)
+
+
+def refuse_unserved(source: Any) -> None:
+    """Refuse, by name, a module or a DataModule that counts on something that is not done here."""
+    name = type(source).__name__
+    for hook, instead in UNSERVED.items():
+        if own_method(source, hook) is not None:
+            raise TaskError(f"{name} defines {hook}, which is not called here: {instead}.")
+    for method in ("log", "log_dict"):
+        if from_lightning(source) and own_method(source, method) is not None:
+            raise TaskError(f"{name} defines {method}, in place of Lightning's: give yours another name, and call self.{method} there.")
+    for step in ("training_step", "validation_step", "test_step", "predict_step"):
+        function = own_method(source, step)
+        if function is not None and "dataloader_iter" in inspect.signature(function).parameters:
+            raise TaskError(f"{name}.{step} takes dataloader_iter, which is not served: take a batch, {step}(self, batch, batch_idx).")
+
+
+def refuse_callbacks(objects: Any, where: str) -> None:
+    """Refuse Lightning's callbacks and loggers, with what to use instead. where: where they were given, for the message."""
+    listed: Iterable[Any] = objects if isinstance(objects, (list, tuple, set)) else [objects]
+    for one in listed:
+        names = [base.__name__ for base in type(one).__mro__ if from_lightning(base)]
+        known = next((name for name in CALLBACKS if name in names), None)
+        if known is not None:
+            kind = type(one).__name__
+            what = kind if known in (kind, "Callback", "Logger") else f"{kind}, a {known}"
+            raise TaskError(f"{where}: {what} of Lightning's is not used here. Instead: {CALLBACKS[known]}.")
+
+
+def explain_no_logger(error: AttributeError) -> None:
+    """What the user's own code failed with, where it counted on a logger."""
+    if error.obj is None and error.name in _OF_LOGGERS:
+        error.add_note(_NO_LOGGER)

@@ -1,0 +1,295 @@
+"""Trackers: each fit is a run in TensorBoard, W&B, MLflow, … A tracker is one more listener of the events.
+
+It works in a thread of its own for each run, so that a slow network holds up neither the updates nor the record; the
+end of a fit waits for it. What goes wrong there is said once, and the training goes on.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate.state import PartialState
+from accelerate.tracking import GeneralTracker
+
+from workbench.engine.runtime import OwnState
+from workbench.events import (
+    BenchEvent,
+    Changed,
+    Logged,
+    Message,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    StepsDone,
+    Validated,
+)
+from workbench.secrets import without_secrets
+from workbench.trackers.select import Choice, Named, choices, flat
+
+RATE = 10
+"""Updates a second that a tracker is told of; all of them where they come slower."""
+BURST = 50
+"""So many it is told of at once: a short fit is there as a whole."""
+BEHIND = 1000
+"""Updates that may wait for a slow tracker; it is not told of more until it has caught up."""
+WAIT = 60.0
+"""Seconds that the end of a fit waits for a tracker at most."""
+PATIENCE = 3
+"""Failures in a row after which a tracker hears no more of a run."""
+
+_Heard = RunStarted | StepsDone | Validated | Logged | Changed | Resumed | Message | RunEnded
+
+
+class TrackerError(Exception):
+    """A tracker failed; the fit that it follows did not."""
+
+
+class Follower:
+    """One tracker of a bench, as a listener: each fit becomes a run in it."""
+
+    def __init__(self, choice: Choice, facts: Callable[[], dict[str, Any]]) -> None:
+        self._choice = choice
+        self.name = choice.name
+        self._facts = facts
+        self._elsewhere: str | None = None
+        self._run: _Run | None = None
+        self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> Any:
+        """In another process: the same tracker, with what is known of the model now."""
+        return _with_facts, (self._choice, self._facts())
+
+    @property
+    def goes_along(self) -> bool:
+        """Whether the process that does a job can have it: one that accelerate makes; an object of the user's is here."""
+        return isinstance(self._choice, Named)
+
+    def leave(self, run: str) -> None:
+        """The process that does this run has the tracker."""
+        self._elsewhere = run
+
+    def __call__(self, event: BenchEvent) -> None:
+        """Hear an event of a job; TrackerError if something has failed since the last."""
+        if not isinstance(event, _Heard):
+            return  # also of those that other threads tell
+        if isinstance(event, RunStarted):
+            self._begin(event)
+        elif self._run is not None:
+            self._run.hear(event)
+        run = self._run
+        if isinstance(event, RunEnded):
+            self._end()
+        if run is not None:
+            run.raise_new()
+
+    def close(self) -> None:
+        """End a run that has not ended, and wait for one that still sends."""
+        self._abandon()
+        if self._thread is not None:
+            self._thread.join(WAIT)
+
+    def _begin(self, event: RunStarted) -> None:
+        self._abandon()
+        if event.kind != "fit" or event.settings.get("fast_dev_run") or event.run == self._elsewhere:
+            return
+        run = _Run(self._choice, event, self._facts)
+        thread = threading.Thread(target=run.follow, args=(self._thread,), name="workbench-tracker", daemon=True)
+        thread.start()
+        self._run, self._thread = run, thread
+
+    def _abandon(self) -> None:
+        """The end of this run was not heard."""
+        if self._run is not None:
+            self._run.hear(RunEnded("failed", self._run.step, 0.0))
+        self._run = None
+
+    def _end(self) -> None:
+        """Wait until the tracker has everything."""
+        if self._run is not None and self._thread is not None:
+            self._thread.join(WAIT)
+            if self._thread.is_alive():
+                self._run.failed("ending", TimeoutError(f"it still sends after {WAIT:.0f} s, and goes on"))
+        self._run = None
+
+
+def followers(trackers: Any, root: Path, model: Any) -> list[Follower]:
+    """A listener for each of the trackers; what goes to files lies in `<root>/trackers/<name>`."""
+
+    def facts() -> dict[str, Any]:
+        hparams = getattr(model, "hparams", None)
+        found = vars(hparams) if isinstance(hparams, Namespace) else hparams
+        return {"hparams": found} if isinstance(found, Mapping) and found else {}
+
+    return [Follower(choice, facts) for choice in choices(trackers, root.absolute() / "trackers")]
+
+
+def _with_facts(choice: Choice, facts: dict[str, Any]) -> Follower:
+    return Follower(choice, lambda: facts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Numbers for the tracker, and the update that they belong to."""
+
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Words for the tracker, where it takes some."""
+
+    step: int
+    values: dict[str, str]
+
+
+class _Run:
+    """One fit in one tracker: `hear` on the thread of the events, `follow` in its own."""
+
+    def __init__(self, choice: Choice, event: RunStarted, facts: Callable[[], dict[str, Any]]) -> None:
+        self._choice = choice
+        self._event = event
+        self._facts = facts
+        self._post: queue.SimpleQueue[_Point | _Words | RunEnded] = queue.SimpleQueue()
+        self._pace = _Pace()
+        self._left: StepsDone | None = None
+        """The latest event whose last update the tracker was not told of."""
+        self._said = False
+        self._failure: TrackerError | None = None
+        self.step = 0
+
+    # -- on the thread of the events
+
+    def hear(self, event: _Heard) -> None:
+        """What this event has for the tracker goes to its thread."""
+        if isinstance(event, StepsDone):
+            self._rows(event)
+            return
+        if isinstance(event, Validated | Logged | RunEnded):
+            self._catch_up()
+        if isinstance(event, Validated | Logged):
+            self.step = event.step
+            self._post.put(_Point(event.step, {**event.metrics, "epoch": event.epoch}))
+        elif isinstance(event, Changed):
+            changed = {f"changed/{name}": value for name, value in event.values.items() if value is not None}
+            self._post.put(_Point(event.step, changed))
+        elif isinstance(event, Resumed):
+            self._post.put(_Words(event.step, {"resumed": f"{event.run}, checkpoint {event.checkpoint}"}))
+        elif isinstance(event, Message) and event.level != "info":
+            self._post.put(_Words(event.step, {event.level: event.text}))
+        elif isinstance(event, RunEnded):
+            self._post.put(event)
+
+    def raise_new(self) -> None:
+        """Raise what has failed, once."""
+        if self._failure is not None and not self._said:
+            self._said = True
+            raise self._failure
+
+    def _rows(self, event: StepsDone) -> None:
+        if not event.rows:
+            return
+        chosen = self._pace.rows(event) if self._post.qsize() < BEHIND else []
+        for point in _points(event, chosen):
+            self._post.put(point)
+        self.step = int(event.steps[-1])
+        self._left = None if chosen else event
+
+    def _catch_up(self) -> None:
+        """The last update before a check and at the end is always told."""
+        if self._left is not None:
+            for point in _points(self._left, [self._left.rows - 1]):
+                self._post.put(point)
+        self._left = None
+
+    # -- in its own thread
+
+    def follow(self, before: threading.Thread | None) -> None:
+        """Be a run of the tracker, from its start to its end; the run before comes first."""
+        if before is not None:
+            before.join()
+        with OwnState().here():
+            PartialState(cpu=True)  # accelerate's trackers write to its log, and that needs a state
+            tracker = self._start()
+            end = self._tell(tracker)
+            if tracker is not None:
+                self._attempt("ending", lambda: self._choice.end(tracker, end))
+
+    def _start(self) -> GeneralTracker | None:
+        started: list[GeneralTracker] = []
+        if not self._attempt("starting", lambda: started.append(self._choice.start(self._event.run))):
+            return None
+        tracker = started[0]
+        self._attempt("taking the settings", lambda: tracker.store_init_configuration(self._configuration()))
+        return tracker
+
+    def _configuration(self) -> dict[str, Any]:
+        event = self._event
+        return flat(without_secrets({"run": event.run, "device": event.device, **event.settings, **self._facts()}))
+
+    def _tell(self, tracker: GeneralTracker | None) -> RunEnded:
+        """Everything there is until the fit has ended; how it ended."""
+        failures = 0
+        while not isinstance(item := self._post.get(), RunEnded):
+            if tracker is None or failures == PATIENCE or (isinstance(item, _Words) and not self._choice.words):
+                continue
+            went = self._attempt("taking values", partial(tracker.log, item.values, item.step))
+            failures = 0 if went else failures + 1
+        if tracker is not None and failures < PATIENCE and self._choice.words:
+            how = item.status if item.error is None else f"{item.status}: {item.error}"
+            self._attempt("taking values", partial(tracker.log, {"status": how}, item.step))
+        return item
+
+    def _attempt(self, what: str, call: Callable[[], object]) -> bool:
+        try:
+            call()
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            self.failed(what, error)
+            return False
+        return True
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Keep the first failure of the run, for the listener to raise."""
+        if self._failure is None:
+            said = f"{type(error).__name__}: {error}"
+            why = self._choice.hide(said)
+            text = f"tracker {self._choice.name!r} failed at {what} for {self._event.run} ({why}); the training continues."
+            self._failure = TrackerError(text)
+            if why == said:  # else its traceback would print what was hidden
+                self._failure.__cause__ = error
+
+
+class _Pace:
+    """Which updates a tracker is told of, by the clock of the run: `RATE` a second, `BURST` at once."""
+
+    def __init__(self) -> None:
+        self._allowed = float(BURST)
+        self._seconds = 0.0
+
+    def rows(self, event: StepsDone) -> list[int]:
+        """Rows of this event, evenly, its last one among them; none, where it is too soon."""
+        passed = max(0.0, event.seconds - self._seconds)
+        self._seconds = event.seconds
+        self._allowed = min(BURST, self._allowed + RATE * passed)
+        number = min(event.rows, int(self._allowed))
+        self._allowed -= number
+        return [(index + 1) * event.rows // number - 1 for index in range(number)]
+
+
+def _points(event: StepsDone, rows: list[int]) -> Iterator[_Point]:
+    """The numbers of these rows, but for the norms of single layers."""
+    if not rows:
+        return
+    columns = {name: event.array(name) for name in event.columns if name != "layer_norms"}
+    for row in rows:
+        # NaN says that an update had no such value; the loss is a number of its own.
+        values = {name: float(v[row]) for name, v in columns.items() if name == "loss" or not np.isnan(v[row])}
+        yield _Point(event.step + event.every * row, {**values, "epoch": event.epoch})

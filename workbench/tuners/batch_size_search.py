@@ -1,0 +1,342 @@
+"""The search for a batch size, as arithmetic: which sizes to try, and what the trials say.
+
+A trial is whatever the caller makes of it (`workbench.tuners.batch_size` trains for a few updates). Names and
+modes are Lightning's; unlike there, a size that is returned was tried and passed, always.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.events import SearchEnded, Trial
+from workbench.plots.batch_size import batch_size
+from workbench.plots.chart import Chart
+from workbench.runs.printable import printable
+from workbench.settings import SettingsError
+from workbench.tuners.effective_batch import accumulation, next_size, rescaled, short_of
+from workbench.values import shown
+
+MODES = ("power", "binsearch")
+_AS_FAST = 0.9  # `best` is the smallest size with at least this share of the best samples/s
+
+
+class ModelDoesNotFit(RuntimeError):
+    """Not even one sample fits: the model alone needs more memory than there is."""
+
+
+class NotEnoughData(Exception):
+    """The data, whose length nobody knew, does not fill one batch of this size; the message says so."""
+
+
+class TrialStopped(Exception):
+    """A trial was cut short because its search was stopped: it says nothing about its size."""
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """What a batch-size search found. Sizes are samples in a batch per device; all were tried and passed.
+
+    `largest` is the biggest that passed; `best` the smallest with at least 90% of the best samples/s, and after
+    "binsearch" not above the size that `headroom` left, since at the very limit a run may fail later on. Both
+    are None where the search was stopped before any size passed. `trials` are in the order they were made.
+    `accumulate_grad_batches`: with `keep_effective=True`, how many batches of `best` make the effective batch.
+    """
+
+    best: int | None
+    largest: int | None
+    trials: tuple[Trial, ...]
+    ended: str
+    accumulate_grad_batches: int | None = None
+
+    @classmethod
+    def from_events(cls, events: Iterable[Any]) -> BatchSizes:
+        """From a run's events or its record: the last search among them, as far as it got."""
+        trials: list[Trial] = []
+        last: SearchEnded | None = None
+        for event in events:
+            if isinstance(event, Trial):
+                if last is not None:  # a search that begins anew, at a later milestone
+                    trials, last = [], None
+                trials.append(event)
+            elif isinstance(event, SearchEnded):
+                last = event
+        if last is None:
+            last = SearchEnded(None, None, "not ended")
+        return cls(last.best, last.largest, tuple(trials), last.ended, last.accumulate_grad_batches)
+
+    def lr(self, lr: float, from_size: int, rule: str = "linear") -> float:
+        """`lr`, which was right for batches of `from_size`, rescaled for batches of `best`. Never applied by itself.
+
+        rule: "linear" (twice the batch, twice the rate: SGD), "sqrt" (its square root: Adam and its kin) or "none".
+        Where the effective batch was kept, or no size passed, the rate is what it was. A rule of thumb: `find_lr` at
+        the new size measures.
+        """
+        kept = self.accumulate_grad_batches is not None or self.best is None
+        if isinstance(from_size, bool) or not isinstance(from_size, int) or from_size < 1:
+            raise SettingsError(f"from_size={from_size!r}: a batch size of at least 1 is needed.")
+        return rescaled(lr, rule, 1.0 if kept or self.best is None else self.best / from_size)
+
+    def figure(self) -> Any:
+        """Samples/s and peak memory over the sizes tried, as a plotly figure."""
+        from workbench.plots import plotly
+
+        return plotly.figure(self._charts())
+
+    def plot(self, ax: Any = None) -> Any:
+        """The same with matplotlib: a figure of its own, or the speed alone drawn into `ax`, which is returned."""
+        from workbench.plots import matplotlib
+
+        return matplotlib.figure(self._charts()) if ax is None else matplotlib.draw(self._charts()[0], ax)
+
+    def _charts(self) -> list[Chart]:
+        return batch_size(self.trials, self.best, self.largest)
+
+    def __repr__(self) -> str:
+        many = self.accumulate_grad_batches
+        best = _or_none(self.best) + (f" x {many} batches" if many is not None else "")
+        ranks = max((t.ranks for t in self.trials), default=1)
+        each = f" on each of {ranks} devices" if ranks > 1 else ""
+        head = f"BatchSizes: best {best}, largest {_or_none(self.largest)}{each} ({self.ended})"
+        rows = [self._row(t) for t in sorted(self.trials, key=lambda t: t.size)]
+        return "\n".join(map(printable, [head, f"  {'size':>8}  {'outcome':<8}  {'samples/s':>10}  {'peak':>10}", *rows]))
+
+    def _row(self, t: Trial) -> str:
+        rate = "-" if t.samples_per_second is None else f"{t.samples_per_second:,.0f}"
+        peak = "-" if t.peak_bytes is None else spoken_bytes(t.peak_bytes)
+        chosen = {"best": self.best, "largest": self.largest}
+        note = ", ".join(name for name in chosen if chosen[name] == t.size) if t.ok else _first_line(t.error)
+        return f"  {t.size:>8}  {'passed' if t.ok else 'failed':<8}  {rate:>10}  {peak:>10}  {note}".rstrip()
+
+
+def search(
+    trial: Callable[[int], Trial],
+    *,
+    mode: str = "power",
+    init_val: int = 2,
+    max_trials: int = 25,
+    max_val: int | None = None,
+    cap: int | None = None,
+    headroom: float = 0.05,
+    effective: int | None = None,
+    ranks: int = 1,
+    stop: Callable[[], bool] = lambda: False,
+) -> BatchSizes:
+    """Try sizes until the limit is known; sizes in samples per device.
+
+    `trial(size)` runs one size and says whether it fitted; any error but running out of memory it raises, and
+    that ends the search as it is. "power" doubles from `init_val` until a size fails, "binsearch" then bisects
+    to the exact maximum, takes `headroom` (a fraction) off and makes sure that the smaller size passes. No size
+    is above `max_val` (the user's) or `cap` (the data set's length per rank); the lower of them is tried
+    itself, and a start above it begins there. Where the start fails it is halved down to 1, and where 1 fails
+    too, `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is asked before each trial.
+
+    `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part of it, those that
+    divide that are preferred, as tries and as `best`, and the result says how many batches of `best` make it.
+
+    Without a failure memory is not the limit, so no headroom is taken.
+    """
+    check(mode, init_val, max_trials, max_val, cap, headroom)
+    part = None if effective is None else max(1, effective // ranks)
+    each = "" if ranks == 1 else " per device"
+    limits = {"max_val": max_val, f"length of the data set{each}": cap, f"effective batch{each}": part}
+    known = {name: value for name, value in limits.items() if value is not None}
+    limit_name = min(known, key=lambda name: known[name], default="")
+    hunt = _Hunt(trial, max_trials, stop)
+    ended = _power(hunt, _doubling(int(init_val), known.get(limit_name), part), limit_name)
+    ceiling = None
+    if mode == "binsearch" and hunt.smallest_failed is not None:
+        if hunt.why is None:
+            ended, ceiling = _bisect(hunt, headroom)
+        if ceiling is None and hunt.largest is not None:
+            ceiling = _less(hunt.largest, headroom)
+    ended, best, many = hunt.why or ended, hunt.best(ceiling, part), None
+    if effective is not None and best is not None:
+        many = accumulation(effective, ranks * best)
+        ended = "; ".join(filter(None, [ended, short_of(effective, best, ranks)]))
+    return BatchSizes(best, hunt.largest, tuple(hunt.trials), ended, many)
+
+
+def ended_event(found: BatchSizes) -> SearchEnded:
+    """The event that closes a search."""
+    return SearchEnded(found.best, found.largest, found.ended, found.accumulate_grad_batches)
+
+
+class _Hunt:
+    """The trials so far. `passes` answers None once no more may be made, and `why` says which end that was."""
+
+    def __init__(self, trial: Callable[[int], Trial], max_trials: int, stop: Callable[[], bool]) -> None:
+        self._trial = trial
+        self._max = max_trials
+        self._stop = stop
+        self.trials: list[Trial] = []
+        self.why: str | None = None
+
+    def passes(self, size: int) -> bool | None:
+        known = next((t for t in self.trials if t.size == size), None)
+        if known is not None:
+            return known.ok
+        if self._stop():
+            self.why = "stopped"
+        elif len(self.trials) >= self._max:
+            self.why = f"max_trials={self._max} reached before the limit was known"
+        if self.why is not None:
+            return None
+        try:
+            self.trials.append(self._trial(size))
+        except TrialStopped:
+            self.why = "stopped"
+            return None
+        except NotEnoughData as error:
+            self.why = str(error)
+            return None
+        return self.trials[-1].ok
+
+    @property
+    def smallest_failed(self) -> int | None:
+        return min((t.size for t in self.trials if not t.ok), default=None)
+
+    @property
+    def largest(self) -> int | None:
+        """The biggest that passed, of those below every failure: one above it passed by luck."""
+        passed = [t.size for t in self.trials if t.ok]
+        failed = self.smallest_failed
+        below = [size for size in passed if failed is None or size < failed]
+        return max(below or passed, default=None)
+
+    def best(self, ceiling: int | None, effective: int | None = None) -> int | None:
+        """The smallest size nearly as fast as the fastest; sizes above `ceiling` count only where there is no other.
+
+        So do sizes that do not divide `effective`.
+        """
+        if self.largest is None:
+            return None
+        passed = [t for t in self.trials if t.ok and t.size <= self.largest]
+        if ceiling is not None:
+            passed = [t for t in passed if t.size <= ceiling] or passed
+        if effective is not None:
+            passed = [t for t in passed if effective % t.size == 0] or passed
+        speeds = {t.size: t.samples_per_second or math.nan for t in passed}
+        speeds = {size: speed for size, speed in speeds.items() if math.isfinite(speed)}
+        if not speeds:
+            return max(t.size for t in passed)
+        return min(size for size, speed in speeds.items() if speed >= _AS_FAST * max(speeds.values()))
+
+
+def _power(hunt: _Hunt, sizes: Iterator[int], limit_name: str) -> str:
+    """Go up until a size fails or the limit passes; halve where the start fails."""
+    size = next(sizes)
+    if hunt.passes(size) is False:
+        return _down(hunt, size)
+    for size in sizes:
+        outcome = hunt.passes(size)
+        if outcome is None:
+            break
+        if not outcome:
+            return f"{size} did not fit"
+    return f"{limit_name} reached ({size})"
+
+
+def _doubling(start: int, limit: int | None, effective: int | None = None) -> Iterator[int]:
+    """From the start up to the limit, which is tried itself: doubled, or by way of what divides `effective`."""
+    size = start if limit is None else min(start, limit)
+    yield size
+    while limit is None or size < limit:
+        size = next_size(size, effective)
+        size = size if limit is None else min(size, limit)
+        yield size
+
+
+def _down(hunt: _Hunt, size: int) -> str:
+    while size > 1:
+        failed, size = size, size // 2
+        if hunt.passes(size) is not False:
+            return f"{failed} did not fit"
+    raise ModelDoesNotFit(_does_not_fit(hunt.trials[-1]))
+
+
+def _does_not_fit(trial: Trial) -> str:
+    needs = "more memory than there is"
+    if trial.peak_bytes is not None:
+        needs += f" (it failed at a peak of {spoken_bytes(trial.peak_bytes)} above idle)"
+    said = f" The error was: {_first_line(trial.error)}" if trial.error else ""
+    return (
+        f"The model alone does not fit: even a batch of 1 sample needs {needs}. "
+        f"Use a smaller model, lower precision, or a device with more memory.{said}"
+    )
+
+
+def _bisect(hunt: _Hunt, headroom: float) -> tuple[str, int | None]:
+    """Between the last that passed and the first that failed, to the exact maximum; then the headroom.
+
+    Says how it ended, and the size that passed with the headroom taken off (None: the trials ran out before).
+    """
+    low, high = hunt.largest, hunt.smallest_failed
+    assert low is not None
+    assert high is not None
+    while high - low > 1:
+        middle = (low + high) // 2
+        outcome = hunt.passes(middle)
+        if outcome is None:
+            return "", None
+        low, high = (middle, high) if outcome else (low, middle)
+    return _verify(hunt, low, headroom)
+
+
+def _verify(hunt: _Hunt, maximum: int, headroom: float) -> tuple[str, int | None]:
+    """Make sure that the maximum less the headroom passes; go on down where it does not."""
+    size = _less(maximum, headroom)
+    while (outcome := hunt.passes(size)) is False and size > 1:
+        size = min(_less(size, headroom), size - 1)
+    if size == maximum:
+        return f"exact maximum {maximum}, no headroom taken", size
+    if not outcome:
+        return f"{maximum} passed once, but no smaller size did when it was tried after", None
+    return f"exact maximum {maximum}; with {headroom:.0%} headroom {size} passed", size
+
+
+def _less(size: int, headroom: float) -> int:
+    """`size` with the headroom taken off, at least 1. (100 x 0.95 is 94.99… in floats.)"""
+    return max(1, math.floor(size * (1 - headroom) + 1e-9))
+
+
+def check(
+    mode: str, init_val: int, max_trials: int, max_val: int | None, cap: int | None, headroom: float
+) -> None:
+    """Refuse what a search cannot be asked for."""
+    if mode not in MODES:
+        raise SettingsError(f"mode={mode!r}: give 'power' (doubling) or 'binsearch' (to the exact maximum).")
+    counts = {"init_val": init_val, "max_trials": max_trials, "max_val": max_val}
+    for name, value in counts.items():
+        optional = name == "max_val" and value is None
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not optional and (not whole or value < 1):  # type: ignore[operator]
+            raise SettingsError(f"{name}={shown(value)}: a whole number of at least 1 is needed.")
+    if cap is not None and cap < 1:
+        raise SettingsError(
+            "the data set is empty: a batch-size search needs at least one sample on each rank."
+        )
+    if isinstance(headroom, bool) or not isinstance(headroom, int | float) or not 0 <= headroom < 1:
+        raise SettingsError(f"headroom={headroom!r}: give a fraction from 0 up to below 1, such as 0.05.")
+
+
+def spoken_bytes(count: int) -> str:
+    """A number of bytes as a person says it: 1.5 GiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def _or_none(size: int | None) -> str:
+    return "none" if size is None else str(size)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0][:120]

@@ -1,0 +1,124 @@
+"""One trial of the batch-size search by several ranks: first each by itself, then, where all have passed, in concert.
+
+In the first part nobody waits for anybody, so that a rank that runs out of memory there leaves no other in the middle of
+an update: the worst of them decides for all. The second is the speed of real updates of all of them together.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from workbench.engine.distributed.process_group import BUCKET
+from workbench.engine.session import Session
+from workbench.events import Trial
+from workbench.instruments import memory
+from workbench.instruments.memory import is_out_of_memory
+from workbench.settings import Settings
+from workbench.tuners.batch_size_search import NotEnoughData, TrialStopped
+from workbench.tuners.trial import ENOUGH, MOST, at_size, let_go, measured, timed, updates, usual
+
+
+def measure_together(
+    session: Session, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0, *,
+    max_memory: int | None = None, stop: Callable[[], bool] = lambda: False,
+) -> Trial:  # fmt: skip
+    """The same trial on all ranks, inside their session; afterwards it is as it was before.
+
+    max_memory: bytes that it may take in each rank on CPU; None: an even part of what is free. stop: says the same on all
+    ranks, and is asked between two updates in concert.
+    """
+    settings = at_size(settings, size, method)
+    with session.scratch():
+        allowed = _allowed(session, max_memory) if session.on_cpu else None
+        aside = _of_gradients(session) if method == "fit" else 0
+        with session.alone():
+            own = _by_itself(session, settings, size, steps, method, epoch, allowed, aside)
+        trial = _worst(size, session.ranks.gather(own))
+        for _ in session.ranks.rounds([None]):  # what has come meanwhile is heard
+            if stop():
+                raise TrialStopped
+        if trial.ok and method == "fit":
+            trial = _in_concert(session, settings, trial, steps, epoch, stop)
+        return trial
+
+
+def _allowed(session: Session, max_memory: int | None) -> int:
+    """Bytes that a trial may take in this process. All ranks are here, with all that they hold before it."""
+    free = min(session.ranks.gather(memory.available_memory()))
+    return max_memory or free // session.ranks.local_world
+
+
+def _by_itself(
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, allowed: int | None, aside: int
+) -> Trial | NotEnoughData:
+    """This rank's own part, with `aside` bytes held; errors other than running out of memory are raised as they are."""
+    enough = 0.0 if method == "fit" else ENOUGH
+    try:
+        with memory.limited(allowed):
+            held = torch.empty(aside, dtype=torch.uint8, device=session.device)  # noqa: F841 - it takes its place
+            passed = measured(session, settings, size, steps, method, epoch, enough)
+            return passed if allowed is None else replace(passed, limit_bytes=allowed)
+    except NotEnoughData as error:
+        return NotEnoughData(str(error))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        peak = memory.peak_bytes() if session.on_cpu else None
+        failed = Trial(size, False, peak_bytes=peak, error=str(error), limit_bytes=allowed)
+        # The frames hold what took the memory, and what follows takes some.
+        traceback.clear_frames(error.__traceback__)
+    finally:
+        session.drop_gradients()
+        let_go()
+    return failed
+
+
+def _of_gradients(session: Session) -> int:
+    """Bytes that gradients on their way to the other ranks take, where DDP has not laid them out when the session began."""
+    if session.together is None or session.together.wrapped:
+        return 0
+    return BUCKET + max(p.numel() * p.element_size() for p in session.trained)
+
+
+def _worst(size: int, found: Sequence[Trial | NotEnoughData]) -> Trial:
+    """What all of them have made of it: passed if each has, at the highest peak."""
+    trials = []
+    for own in found:
+        if isinstance(own, NotEnoughData):
+            raise own
+        trials.append(own)
+    peak = max((t.peak_bytes for t in trials if t.peak_bytes is not None), default=None)
+    for rank, trial in enumerate(trials):
+        if not trial.ok:
+            said = trial.error if len(trials) == 1 else f"rank {rank}: {trial.error}"
+            return replace(trial, peak_bytes=peak, error=said, ranks=len(trials))
+    rate = sum(t.samples_per_second or 0.0 for t in trials)
+    return replace(trials[0], samples_per_second=rate, peak_bytes=peak, ranks=len(trials))
+
+
+def _in_concert(
+    session: Session, settings: Settings, trial: Trial, steps: int, epoch: int, stop: Callable[[], bool]
+) -> Trial:
+    """The trial with the speed of updates that all ranks take together."""
+    work = updates(session, settings, trial.size, epoch)
+    seconds: list[float] = []
+
+    def take(count: int) -> None:
+        for _ in range(count):
+            seconds.append(timed(work))
+            if stop():
+                raise TrialStopped
+
+    try:
+        take(1 + steps)  # at the first, DDP lays out its buckets anew
+        take(session.ranks.agree(min(MOST, int(ENOUGH / usual(seconds)))))
+        samples = sum(session.ranks.gather(work.samples))
+    finally:
+        session.drop_gradients()
+        let_go()
+    typical = session.ranks.agree(usual(seconds))
+    return replace(trial, seconds=typical, samples_per_second=samples / typical)

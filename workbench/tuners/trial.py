@@ -1,0 +1,242 @@
+"""What one trial of the batch-size search does: real updates, or batches of another stage, timed and measured.
+
+Here in one process; `concert` has the trial of several ranks.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import statistics
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+
+from workbench.engine.data.loaders import first
+from workbench.engine.session import Session
+from workbench.engine.setup import opened
+from workbench.engine.step import update
+from workbench.engine.validation.predict import predict
+from workbench.engine.validation.validate import validate
+from workbench.events import Trial
+from workbench.instruments import memory
+from workbench.instruments.memory import is_out_of_memory
+from workbench.settings import Settings
+from workbench.task.data.spec import set_epoch
+from workbench.task.protocol import Task, TaskError
+from workbench.techniques.accumulation import size_at
+from workbench.tuners.batch_size_search import NotEnoughData
+from workbench.tuners.stages import data_of
+from workbench.tuners.trial_batches import NoBatch, cycled_windows
+
+ENOUGH = 0.4
+"""Seconds of further updates that a trial which fits is timed over, to compare speeds."""
+MOST = 50
+"""Further updates at the most."""
+
+
+class Work(NamedTuple):
+    """What a trial repeats: an update, or a batch of another stage."""
+
+    once: Callable[[], object]
+    samples: float
+    """How many it takes each time."""
+
+
+def measure(
+    task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
+) -> Trial:
+    """Take `steps` updates at this batch size, and validate a batch of it; errors are raised as they are.
+
+    method: "validate", "test" and "predict" take batches of that stage instead. epoch: whose accumulation holds.
+    """
+    settings = at_size(settings, size, method)
+    with opened(task, settings) as session, session.scratch():
+        make_average(session, method)
+        return measured(session, settings, size, steps, method, epoch)
+
+
+def measure_here(
+    task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
+) -> Trial:
+    """`measure` in this process: running out of memory is a failed trial, and what it held is let go."""
+    try:
+        return measure(task, settings, size, steps, method, epoch)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return Trial(size, False, error=str(error))
+    finally:
+        let_go()
+
+
+def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
+    """The same trial of a fit inside its own session, between two updates: afterwards it is as it was before."""
+    settings = at_size(settings, size)
+    with session.scratch():
+        try:
+            return measured(session, settings, size, steps, "fit", session.epoch)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            said = str(error)
+            # The frames hold what took the memory, and bringing the session back takes some.
+            traceback.clear_frames(error.__traceback__)
+        finally:
+            session.drop_gradients()
+            let_go()
+        return Trial(size, False, error=said)
+
+
+def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
+    """With this batch size, and nothing that depends on how many batches there are: their number is not what is tried."""
+    sized = {"batch_size": size, "drop_last": True} if method == "fit" else {}
+    return settings.replace(
+        **sized,
+        limit_train_batches=1.0,
+        limit_val_batches=1.0,
+        overfit_batches=0,
+        fast_dev_run=0,
+        lr_schedule="constant",
+        warmup=0,
+        find_lr_at=(),
+        find_batch_size_at=(),
+    )
+
+
+def make_average(session: Session, method: str) -> None:
+    """The average of the weights has its place in a fit's memory."""
+    if session.average is not None and method == "fit":
+        session.average.update(session.averaged_parameters)
+
+
+def measured(
+    session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, enough: float = ENOUGH
+) -> Trial:
+    """The trial itself. enough: so many seconds, and not more, go into its speed."""
+    idle, limit = _begin_peak(session.device), _left(session.device)
+    work = updates(session, settings, size, epoch) if method == "fit" else _batches(session, settings, size, method)
+    seconds = [timed(work) for _ in range(steps)]
+    if method == "fit":
+        _validate_once(session, size)
+    peak = _peak(session.device, idle)
+    # The first updates also allocate, choose kernels and start threads: a speed worth comparing needs more.
+    until = perf_counter() + enough
+    while perf_counter() < until and len(seconds) < steps + MOST:
+        seconds.append(timed(work))
+    typical = usual(seconds)
+    return Trial(size, True, typical, work.samples / typical, peak, limit_bytes=limit)
+
+
+def usual(seconds: Sequence[float]) -> float:
+    """What one takes, the first left out, which also gets things ready."""
+    return statistics.median(seconds[1:] or seconds)
+
+
+def timed(work: Work) -> float:
+    """Seconds for one more, its batches included."""
+    began = perf_counter()
+    work.once()
+    return perf_counter() - began
+
+
+def updates(session: Session, settings: Settings, size: int, epoch: int) -> Work:
+    """Updates of full windows: an epoch's short one would take less time and memory than it is counted for."""
+    in_step = iter if session.together is None else session.together.rounds
+    feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True, in_step=in_step)
+    session.train_mode()
+
+    def once() -> None:
+        try:
+            window = next(feed)
+        except NoBatch:
+            raise NotEnoughData(f"the data holds fewer than {size} samples") from None
+        loss = update(session, window)
+        if loss is not None:
+            float(loss)  # waits for the device
+
+    batches = size_at(settings.accumulate_grad_batches, epoch) / _pieces(session, settings)
+    return Work(once, size * batches)
+
+
+def _pieces(session: Session, settings: Settings) -> int:
+    """In how many updates a batch is taken: 1, or as many as it has pieces in time."""
+    if settings.truncated_bptt_steps is None:
+        return 1
+    batch = next(iter(data_of(session.task, "fit").loader(settings, train=True)), None)
+    return max(1, sum(1 for _ in session.data.split([batch])))
+
+
+def _batches(session: Session, settings: Settings, size: int, method: str) -> Work:
+    feed = _whole_batches(session.task, settings, size, method)
+
+    def once() -> None:
+        batch = next(feed)
+        if method == "predict":
+            predict(session, [batch])
+        else:
+            validate(session, [batch], "test" if method == "test" else "val", trial=True)
+
+    return Work(once, size)
+
+
+def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> Iterator[Any]:
+    """Batches of a stage, all of this size, without end."""
+    spec = data_of(task, method)
+    if spec.one_shot:
+        raise TaskError(
+            f"{spec.name} can be read only once (it is an iterator), and a search would use it up: "
+            "give a Dataset, a DataLoader, or wb.batches(list)."
+        )
+    # Only a training loader leaves out the short batch at the end; the order of the samples says nothing.
+    loader = spec.loader(settings.replace(drop_last=True, shuffle=True), batch_size=size, train=True)
+    for epoch in itertools.count():
+        empty = True
+        set_epoch(loader, epoch)
+        for batch in first(loader, None):
+            empty = False
+            yield batch
+        if empty:
+            raise NotEnoughData(f"the data holds fewer than {size} samples")
+
+
+def _validate_once(session: Session, size: int) -> None:
+    spec = session.task.val
+    if spec is None or spec.one_shot or spec.parts.own_batches:
+        return
+    for batch in spec.loader(session.settings, batch_size=size):
+        validate(session, [batch], trial=True)
+        return
+
+
+def _begin_peak(device: torch.device) -> int:
+    if device.type != "cuda":
+        memory.reset_peak()
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_allocated(device))
+
+
+def _left(device: torch.device) -> int | None:
+    """Bytes that a device has beyond what is held now; None for a CPU, whose limit the caller sets."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def _peak(device: torch.device, idle: int) -> int:
+    """Bytes held at most since `_begin_peak`, above what was held then (the weights)."""
+    if device.type != "cuda":
+        return memory.peak_bytes()
+    return int(torch.cuda.max_memory_allocated(device)) - idle
+
+
+def let_go() -> None:
+    """Memory that nobody needs any more is free again."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

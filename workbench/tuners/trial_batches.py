@@ -1,0 +1,79 @@
+"""Training batches for a search: from a loader of its own, cycled, so that the fit's order is not moved."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any
+
+from workbench.engine.data.loaders import first
+from workbench.settings import Settings
+from workbench.task.data.spec import Loader, batches_in, set_epoch
+from workbench.task.protocol import Task, TaskError
+from workbench.techniques import limits
+from workbench.techniques.accumulation import size_at, windows
+from workbench.techniques.tbptt import pieces
+
+Window = Sequence[Any]
+InStep = Callable[[Iterable[Window]], Iterable[Window]]
+
+
+class NoBatch(TaskError):
+    """The training data gave no batch at all at this batch size."""
+
+
+def cycled_windows(
+    task: Task, settings: Settings, *, epoch: int = 0, across_epochs: bool = False, in_step: InStep = iter
+) -> Generator[Window]:
+    """Windows of `accumulate_grad_batches` (as in `epoch`) batches, without end; close it to end its workers.
+
+    An epoch's last window may be shorter, unless windows go on `across_epochs`. Under truncated BPTT they hold
+    pieces in time. in_step: of several ranks, brings the windows of one pass in step with theirs; a rank may come to
+    the end of its share before the others.
+    """
+    spec = task.train
+    if spec is None:
+        raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
+    if spec.one_shot:
+        raise TaskError(
+            "train can be read only once (it is an iterator), and a search would use it up: "
+            "give a Dataset, a DataLoader, or wb.batches(list)."
+        )
+    loader = spec.loader(settings, train=True)
+    epochs = itertools.count(epoch)
+
+    def batches() -> Iterator[Any]:
+        set_epoch(loader, next(epochs))  # each pass is another epoch, as in a fit
+        return _epoch(loader, task, settings)
+
+    def samples() -> int | None:
+        return loader.samples
+
+    size = size_at(settings.accumulate_grad_batches, epoch)
+    try:
+        if across_epochs:
+            yield from in_step(windows(_cycled(batches), size, samples))
+        else:
+            yield from _cycled(lambda: in_step(windows(batches(), size, samples)))
+    finally:
+        set_epoch(loader, epoch)
+
+
+def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """One pass after another."""
+    while True:
+        nothing = True
+        for item in one_pass():
+            nothing = False
+            yield item
+        if nothing:
+            raise NoBatch("the training data gave no batch: it is empty, or drop_last left out the only one.")
+
+
+def _epoch(loader: Loader, task: Task, settings: Settings) -> Iterator[Any]:
+    """One pass over the batches that a fit would take."""
+    most = limits.count(batches_in(loader), settings.limit_train_batches, "limit_train_batches")
+    batches = first(loader, most)
+    if settings.truncated_bptt_steps is None:
+        return batches
+    return pieces(batches, settings.truncated_bptt_steps, settings.tbptt_time_dim, task.split)

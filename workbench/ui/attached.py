@@ -1,0 +1,234 @@
+"""A job of another process (`wb.attach`) in a notebook: what it does, and what may be asked of it."""
+
+from __future__ import annotations
+
+import html
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import ipywidgets as widgets
+
+from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
+from workbench.runs.event_log import since
+from workbench.ui import format, static_output
+from workbench.ui.canvas.messages import cut
+from workbench.ui.canvas.widget import LiveView
+from workbench.ui.controls import next_actions, setting_control
+from workbench.ui.controls.notice import Notice
+from workbench.ui.controls.run_buttons import button
+from workbench.ui.controls.widget_utils import aside, heard_whole, reachable, shown
+from workbench.ui.dispatcher import INTERVAL, Pump
+
+_AT_ONCE = 200
+_CHANGED = ("lr", "gradient_clip_val")
+"""What can be changed here while it runs; `job.change` takes the rest."""
+
+
+class Followed(Protocol):
+    """What is needed of the job that `wb.attach` gives."""
+
+    id: str
+    kind: str
+    told: Callable[[str], None]
+
+    @property
+    def events(self) -> Sequence[Event]: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def settings(self) -> Any: ...
+    def done(self) -> bool: ...
+    def stop(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def validate(self) -> None: ...
+    def checkpoint(self) -> None: ...
+    def change(self, **values: Any) -> None: ...
+
+
+class Following(widgets.VBox):  # type: ignore[misc]
+    """The canvas of one job, and its buttons. Several displays of one job show the same view."""
+
+    @classmethod
+    def of(cls, job: Followed) -> Following:
+        """The one view of this job, made when it is first asked for."""
+        known = _OPEN.get(id(job))
+        if known is None:
+            known = _OPEN[id(job)] = cls(job)
+        return known
+
+    def __init__(self, job: Followed) -> None:
+        self._job = job
+        self._in_run: dict[str, Any] = {}
+        self._lock = threading.RLock()
+        """What is offered last is what was looked at last: a person's edit and the job's events come on two threads."""
+        self.pause = button("❚❚ Pause", "Wait before the next update", self._pause)
+        self.stop = button("■ Stop", "End at the next update and keep what there is", lambda: self._ask("Stop", job.stop))
+        self.validate = button("Validate now", "Check the validation data before the next update", lambda: self._ask("Validate now", job.validate))
+        self.checkpoint = button("Save a checkpoint now", "Write one before the next update", lambda: self._ask("Save a checkpoint now", job.checkpoint))
+        self.boxes = {name: setting_control.make(name, getattr(job.settings, name)) for name in _CHANGED}
+        self.apply = button("Apply to the run", "From the next update on", self._apply).add_class("wb-apply")
+        self.notice, self.canvas = Notice(), LiveView()
+        self._of_a_fit = [self.pause, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values())]
+        bar = widgets.Box([self.pause, self.stop, self.validate, self.checkpoint, *(box.widget for box in self.boxes.values()), self.apply])
+        super().__init__([_title(job), bar.add_class("wb-run"), self.notice, self.canvas])
+        self.add_class("wb-panel")
+        for name, box in self.boxes.items():
+            box.widget.description = next_actions.LIVE[name]
+            box.widget.layout.width, box.widget.style.description_width = "130px", "auto"
+            box.widget.observe(lambda _: self._edited(), "value")
+        self.still = static_output.Still(f"workbench-{self.model_id}")
+        self._cells = static_output.CellEnds(self._cell_ends)
+        self._handed_on = threading.Event()
+        reachable(self)
+        heard_whole(self, self._lock)
+        self.canvas.put("followed", True)
+        job.told = lambda code: self.canvas.put("code", cut(code, 2000))
+        self.canvas.asked = lambda message: self._ask("The canvas", lambda: self._asked(message))
+        self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
+        self.canvas.observe(lambda change: self._dragged("gradient_clip_val", change["new"]), "clip")
+        self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
+        self.canvas.wake = self.pump.wake
+        self._follow()
+        aside(self._listen, self.notice.error, "following")
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        data, metadata = super()._repr_mimebundle_(**kwargs), {}
+        if isinstance(data, tuple):
+            data, metadata = data
+        data["text/plain"] = repr(self._job)
+        if static_output.in_notebook():
+            self.still.open()
+            self._cells.watch()
+        return data, metadata
+
+    def _listen(self) -> None:
+        """Hand on what the job says, from its first event on, until it is over."""
+        try:
+            self._hand_on()
+        finally:
+            self._handed_on.set()
+
+    def _hand_on(self) -> None:
+        seen = 0
+        while True:
+            over = self._job.done()
+            for event in since(self._job.events, seen):
+                self.pump.put(event)
+                seen += 1
+                if seen % _AT_ONCE == 0:  # of a long record no more waits than is drawn at once
+                    self.pump.drain()
+            if over:
+                return
+            time.sleep(INTERVAL)
+
+    def _cell_ends(self) -> None:
+        """The pictures of a job that has ended in this cell are in its notebook before it is over."""
+        if self._job.done() and self._handed_on.wait(static_output.PATIENCE) and self.pump.drain(static_output.PATIENCE) and self.still.settled():
+            self._cells.close()
+
+    def _hear(self, event: Event) -> None:
+        try:
+            self.canvas.draw(event)
+        finally:
+            self._react(event)
+
+    def _react(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._take({name: event.settings.get(name) for name in _CHANGED}, begins=True)
+            case Changed():
+                self._take({name: value for name, value in event.values.items() if name in _CHANGED})
+            case Message():
+                self.notice.say(event.text, event.level)
+            case RunEnded():
+                self._ended(event)
+            case StatusChanged():
+                pass  # the buttons follow below
+        self._follow(event.status if isinstance(event, StatusChanged | RunEnded) else None)
+
+    def _take(self, values: Mapping[str, Any], begins: bool = False) -> None:
+        """These hold in the run from now on. What else a person has put into a box meanwhile stays, to be applied."""
+        with self._lock:
+            before, self._in_run = self._in_run, {**self._in_run, **values}
+            for name, value in values.items():
+                if begins or self.boxes[name].read() == before.get(name):
+                    self.boxes[name].write(value)
+
+    def _ended(self, event: RunEnded) -> None:
+        if event.error is not None:
+            last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
+            self.notice.say(f"{format.job(self._job.kind)} failed. {last[0]}", "error")
+        self.still.over(self._job.events, lambda error: self.notice.error(error, "The picture of this job"))
+
+    def _follow(self, status: Status | None = None) -> None:
+        """The buttons say what can be done now."""
+        status = self._job.status if status is None else status
+        live = status in ("running", "paused", "queued")
+        self.stop.disabled = not live
+        for one in self._of_a_fit:
+            one.disabled = not (live and self._job.kind == "fit")
+        self.pause.description = "▶ Resume" if status == "paused" else "❚❚ Pause"
+        self._paused = status == "paused"
+        self._edited()
+
+    def _edited(self) -> None:
+        """The lines in the canvas stand where the boxes say, and are there to be dragged as long as that means anything."""
+        with self._lock:
+            values = {name: 0.0 if self.pause.disabled else box.read() or 0.0 for name, box in self.boxes.items()}
+            self.canvas.marker, self.canvas.clip = values["lr"], values["gradient_clip_val"]
+            self._offer_change()
+
+    def _dragged(self, name: str, value: float) -> None:
+        """A line was: its value waits in the box for Apply. 0: there is no line."""
+        if value > 0 and not self.pause.disabled:
+            self.boxes[name].write(value)
+
+    def _offer_change(self) -> None:
+        with self._lock:
+            wanted = self._wanted() if not self.pause.disabled else {}
+            shown(self.apply, bool(wanted))
+            if wanted:
+                self.apply.description = f"Apply to the run: {next_actions.in_words(wanted)}"
+
+    def _wanted(self) -> dict[str, Any]:
+        read = {name: self.boxes[name].read() for name in self._in_run}
+        return {name: value for name, value in read.items() if value != self._in_run[name]}
+
+    def _pause(self) -> None:
+        self._ask("Pause", self._job.resume if self._paused else self._job.pause)
+
+    def _apply(self) -> None:
+        wanted = self._wanted()
+        if wanted:
+            self._ask("Apply to the run", lambda: self._job.change(**wanted))
+
+    def _asked(self, message: Mapping[str, Any]) -> None:
+        """What is asked for inside the canvas; a clip value waits in its box for Apply."""
+        match message:
+            case {"what": "use_clip"} if self.pause.disabled:
+                raise ValueError(f"{self._job.id} does not train now: nothing in it can be changed.")
+            case {"what": "use_clip", "value": float(clip) | int(clip)}:
+                self.boxes["gradient_clip_val"].write(clip)
+            case {"what": "measure_ratios", "on": bool(on)}:
+                self._job.change(track_update_ratio=on)
+            case _:
+                raise ValueError(f"{dict(message)!r} cannot be asked of a job of another process.")
+
+    def _ask(self, doing: str, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - shown to the person who clicked
+            self.notice.error(error, doing)
+
+
+# A view holds its job, so an id stays one job's as long as its view is here.
+_OPEN: WeakValueDictionary[int, Following] = WeakValueDictionary()
+
+
+def _title(job: Followed) -> widgets.HTML:
+    said = f"<b>{html.escape(job.id)}</b> <span>· {html.escape(format.job(job.kind))}, done by another process</span>"
+    return widgets.HTML(said).add_class("wb-title")

@@ -1,0 +1,213 @@
+"""What is known of each layer, update by update, in bounded memory, and what the canvas shows of it.
+
+The history of every layer stays here, also of those that no row shows now: a module that is opened is drawn from the first
+update on. The rows that are shown, the module that is open and the layers that have a line are the same in every view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import Floats
+from workbench.ui.canvas import layer_groups
+from workbench.ui.canvas.channels import Buckets
+from workbench.ui.canvas.column_view import Lens
+from workbench.ui.canvas.layer_groups import Row
+from workbench.ui.canvas.messages import cut
+
+BUCKETS = 512
+"""Columns of the heat map at most."""
+MOST_LAYERS = 4000
+"""The history of more is kept for neighbours together: 8 MB for each quantity."""
+PICKED = 5
+"""Layers with a line of their own at most; the first that was picked goes."""
+_NAME = 120
+"""Bytes for the name of a row."""
+Quantity = Literal["norm", "ratio"]
+
+
+class Layers:
+    """Norms and update ratios by layer. `heat` and `picked` are the channels that draw them."""
+
+    def __init__(self) -> None:
+        self._norms = Buckets([("max", 1)], BUCKETS, np.float32)
+        self._ratios = Buckets([("max", 1)], BUCKETS, np.float32)
+        self.heat, self.picked = Lens(self._norms), Lens(self._norms)
+        self._shown: Quantity = "norm"
+        self._begin(())
+
+    def _begin(self, layers: tuple[str, ...]) -> None:
+        self._given = layers
+        order = layer_groups.in_order(layers)
+        self._order = None if order == list(range(len(layers))) else np.array(order)
+        self._each = max(1, -(-len(layers) // MOST_LAYERS))
+        self._starts = np.arange(0, len(layers), self._each)
+        self._names = [_named([layers[i] for i in order[at : at + self._each]]) for at in self._starts]
+        self._path: list[Row] = []
+        self._picks: dict[int, Row] = {}
+        """By the stroke of their lines, which stays the same as long as they are picked; the last picked last."""
+        self._rows = layer_groups.rows(self._names)
+
+    def start(self, layers: tuple[str, ...]) -> None:
+        """A run begins. Of the same model, what was open and picked stays so."""
+        if layers != self._given:
+            self._begin(layers)
+        self._reset()
+        self._look()
+
+    def clear(self) -> None:
+        """No run. What was open and picked is kept for the next one."""
+        self._reset()
+        self._rows = []
+        self.heat.look(self._norms, [])
+        self.picked.look(self._norms, [])
+
+    def _reset(self) -> None:
+        self._norms.reset([("max", max(1, len(self._names)))])
+        self._ratios.reset([("max", 1)])  # room is made when they are measured
+        self._last: Floats = np.full(len(self._given), np.nan, np.float32)
+        self._held: Floats = self._last.copy()
+
+    # -- what comes ------------------------------------------------------------------------------------------------
+
+    def add_norms(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
+        """Norms (rows x layers) of updates `steps`; of another number of layers: none of this model."""
+        if table.shape[1] != len(self._given) or not self._given:
+            return
+        ordered = self._in_order(table)
+        known = ordered if not np.isnan(ordered[-1]).all() else ordered[~np.isnan(ordered).all(axis=1)]
+        if len(known):
+            self._last = known[-1]
+        self._add(self._norms, steps, every, ordered)
+
+    def add_ratios(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
+        """Update ratios alike. Each holds until the next one of its layer: they are measured now and then."""
+        if table.shape[1] != len(self._given) or not self._given:
+            return
+        first = not self._ratios.length
+        if first:
+            self._ratios.reset([("max", len(self._names))])
+        ordered = np.vstack([self._held, self._in_order(table)])
+        place = np.where(np.isnan(ordered), 0, np.arange(len(ordered))[:, None])
+        held = np.take_along_axis(ordered, np.maximum.accumulate(place, axis=0), axis=0)[1:]
+        self._held = held[-1].copy()
+        self._add(self._ratios, steps, every, held)
+        if first:
+            self._look()
+
+    def hold_ratios(self, steps: NDArray[np.int64], every: int) -> None:
+        """Updates between two measurements."""
+        if self.measured:
+            self._add(self._ratios, steps, every, np.tile(self._held, (len(steps), 1)))
+
+    def no_ratios(self) -> None:
+        """They are not measured now: what was measured last does not hold on."""
+        if self.measured:
+            self._held = np.full_like(self._held, np.nan)
+
+    def _in_order(self, table: Floats) -> Floats:
+        return table if self._order is None else table[:, self._order]
+
+    def _add(self, source: Buckets, steps: NDArray[np.int64], every: int, table: Floats) -> None:
+        """Layers that share a column show the largest."""
+        merged = table if self._each == 1 else np.fmax.reduceat(table, self._starts, axis=1)
+        source.add(steps, every, [merged])
+        row, source.unsent = source.unsent, None
+        if row is not None:
+            self.heat.follow(source, row)
+            self.picked.follow(source, row)
+
+    # -- what is asked for -----------------------------------------------------------------------------------------
+
+    def show(self, quantity: Quantity) -> None:
+        self._shown = quantity
+        self._look()
+
+    def open(self, first: int, end: int) -> None:
+        """What is within one row. A row of another picture, which has just gone, is left alone."""
+        row = next((r for r in self._rows if (r.first, r.end) == (first, end)), None)
+        if row is not None and row.layers > 1:
+            self._path.append(row)
+            self._look()
+
+    def close(self, depth: int) -> None:
+        """Back to where `depth` modules were open; 0: to all layers."""
+        if 0 <= depth < len(self._path):
+            del self._path[depth:]
+            self._look()
+
+    def pick(self, first: int, end: int) -> None:
+        """A line for this row, or no more."""
+        known = next((stroke for stroke, row in self._picks.items() if (row.first, row.end) == (first, end)), None)
+        row = next((row for row in self._rows if (row.first, row.end) == (first, end)), None)
+        if known is not None:
+            del self._picks[known]
+        elif row is not None:
+            if len(self._picks) == PICKED:
+                del self._picks[next(iter(self._picks))]
+            self._picks[min(set(range(PICKED)) - set(self._picks))] = row
+        self._look_at_picks()
+
+    def _look(self) -> None:
+        within = self._path[-1] if self._path else Row("", 0, len(self._names))
+        self._rows = layer_groups.rows(self._names, within.first, within.end)
+        source = self._norms if self._shown == "norm" else self._ratios
+        # Before the first ratio there is no column for each layer, nor a row.
+        there = source is self._norms or source.length > 0
+        self.heat.look(source, [(r.first, r.end) for r in self._rows] if there else [])
+        self._look_at_picks()
+
+    def _look_at_picks(self) -> None:
+        self.picked.look(self._norms, [(r.first, r.end) for r in self._picks.values()])
+
+    # -- what is said of it ----------------------------------------------------------------------------------------
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are ratios."""
+        return self._ratios.length > 0
+
+    def map(self) -> dict[str, Any]:
+        """What the rows of the heat map are: [name, first, end]; one of several layers can be opened."""
+        return {
+            "shown": self._shown,
+            "view": self.heat.view,
+            "rows": [_told(row) for row in self._rows],
+            "path": [_told(row) for row in self._path],
+            "merged": self._each,
+        }
+
+    def picks(self, total: float, order: float | None) -> list[dict[str, Any]]:
+        """The picked rows: the last value (the largest of a module), and their share of the total.
+
+        The norm of order p of all is the root of the sum of theirs, each to the p: of that sum a row has its share.
+        """
+        out = []
+        for stroke, row in self._picks.items():
+            here = self._last[row.first * self._each : row.end * self._each]
+            known = here[~np.isnan(here)].astype(np.float64)  # a layer without a gradient has no norm
+            value = float(known.max()) if len(known) and np.isfinite(known).all() else None
+            share = None
+            if value is not None and order is not None and np.isfinite(total) and total > 0:
+                share = min(1.0, float(((known / total) ** order).sum()))
+            said = {"name": cut(row.name, _NAME), "first": row.first, "end": row.end, "stroke": stroke}
+            out.append({**said, "value": value, "share": share})
+        return out
+
+    def place(self, layer: int) -> int:
+        """Where the layer with this number in the model is among the columns."""
+        at = layer if self._order is None else int(np.flatnonzero(self._order == layer)[0])
+        return at // self._each
+
+
+def _named(layers: Sequence[str]) -> str:
+    return layers[0] if len(layers) == 1 else f"{layers[0]} … {layers[-1]}"
+
+
+def _told(row: Row) -> list[Any]:
+    name = row.name if len(row.name) <= 80 else f"{row.name[:38]}…{row.name[-40:]}"
+    return [cut(name, _NAME), row.first, row.end]

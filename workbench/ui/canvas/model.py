@@ -1,0 +1,183 @@
+"""Everything the canvas shows, folded from events: each event goes to the part that draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from workbench.events import (
+    BenchEvent,
+    Called,
+    Changed,
+    Compared,
+    CurveEnded,
+    CurvePoint,
+    Deleted,
+    Logged,
+    Message,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    Saved,
+    SearchEnded,
+    SettingsSet,
+    Shown,
+    StatusChanged,
+    StepsDone,
+    Trial,
+    TrialStarted,
+    Validated,
+)  # fmt: skip
+from workbench.plots.names import shorten
+from workbench.ui import format
+from workbench.ui.canvas.channels import Buckets, Channel, Samples
+from workbench.ui.canvas.findings import Findings
+from workbench.ui.canvas.gradients import Gradients
+from workbench.ui.canvas.layers import Layers
+from workbench.ui.canvas.learning_rates import BUCKETS, Rates
+from workbench.ui.canvas.messages import Outbox
+from workbench.ui.canvas.past_curves import Curves
+from workbench.ui.canvas.progress import Progress
+from workbench.ui.canvas.searches import Sizes
+from workbench.ui.canvas.sweeps import EARLIER, EARLIER_POINTS, POINTS, Sweep
+from workbench.ui.canvas.training import LINE_BUCKETS, Training
+
+MEASURED = 12
+"""Metrics of a validation or a test that the progress line has room for, the first of them."""
+
+
+class Picture:
+    """The state of one canvas. Not safe across threads: its owner locks."""
+
+    def __init__(self) -> None:
+        # The browser knows the columns of "fit" by this order: see extensions/live/src/loss.ts.
+        fit = Buckets([("min", 2), ("max", 3), ("mean", 2), ("last", 3)], LINE_BUCKETS)
+        layers = Layers()
+        val, curve, earlier = Samples(3, 1000), Samples(3, POINTS), Samples(3, EARLIER * EARLIER_POINTS)
+        gradients = {"heat": layers.heat, "picked": layers.picked}
+        rates, self.curves = Buckets([("last", 1)], BUCKETS), Curves()
+        past: dict[str, Channel] = {"rates": rates, "past": self.curves.past, "compared": self.curves.compared}
+        self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "earlier": earlier, **gradients, **past})
+        self._gradients = Gradients(self.outbox, layers)
+        self._training = Training(self.outbox, fit, val, self._gradients)
+        self.sweep = Sweep(self.outbox, curve, earlier)
+        self._sizes = Sizes(self.outbox)
+        self._progress = Progress(self.outbox)
+        self._rates = Rates(self.outbox, rates)
+        self._findings = Findings(self.outbox)
+        self._run: RunStarted | None = None
+        self._measured: Mapping[str, float] = {}
+        """What a validation or a test found, which has no card of its own."""
+
+    def draw(self, event: BenchEvent) -> None:
+        fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
+        if not isinstance(event, StepsDone):
+            self._gradients.rest()
+        match event:
+            case RunStarted():
+                self._start(event)
+            case StepsDone():
+                if self._progress.kind == "fit":
+                    self._training.steps(event)
+                    self._rates.steps(event)
+                    self._sizes.left()
+                self._progress.steps(event, self._values())
+            case Validated():
+                if self._progress.kind == "fit":
+                    self._training.validated(event)
+                    self._progress.values(self._values())
+                elif self._run is not None:
+                    self._measured = event.metrics
+                    self._progress.values(self._values())
+            case Logged():
+                self._training.logged(event)
+                self._progress.values(self._values())
+            case Saved():
+                self._progress.saved(event)
+            case Changed():
+                self._training.changed(event)
+                self._progress.changed(event)
+            case Resumed():
+                self._training.resumed(event)
+                self._progress.resumed(event)
+            case CurvePoint() | CurveEnded() | TrialStarted() | Trial() | SearchEnded():
+                self._search(event)
+            case StatusChanged():
+                self._progress.status(event.status)
+            case RunEnded():
+                self._sizes.run_ended(event)
+                self._progress.end(event)
+                self._gradients.ended()
+            case Called():
+                self.outbox.put("code", event.code[:2000])
+            case SettingsSet():
+                self._sizes.chosen(event.settings)
+                self._gradients.settings(event.settings)
+            case Message() | Shown() | Compared() | Deleted():
+                pass  # the panel's own: its notices, and the past
+        if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted):
+            self._findings.hear(event)
+
+    def clear(self) -> None:
+        """As if nothing had run yet, for another run's events."""
+        self._run, self._measured = None, {}
+        self._training.clear()
+        self._gradients.clear()
+        self._rates.start()
+        self.sweep.clear()
+        self._sizes.clear()
+        self._progress.clear()
+        self._findings.clear()
+
+    def settle(self) -> None:
+        """Before a message: what is told once for all events that came."""
+        self._gradients.tell()
+
+    def look(self, message: dict[str, Any]) -> bool:
+        """What a person wants to see of what is here; False: this is about something else."""
+        return self._gradients.look(message)
+
+    def _start(self, event: RunStarted) -> None:
+        self._run, self._measured = event, {}
+        self._progress.start(event)
+        if event.kind == "fit":
+            self._training.start(event)
+            self._rates.start()
+        elif event.kind == "find_lr":
+            self.sweep.start(event)
+        elif event.kind == "find_batch_size":
+            self._sizes.start(event)
+
+    def _search(self, event: CurvePoint | CurveEnded | TrialStarted | Trial | SearchEnded) -> None:
+        """A search; in the middle of a fit (a milestone) it is drawn, and the line goes on about the fit."""
+        within = self._run if self._progress.kind == "fit" else None
+        match event:
+            case CurvePoint():
+                if within is not None and event.index == 0:
+                    self.sweep.start(within)
+                self.sweep.point(event)
+            case TrialStarted() | Trial():
+                if within is not None and self._sizes.over:
+                    self._sizes.start(within)
+                self._sizes.trial(event) if isinstance(event, Trial) else self._sizes.trying(event)
+            case CurveEnded():
+                self.sweep.ended(event)
+            case SearchEnded():
+                self._sizes.ended(event)
+        if within is not None:
+            return
+        if isinstance(event, CurveEnded | SearchEnded):
+            self._progress.found(event)
+        else:
+            self._progress.search(self.sweep.done if isinstance(event, CurvePoint) else self._sizes.done, self._values())
+
+    def _values(self) -> list[list[str]]:
+        """The last values, at the end of the progress line."""
+        if self._progress.kind == "find_lr":
+            return [["lr", format.rate(self.sweep.lr)], ["loss", format.number(self.sweep.loss)]]
+        if self._progress.kind != "fit":
+            return [[shorten(name, 40), format.number(value)] for name, value in islice(self._measured.items(), MEASURED)]
+        told = {"loss": self._training.loss, "val": self._training.val, "averaged": self._training.averaged}
+        known = [[name, format.number(value)] for name, value in told.items() if value is not None]
+        return known + [[shorten(name, 40), format.number(value)] for name, value in self._training.on_bar.items()]

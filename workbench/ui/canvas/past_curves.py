@@ -1,0 +1,84 @@
+"""Curves of recorded runs on the canvas: the last fits behind the one that goes on, and those that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.plots.compare import are_losses
+from workbench.runs.brief import Brief
+from workbench.runs.compare import differences
+from workbench.runs.read import shown_status
+from workbench.runs.run import duration
+from workbench.ui import format
+from workbench.ui.canvas.channels import Table
+from workbench.ui.canvas.messages import Outbox, cut
+from workbench.ui.canvas.static_table import Plate
+
+BEHIND = 3
+"""Past fits behind the one that goes on: more would hide it."""
+NAME, VALUE = 40, 120
+"""Bytes of a name, and of a value in a table, at most."""
+ROWS = 40
+"""Settings and metrics that are told of compared runs; the first of each."""
+
+
+class Curves:
+    """Two plates: "past" with columns (which, updates, loss), "compared" with (which, kind, updates, epochs, seconds, value).
+
+    `which` counts the names that go with it; kind 0 is the smoothed training loss, 1 a check of the validation data, which
+    is there where each run's checks are of a loss, as in `workbench.plots.compare`: another metric has another axis.
+    """
+
+    def __init__(self) -> None:
+        self.past, self.compared = Plate(3), Plate(6)
+
+    def behind(self, outbox: Outbox, briefs: Sequence[Brief]) -> None:
+        """These fits lie behind the loss, the newest first."""
+        outbox.put("past", [{"run": cut(one.id, NAME), "words": _ending(one)} for one in briefs])
+        parts = [np.column_stack([np.full(len(one.curve), i), one.curve[:, [0, 3]]]) for i, one in enumerate(briefs)]
+        self.past.show(_stack(parts, 3))
+
+    def over_one_another(self, outbox: Outbox, briefs: Sequence[Brief]) -> None:
+        """These fits are compared; none: nothing is."""
+        metrics = sorted({one.monitor for one in briefs if one.monitor})
+        checked = are_losses(metrics)
+        parts = []
+        for i, one in enumerate(briefs):
+            for kind, rows in enumerate((one.curve, one.checks) if checked else (one.curve,)):
+                parts.append(np.column_stack([np.full(len(rows), i), np.full(len(rows), kind), rows]))
+        self.compared.show(_stack(parts, 6))
+        told = _compared(briefs, ", ".join(metrics) if checked else "") if briefs else None
+        outbox.put("compared", told and told | {"view": self.compared.view})
+
+
+def _compared(briefs: Sequence[Brief], metric: str) -> dict[str, Any]:
+    """The table below the curves: what they were, the settings that differ, how they ended; a cell for each run.
+
+    metric: what the checks are of that are drawn; empty where none are.
+    """
+    metrics = dict.fromkeys(name for one in briefs for name in one.metrics)
+    rows = [["status", *(shown_status(one.status, one.unseen) for one in briefs)]]
+    rows += [[name, *values] for name, values in differences([one.settings for one in briefs]).items()]
+    rows += [[name, *(format.number(one.metrics.get(name)) for one in briefs)] for name in metrics]
+    rows.append(["updates", *(str(one.step) for one in briefs)])
+    rows.append(["time", *(duration(one.seconds) for one in briefs)])
+    return {
+        "runs": [cut(one.id, NAME) for one in briefs],
+        "rows": [[cut(cell, VALUE) for cell in row] for row in rows[:ROWS]],
+        "metric": cut(metric, NAME),
+    }
+
+
+def _ending(one: Brief) -> str:
+    """What it came to: 'loss 0.41, val_loss 0.45'."""
+    said = [f"loss {format.number(one.loss)}"]
+    if one.value is not None:
+        said.append(f"{cut(one.monitor, NAME)} {format.number(one.value)}")
+    return ", ".join(said)
+
+
+def _stack(parts: Sequence[Table], columns: int) -> Table:
+    return np.concatenate([np.empty((0, columns)), *parts])

@@ -1,0 +1,195 @@
+"""The progress line, in words, and the sentence that a screen reader says when a job changes its state."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import Any
+
+from workbench.events import (
+    Changed,
+    CurveEnded,
+    Resumed,
+    RunEnded,
+    RunStarted,
+    Saved,
+    SearchEnded,
+    Status,
+    StepsDone,
+)
+from workbench.ui import format
+from workbench.ui.canvas.messages import Outbox
+
+
+class Progress:
+    """Where the current job is."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._clear()
+
+    def _clear(self) -> None:
+        self._run: RunStarted | None = None
+        self._status: Status | None = None
+        self._done = 0
+        self._skipped = 0
+        self._epoch: int | None = None
+        self._seconds = 0.0
+        self._from = (0.0, 0)
+        """Where this run was resumed: what the run before it had taken, and how many updates it had done."""
+        self._saved: int | None = None
+        """The updates that the last checkpoint holds."""
+        self._recent: deque[tuple[float, int]] = deque(maxlen=30)
+        self._values: list[list[str]] = []
+        self._ended = ""
+
+    @property
+    def kind(self) -> str:
+        return "" if self._run is None else self._run.kind
+
+    def start(self, event: RunStarted) -> None:
+        self._clear()
+        self._run, self._status = event, "running"
+        self._outbox.put("memory", None)
+        self._say(f"{format.job(event.kind)} on {event.device}.")
+        self._put()
+
+    def clear(self) -> None:
+        """No job."""
+        self._clear()
+        self._outbox.put("memory", None)
+        self._outbox.put("progress", None)
+
+    def steps(self, event: StepsDone, values: list[list[str]]) -> None:
+        if event.rows:
+            self._done = int(event.steps[-1]) + 1
+        if "skipped" in event.columns:
+            self._skipped += int((event.array("skipped") > 0).sum())
+        self._epoch, self._seconds, self._values = event.epoch, event.seconds, values
+        self._recent.append((event.seconds, self._done))
+        if event.memory is not None and self._run is not None:
+            self._outbox.put("memory", _memory(event.memory, self._run.memory))
+        self._put()
+
+    def changed(self, event: Changed) -> None:
+        """With other batches nobody knows how many updates there will be."""
+        if self._run is not None and "batch_size" in event.values:
+            self._run = dataclasses.replace(self._run, updates=None)
+
+    def resumed(self, event: Resumed) -> None:
+        """What came until here is the record of another run: how fast that was says nothing of this one."""
+        self._done, self._from = event.step, (self._seconds, event.step)
+        self._recent.clear()
+        self._say(f"{format.job(self.kind)} goes on at update {event.step}.")
+        self._put()
+
+    def saved(self, event: Saved) -> None:
+        self._saved = event.step
+        self._put()
+
+    def search(self, done: int, values: list[list[str]]) -> None:
+        self._done, self._values = done, values
+        self._put()
+
+    def values(self, values: list[list[str]]) -> None:
+        self._values = values
+        self._put()
+
+    def status(self, status: Status) -> None:
+        live = self._status in ("running", "paused")
+        if status == "queued" and not live:  # while one runs, its own states are shown
+            self._clear()
+        elif status == "queued" or not live or status == self._status:
+            return
+        self._status = status
+        self._recent.clear()
+        self._say(f"{format.job(self.kind)}: {status}.")
+        self._put()
+
+    def found(self, event: CurveEnded | SearchEnded) -> None:
+        if isinstance(event, CurveEnded):
+            known = event.suggestion is not None
+            self._ended = f"suggestion {format.rate(event.suggestion)}" if known else "no rate can be trusted here"
+        else:
+            known = event.best is not None
+            self._ended = f"best {event.best}, largest {event.largest}" if known else "no size fits"
+
+    def end(self, event: RunEnded) -> None:
+        if self._status not in ("running", "paused"):
+            self._clear()  # a job that was stopped before its turn: what is shown is another one's
+        self._status = event.status
+        self._done = max(self._done, event.step)
+        if event.error is not None:
+            self._ended = _last_line(event.error)
+        self._seconds = event.seconds
+        if self.kind == "find_lr":
+            self._values = []  # where the sweep ran away to says nothing
+        self._say(f"{format.job(self.kind)}: {event.status}. {self._ended}".strip())
+        self._put()
+
+    def _say(self, sentence: str) -> None:
+        self._outbox.put("said", sentence[:300])
+
+    def _put(self) -> None:
+        assert self._run is not None or self._status is not None
+        total = self._run.updates if self._run is not None else None
+        self._outbox.put("progress", {
+            "status": self._status,
+            "doing": format.job(self.kind),
+            "done": self._done,
+            "total": total,
+            "words": self._words(total),
+            "values": self._values,
+            "ended": self._ended[:300],
+        })  # fmt: skip
+
+    def _words(self, total: int | None) -> list[str]:
+        """'312/980', '00:41 < 01:27', '7.6 updates/s', 'epoch 2/5', 'on 2 x cuda', '3 updates skipped', 'saved at 300'; without a total '312'."""
+        if self._run is None:
+            return ["waiting for its turn"] if self._status == "queued" else ["it had not begun"]
+        live = self._status in ("running", "paused")
+        parts = [f"{self._done}/{total}" if total is not None else f"{self._done}"]
+        rate = self._rate() if live else self._rate_of_all()
+        if self._seconds > 0 and live and rate and total is not None:
+            parts.append(f"{format.clock(self._seconds)} < {format.clock((total - self._done) / rate)}")
+        elif self._seconds > 0:
+            parts.append(format.clock(self._seconds))
+        if rate and self._epoch is not None:
+            parts.append(f"{format.pace(rate)} updates/s")
+        if self._epoch is not None:
+            epochs = self._run.epochs
+            parts.append(f"epoch {self._epoch + 1}" + (f"/{epochs}" if epochs else ""))
+        if self._run.ranks > 1:
+            parts.append(f"on {self._run.device}")
+        if self._skipped:
+            parts.append(f"{self._skipped} update{'s' if self._skipped > 1 else ''} skipped")
+        if self._saved is not None and (live or self._saved < self._done):  # a run that is over has saved all else
+            parts.append(f"saved at {self._saved}")
+        return parts
+
+    def _rate(self) -> float | None:
+        return _speed(self._recent[0], self._recent[-1]) if len(self._recent) >= 2 else self._rate_of_all()
+
+    def _rate_of_all(self) -> float | None:
+        return _speed(self._from, (self._seconds, self._done))
+
+
+def _memory(used: int, of: int | None) -> dict[str, Any]:
+    """What the device's memory bar shows: bytes, and '1.2/24 GB'."""
+    said = format.size(used)
+    if of:
+        whole, unit = format.size(of).split(" ")
+        share = used / of * float(whole)
+        said = f"{share:.0f}/{whole} {unit}" if share >= 10 else f"{share:.2g}/{whole} {unit}"
+    return {"used": used, "of": of, "words": said}
+
+
+def _speed(first: tuple[float, int], last: tuple[float, int]) -> float | None:
+    """Updates in a second, from (seconds, updates) to (seconds, updates)."""
+    (t0, n0), (t1, n1) = first, last
+    return (n1 - n0) / (t1 - t0) if t1 > t0 and n1 > n0 else None
+
+
+def _last_line(text: str) -> str:
+    """Of a traceback, the line that says what it is."""
+    return text.strip().splitlines()[-1] if text.strip() else ""

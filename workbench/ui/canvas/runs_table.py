@@ -1,0 +1,231 @@
+"""The fits of a bench's folder as the canvas lists them: newest first, read aside, each record once."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.runs import read
+from workbench.runs.brief import Brief
+from workbench.runs.compare import differences
+from workbench.runs.run import duration
+from workbench.ui import format
+from workbench.ui.canvas.messages import cut
+from workbench.ui.canvas.run_brief import Growing
+
+MOST = 50
+"""Fits that are listed; the folder may hold more, and the card says so."""
+SPARK = 32
+"""Points of a spark-line, each a height from 0 to 99."""
+COLUMNS = 6
+"""Settings that differ, told at most: the first in the order of the settings."""
+CELL = 60
+"""Bytes of a cell."""
+EVERY = 5.0
+"""Seconds between two looks at the records of runs that go on."""
+ROOM = 34_000
+"""Bytes of all rows; the oldest are left out beyond it."""
+
+
+class RunsTable:
+    """Reads the folder on a thread of its own when asked to. `read_it` gets the fits, newest first, as far as they are read.
+
+    While one of them goes on, whoever trains it, another thread looks at its record now and then.
+    """
+
+    def __init__(self, root: Path, read_it: Callable[[list[Brief], int], None], failed: Callable[[Exception], None]) -> None:
+        self._root, self._read_it, self._failed = root, read_it, failed
+        self._known: dict[Path, tuple[tuple[int, int], Brief]] = {}
+        self._growing: dict[Path, Growing] = {}
+        self._listed: tuple[list[Brief], int] = [], 0
+        """What `read_it` got last."""
+        self._lock, self._one = threading.Lock(), threading.Lock()
+        """Of the flags below; and of all that is read."""
+        self._reading, self._again, self._moving = False, False, False
+        self._closed = threading.Event()
+
+    def refresh(self) -> None:
+        """Read what is new; returns at once. Asked again meanwhile, it reads once more behind that."""
+        with self._lock:
+            self._again = True
+            if self._reading or self._closed.is_set():
+                return
+            self._reading = True
+        threading.Thread(target=self._work, name="workbench-runs", daemon=True).start()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closed.set()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._again or self._closed.is_set():
+                    self._reading = False
+                    return
+                self._again = False
+            try:
+                with self._one:
+                    self._read()
+            except Exception as error:  # noqa: BLE001 - shown; the table stays as it was
+                self._failed(error)
+            self._move_on()
+
+    def _read(self) -> None:
+        paths = fits(self._root)
+        self._known = {path: self._known[path] for path in paths[:MOST] if path in self._known}
+        self._growing = {path: self._growing[path] for path in paths[:MOST] if path in self._growing}
+        briefs: list[Brief] = []
+        said = time.monotonic()
+        for at, path in enumerate(paths[:MOST], 1):
+            if self._closed.is_set():
+                return
+            brief = self._brief(path)
+            if brief is not None:
+                briefs.append(brief)
+            if time.monotonic() > said + 0.5:  # long records: what is read is shown, beside what was known before
+                known = [self._known[path][1] for path in paths[at:MOST] if path in self._known]
+                self._read_it([*briefs, *known], len(paths))
+                said = time.monotonic()
+        self._listed = briefs, len(paths)
+        self._read_it(*self._listed)
+
+    def _move_on(self) -> None:
+        """While a run goes on its row moves."""
+        with self._lock:
+            if self._moving or self._closed.is_set() or not self._goes_on():
+                return
+            self._moving = True
+        threading.Thread(target=self._move, name="workbench-rows", daemon=True).start()
+
+    def _goes_on(self) -> bool:
+        return any(one.status not in read.OVER for one in self._listed[0])
+
+    def _move(self) -> None:
+        while not self._closed.wait(EVERY):
+            try:
+                with self._one:
+                    self._look_again()
+            except Exception as error:  # noqa: BLE001 - shown; the rows stand still until the next refresh
+                self._failed(error)
+                break
+            with self._lock:
+                if not self._goes_on():
+                    self._moving = False
+                    return
+        with self._lock:
+            self._moving = False
+
+    def _look_again(self) -> None:
+        """At those that go on, and at no other."""
+        before, count = self._listed
+        briefs = []
+        for one in before:
+            now = one if one.status in read.OVER or one.path is None else self._brief(one.path)
+            if now is not None or (one.path is not None and one.path.is_dir()):  # a look may fail; the next one need not
+                briefs.append(now or one)
+        if briefs != before:
+            self._listed = briefs, count - (len(before) - len(briefs))
+            self._read_it(*self._listed)
+
+    def _brief(self, path: Path) -> Brief | None:
+        """That of one folder; a record that has not grown since is not read again, unless it may have died meanwhile."""
+        try:
+            told = os.stat(path / read.RECORD)
+            stamp = (told.st_mtime_ns, told.st_size)
+            known = self._known.get(path)
+            if known is not None and known[0] == stamp and known[1].status in read.OVER:
+                return known[1]
+            if path in self._growing or not read.summary(path).over:
+                brief = self._growing.setdefault(path, Growing(path)).brief()
+            else:
+                brief = Brief.read(path)
+        except (OSError, ValueError):  # being made, or being deleted
+            self._growing.pop(path, None)
+            return None
+        if known is not None and known[0] == stamp and known[1].status == brief.status:
+            return known[1]
+        if brief.status in read.OVER:
+            self._growing.pop(path, None)
+        self._known[path] = (stamp, brief)
+        return brief
+
+
+def fits(root: Path) -> list[Path]:
+    """The folders of all fits, newest first; their records are not read."""
+    found = []
+    try:
+        folders = list(read.run_folders(root))
+    except OSError:
+        return []
+    for folder in folders:
+        try:
+            header = read.read_header(folder)
+        except FileNotFoundError:  # being made, or being deleted
+            continue
+        except (OSError, ValueError) as error:
+            read.name_unreadable(folder, error)
+            continue
+        if header.get("kind") == "fit":
+            found.append((read.created(header, folder), folder.name, folder))
+    return [path for _, _, path in sorted(found, reverse=True)]
+
+
+def listed(briefs: Sequence[Brief], count: int) -> dict[str, Any]:
+    """The table for the canvas, small enough for one message; `count`: how many fits there are in all."""
+    several = len({one.model for one in briefs}) > 1
+    differ = dict(list(differences([one.settings for one in briefs]).items())[:COLUMNS])
+    columns = [*(["model"] if several else []), *differ]
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for i, one in enumerate(briefs):
+        row = _row(one, [*([one.model[0]] if several else []), *(values[i] for values in differ.values())])
+        size += len(json.dumps(row))
+        if size > ROOM:
+            break
+        rows.append(row)
+    return {"columns": columns, "rows": rows, "more": count - len(rows)}
+
+
+def _row(one: Brief, cells: Sequence[str]) -> dict[str, Any]:
+    spark, dots = _drawn(one)
+    return {
+        "run": one.id,
+        "status": read.shown_status(one.status, one.unseen),
+        "from": cut(one.origin, CELL),
+        "loss": format.number(one.loss),
+        "metric": cut(one.monitor, CELL),
+        "value": "" if one.value is None else format.number(one.value),
+        "cells": [cut(cell, CELL) for cell in cells],
+        "step": one.step,
+        "time": duration(one.seconds),
+        "created": one.created if math.isfinite(one.created) else 0,
+        "spark": spark,
+        "dots": dots,
+    }
+
+
+def _drawn(one: Brief) -> tuple[list[int], list[list[int]]]:
+    """The smoothed loss as heights from 0 to 99 at even distances, and the checks as [x, y] on the same scale."""
+    if not len(one.curve):
+        return [], []
+    steps, loss = one.curve[:, 0], one.curve[:, 3]
+    at = np.linspace(steps[0], steps[-1], min(SPARK, len(steps)))
+    line = np.interp(at, steps, loss)
+    checks = one.checks[:: max(1, -(-len(one.checks) // 12))] if "loss" in one.monitor else one.checks[:0]
+    seen = np.concatenate([line, checks[:, 3]])
+    low, high = float(seen.min()), float(seen.max())
+    span = (high - low) or 1.0
+    length = float(steps[-1] - steps[0]) or 1.0
+    heights = np.rint(99 * (line - low) / span).astype(int)
+    across = np.clip(np.rint(99 * (checks[:, 0] - steps[0]) / length), 0, 99).astype(int)
+    up = np.rint(99 * (checks[:, 3] - low) / span).astype(int)
+    return heights.tolist(), [list(point) for point in zip(across.tolist(), up.tolist(), strict=True)]

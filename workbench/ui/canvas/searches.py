@@ -1,0 +1,124 @@
+"""The batch-size search as the canvas shows it: each size as it is tried, what there is room for, and what is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStarted
+from workbench.ui import format
+from workbench.ui.canvas.messages import Outbox, cut
+
+TRIALS = 60
+"""Batch sizes shown; more than a search ever tries."""
+ERRORS = 24_000
+"""Bytes for the texts of all errors together, so that all of it fits in one message."""
+ERROR = 2000
+"""Bytes for one of them at the most."""
+
+
+class Sizes:
+    """The batch-size search."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._trials: dict[int, dict[str, Any]] = {}
+        self._ranks = 1
+        self._trying: TrialStarted | None = None
+        self._asked: Mapping[str, Any] = {}
+        self.over = True
+        """Whether the next trial belongs to another search."""
+
+    def start(self, event: RunStarted) -> None:
+        """A search begins: a job's, or one in the middle of the fit that `event` started."""
+        self.clear()
+        self.over, self._asked = False, event.request
+        self._outbox.put("room", _room(event.request, None, event.memory))
+
+    def clear(self) -> None:
+        """No search."""
+        self._trials, self._ranks, self.over, self._asked = {}, 1, True, {}
+        self._try(None)
+        for name, nothing in (("trials", []), ("search", None), ("room", None)):
+            self._outbox.put(name, nothing)
+
+    @property
+    def done(self) -> int:
+        return len(self._trials)
+
+    def trying(self, event: TrialStarted) -> None:
+        self._try(event)
+
+    def trial(self, event: Trial) -> None:
+        """A size tried twice shows its last outcome."""
+        self._ranks = event.ranks
+        self._try(None)
+        if event.limit_bytes is not None:
+            self._outbox.put("room", _room(self._asked, event.limit_bytes, None))
+        self._put(event.size, {
+            "size": event.size,
+            "batches": event.accumulate_grad_batches,
+            "state": "fits" if event.ok else "memory",
+            "rate": event.samples_per_second,
+            "rate_words": "" if event.samples_per_second is None else format.count(event.samples_per_second),
+            "peak": event.peak_bytes,
+            "peak_words": "" if event.peak_bytes is None else format.size(event.peak_bytes),
+            "error": None if event.error is None else _whose(event),
+        })  # fmt: skip
+
+    def ended(self, event: SearchEnded) -> None:
+        self.over = True
+        self._try(None)
+        together = "" if self._ranks == 1 else f" · {self._ranks} ranks together: samples/s of all, the peak of the fullest"
+        self._outbox.put("search", {"best": event.best, "largest": event.largest, "ended": event.ended[:200] + together})
+
+    def left(self) -> None:
+        """The fit goes on: a search in the middle of it is over, however that came."""
+        if not self.over:
+            self.over = True
+            self._try(None)
+
+    def run_ended(self, event: RunEnded) -> None:
+        """A size that was being tried when its job failed is what it failed of; of one that was stopped nothing is known."""
+        tried = self._trying
+        self.over = True
+        self._try(None)
+        if tried is not None and event.error is not None:
+            lines = event.error.strip().splitlines() or ["no reason was given"]
+            self._put(tried.size, {
+                "size": tried.size, "batches": tried.accumulate_grad_batches, "state": "error", "rate": None, "rate_words": "",
+                "peak": None, "peak_words": "", "error": "\n".join([lines[-1], *lines[:-1]]),
+            })  # fmt: skip
+
+    def chosen(self, settings: Mapping[str, Any]) -> None:
+        """What the bench is set to; batches: how many are accumulated, None where their number changes on the way."""
+        many = settings.get("accumulate_grad_batches")
+        self._outbox.put("chosen", {"size": settings.get("batch_size"), "batches": many if isinstance(many, int) else None})
+
+    def _try(self, event: TrialStarted | None) -> None:
+        self._trying = event
+        now = None if event is None else {"size": event.size, "batches": event.accumulate_grad_batches}
+        self._outbox.put("trying", now)
+
+    def _put(self, size: int, row: dict[str, Any]) -> None:
+        if size not in self._trials and len(self._trials) >= TRIALS:
+            del self._trials[next(iter(self._trials))]
+        self._trials[size] = row
+        failed = sum(known["error"] is not None for known in self._trials.values())
+        room = min(ERROR, ERRORS // max(1, failed))
+        rows = sorted(self._trials.values(), key=lambda known: int(known["size"]))
+        self._outbox.put("trials", [{**known, "error": known["error"] and cut(known["error"], room)} for known in rows])
+
+
+def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> dict[str, Any] | None:
+    """The memory that a trial could take, and where that number is from."""
+    if limit is not None:
+        source = "max_memory" if limit == asked.get("max_memory") else "free when it was tried"
+        return {"bytes": limit, "words": f"{format.size(limit)} ({source})"}
+    return None if memory is None else {"bytes": memory, "words": f"{format.size(memory)} (all of the device)"}
+
+
+def _whose(event: Trial) -> str:
+    """What a trial failed of; of several ranks, one of which does not name itself, that it was one of them."""
+    said = str(event.error)
+    return said if event.ranks == 1 or said.startswith("rank ") else f"one of {event.ranks} ranks: {said}"

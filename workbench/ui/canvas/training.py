@@ -1,0 +1,124 @@
+"""A fit as the canvas shows it: loss, validation, live changes; its gradients are in gradients.py."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.events import Changed, Logged, Resumed, RunStarted, StepsDone, Validated
+from workbench.plots.smooth import Smoother
+from workbench.runs.chart_data import UNMARKED
+from workbench.ui import format
+from workbench.ui.canvas.channels import Buckets, Samples
+from workbench.ui.canvas.gradients import Gradients, column
+from workbench.ui.canvas.messages import Outbox, cut
+
+LINE_BUCKETS = 1000
+AVERAGED = "_averaged"
+"""Behind a metric's name: the same, of the averaged weights."""
+MARKS = 100
+"""Live changes kept on the picture; the oldest go."""
+MARK = 160
+"""Bytes for the words at one of them."""
+ON_BAR = 8
+"""So many of the values that the model wants on the progress line; the first that come."""
+
+
+class Training:
+    """Folds a fit's events into channels and values of bounded size."""
+
+    def __init__(self, outbox: Outbox, fit: Buckets, val: Samples, gradients: Gradients) -> None:
+        self._outbox, self._fit, self._val, self._gradients = outbox, fit, val, gradients
+        self._clear()
+
+    def _clear(self) -> None:
+        self._smooth = Smoother()
+        self._marks: list[tuple[int, list[str]]] = []
+        self._monitor: str | None = None
+        self.loss: float | None = None
+        self.val: float | None = None
+        self.averaged: float | None = None
+        self.on_bar: dict[str, float] = {}
+        """What the model wants shown, by its names."""
+
+    def start(self, event: RunStarted) -> None:
+        self.clear()
+        self._gradients.start(event)
+
+    def clear(self) -> None:
+        """No fit, or one that has yet to say something."""
+        self._clear()
+        self._fit.reset()
+        self._val.reset()
+        self._outbox.put("changes", [])
+        self._outbox.put("val", {"name": "val", "averaged": ""})
+
+    def steps(self, event: StepsDone) -> None:
+        """One flush: what it says of the loss and the norms."""
+        if not event.rows:
+            return
+        loss = column(event, "loss")
+        of = self._gradients.steps(event, loss)
+        finite = np.where(np.isfinite(loss), loss, np.nan)
+        least, most, mean = (finite, of.norm), (finite, of.norm, of.bad), (of.norm, of.clipped)
+        last = (self._smooth.add(loss), _learning_rate(event), of.smooth)
+        table = np.array([*least, *most, *mean, *last]).T
+        self._fit.add(event.steps, event.every, [table[:, :2], table[:, 2:5], table[:, 5:7], table[:, 7:]])
+        self.loss = float(loss[-1])
+        self._show(event)
+
+    def validated(self, event: Validated) -> None:
+        raw = [name for name in event.metrics if not name.endswith(AVERAGED)]
+        if self._monitor is None and raw:
+            self._monitor = "val_loss" if "val_loss" in raw else raw[0]
+        value, averaged = event.metrics.get(self._monitor or ""), event.metrics.get(f"{self._monitor}{AVERAGED}")
+        self._show(event)
+        if value is None:
+            return
+        self._val.add([float(event.step), _drawn(value), _drawn(averaged)])
+        self.val, self.averaged = value, self.averaged if averaged is None else averaged
+        self._outbox.put("val", {
+            "name": str(self._monitor)[:40],
+            "averaged": "averaged" if averaged is not None or self.averaged is not None else "",
+        })  # fmt: skip
+
+    def logged(self, event: Logged) -> None:
+        """What the model says of an epoch: on the progress line, if it wants that."""
+        self._show(event)
+
+    def changed(self, event: Changed) -> None:
+        """A live change: a mark on the plots."""
+        marked = {name: value for name, value in event.values.items() if name not in UNMARKED}
+        if marked:
+            self._mark(event.step, [format.change(name, value) for name, value in marked.items()])
+        self._gradients.changed(event)
+
+    def resumed(self, event: Resumed) -> None:
+        """Where this run goes on from another one's record."""
+        self._mark(event.step, ["resumed", *(format.change(name, value) for name, value in event.values.items())])
+
+    def _mark(self, step: int, said: list[str]) -> None:
+        """A line on the plots. What happens at one update has one line, or its names would lie on one another."""
+        if self._marks and self._marks[-1][0] == step:
+            said = [*dict.fromkeys([*self._marks.pop()[1], *said])]
+        self._marks.append((step, said))
+        del self._marks[:-MARKS]
+        self._outbox.put("changes", [[step, cut(", ".join(said), MARK)] for step, said in self._marks])
+
+    def _show(self, event: StepsDone | Validated | Logged) -> None:
+        """The values that the model wants on the progress line; that of the plot is there anyway."""
+        for name, value in event.on_bar.items():
+            if name not in (self._monitor, f"{self._monitor}{AVERAGED}") and (name in self.on_bar or len(self.on_bar) < ON_BAR):
+                self.on_bar[name] = value
+
+
+def _drawn(value: float | None) -> float:
+    """The value as a point; what is not finite has no place on the plot."""
+    return value if value is not None and math.isfinite(value) else math.nan
+
+
+def _learning_rate(event: StepsDone) -> NDArray[np.float64]:
+    """The rate of the first optimizer, where there are several."""
+    return column(event, "lr" if "lr" in event.columns else "lr.0")

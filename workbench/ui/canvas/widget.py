@@ -1,0 +1,158 @@
+"""The live canvas: one anywidget that draws events as they come.
+
+Events are folded into bounded state here; `flush` sends what the browser does not know yet, one message of at
+most 40 kB a call. A view that opens later (a second view, a reloaded page) says "ready", and everything is sent
+again: the same way to draw, whenever one looks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from workbench.events import BenchEvent, StepsDone
+from workbench.runs.brief import Brief
+from workbench.runs.stream import joined
+from workbench.ui.canvas.model import Picture
+
+_STATIC = Path(__file__).parents[1] / "static"
+_NOT_BUILT = """
+export default { render({ el }) {
+  el.textContent = "The live canvas is not built. In a source checkout: cd extensions/live && npm ci && npm run build";
+} };
+"""
+
+
+class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
+    """Plots of the bench's jobs. `draw` may be called from any thread, and so may `flush`."""
+
+    _esm = traitlets.Unicode().tag(sync=True)
+    _css = traitlets.Unicode().tag(sync=True)
+
+    marker = traitlets.Float(1e-3, help="The chosen learning rate; dragging ▲ in the browser sets it.").tag(sync=True)
+    looks = traitlets.Dict(help="How the cards' switches stand, by name, where a person has used them.").tag(sync=True)
+    clip = traitlets.Float(0.0, help="The chosen clip value, 0: off; its line can be dragged.").tag(sync=True)
+
+    @traitlets.default("_esm")
+    def _default_esm(self) -> str:
+        script = _STATIC / "live.js"
+        return script.read_text(encoding="utf-8") if script.exists() else _NOT_BUILT
+
+    @traitlets.default("_css")
+    def _default_css(self) -> str:
+        sheet = _STATIC / "live.css"
+        return sheet.read_text(encoding="utf-8") if sheet.exists() else ""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._lock = threading.Lock()
+        self._picture = Picture()
+        self._held: list[StepsDone] = []
+        """Updates that are drawn together before the next message: folding costs by the event, and training waits for it."""
+        self._trouble: Exception | None = None
+        """Of an event that could not be drawn."""
+        self.wake: Callable[[], None] = self._flush_all
+        """Called when there is something to send that no event brought; a pump puts its own here."""
+        self.asked: Callable[[Mapping[str, Any]], None] = lambda what: None
+        """Called with what the person asks for in the canvas: {"what": "use_batch_size", "value": 64}, say."""
+        self.looked: Callable[[], None] = lambda: None
+        """Called when a view has opened."""
+        self.opened = False
+        """Whether one has; it may have before anybody could ask to be called."""
+        self.on_msg(self._heard)
+
+    def draw(self, event: BenchEvent) -> None:
+        """Take in one event; nothing is sent before `flush`."""
+        with self._lock:
+            if isinstance(event, StepsDone):
+                self._held.append(event)
+            else:
+                self._fold(event)
+                self._complain()
+
+    def anew(self, events: Iterable[BenchEvent] = ()) -> None:
+        """As if nothing but these events had come yet; what lies behind the loss, and what is compared, stays."""
+        with self._lock:
+            self._held.clear()
+            self._picture.clear()
+            for event in events:
+                self._picture.draw(event)
+        self.wake()
+
+    def put(self, name: str, value: Any) -> None:
+        """A small value of plain data that no event brought, and off it goes."""
+        with self._lock:
+            self._picture.outbox.put(name, value)
+        self.wake()
+
+    def put_behind(self, briefs: Sequence[Brief]) -> None:
+        """These past fits behind the loss."""
+        with self._lock:
+            self._picture.curves.behind(self._picture.outbox, briefs)
+        self.wake()
+
+    def put_compared(self, briefs: Sequence[Brief]) -> None:
+        """These fits over one another; none: put that away."""
+        with self._lock:
+            self._picture.curves.over_one_another(self._picture.outbox, briefs)
+        self.wake()
+
+    def look_at(self, optimizer: int) -> None:
+        """Show the learning-rate curves of this optimizer, of several."""
+        with self._lock:
+            self._picture.sweep.look_at(optimizer)
+        self.wake()
+
+    def flush(self) -> bool:
+        """Send one message of what is new; whether there is more."""
+        with self._lock:
+            self._fold()
+            self._picture.settle()
+            packet = self._picture.outbox.take()
+            more = self._picture.outbox.waiting
+        if packet is not None:
+            self.send(packet.content, list(packet.buffers))
+        if not more:
+            self._complain()
+        return more
+
+    def _fold(self, *behind: BenchEvent) -> None:
+        """Draw what was held, flushes that follow one another as one, and what comes behind; one that cannot be drawn stops none."""
+        held, self._held = self._held, []
+        for event in (*joined(held, across_epochs=True), *behind):
+            try:
+                self._picture.draw(event)
+            except Exception as error:  # noqa: BLE001 - raised when the others are drawn
+                self._trouble = error
+
+    def _complain(self) -> None:
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+    def _flush_all(self) -> None:
+        while self.flush():
+            pass
+
+    def _heard(self, _widget: object, content: Any, _buffers: object) -> None:
+        if not isinstance(content, dict):
+            return
+        if content.get("type") == "ready":
+            with self._lock:
+                self._picture.outbox.everything()
+            self.wake()
+            self.opened = True
+            self.looked()
+        elif content.get("type") == "ask":
+            message = {name: value for name, value in content.items() if name != "type"}
+            with self._lock:
+                looked = self._picture.look(message)
+            if looked:
+                self.wake()
+            else:
+                self.asked(message)

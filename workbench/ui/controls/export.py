@@ -1,0 +1,117 @@
+"""The script of a run: shown before it is written, and written where a person says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from workbench.ui.controls.notice import Notice
+from workbench.ui.controls.run_buttons import RunBar
+from workbench.ui.controls.script_preview import Preview
+from workbench.ui.controls.widget_utils import aside
+
+_ABOUT, _WRITTEN = "export", "written"
+"""What notices are filed under: that there is no script, and where one was written, which a preview does not take away."""
+_SOON = 2.0
+"""Seconds in which a job that was stopped before its turn is over."""
+
+
+class Bench(Protocol):
+    """What writes scripts: `workbench.bench.Workbench`."""
+
+    @property
+    def jobs(self) -> Iterable[Any]: ...
+
+    def export(self, path: str, run: str | None = ...) -> Any: ...
+    def script(self, run: str | None = ...) -> str: ...
+
+
+class Exporting:
+    """What the run bar's Export opens and its button writes. `bar` gives the run bar, whose buttons come here."""
+
+    def __init__(self, bench: Bench, bar: Callable[[], RunBar], put: Callable[[str, Any], None], notice: Notice) -> None:
+        self._bench, self._bar, self._notice = bench, bar, notice
+        self._preview = Preview(put)
+        self._run: str | None = None
+        """The run whose script is asked for; None: the last fit."""
+        self._shown: Any = None
+        """The last fit when the script that is shown was made."""
+        self._making, self._placing = threading.Lock(), threading.Lock()
+        """Scripts are made one after another, so that the newest is the last to be shown; and none where it was just put away."""
+
+    def open(self, run: str) -> None:
+        """Show the script of this run, and what writes it."""
+        switch = self._bar().export
+        switch.value = False  # another run's may be there
+        self._run = run
+        switch.value = True
+
+    def show(self, wanted: bool) -> None:
+        """Export is opened or closed."""
+        if wanted:
+            aside(self._show, self._failed, "preview")
+        else:
+            self._run = None
+            self._hide()
+
+    def ended(self, job: Any) -> None:
+        """A job comes to its end, and tells so while it still holds the model. "The last fit" may be another one from now on.
+
+        job: None of one that was stopped before its turn.
+        """
+
+        def work() -> None:
+            end = time.monotonic() + _SOON
+            while not (self._idle() if job is None else job.done()) and (job is not None or time.monotonic() < end):
+                time.sleep(0.02)
+            # Where another one goes on or waits, its end comes here, too.
+            if self._idle() and _last_fit(self._bench.jobs) is not self._shown:
+                self._show()
+
+        def failed(error: Exception) -> None:
+            if self._idle():  # else another one has just been asked for
+                self._hide()
+                self._failed(error)
+
+        if self._bar().export.value and self._run is None:
+            aside(work, failed, "preview")
+
+    def write(self, path: str) -> None:
+        """Into this file."""
+        run = self._run
+
+        def work() -> None:
+            self._bench.export(path, run)
+            for about in (_ABOUT, _WRITTEN):
+                self._notice.drop(about)
+            self._notice.say(f"Written: {path}", about=_WRITTEN)
+
+        aside(work, self._failed, "export")
+
+    def _idle(self) -> bool:
+        return all(job.done() for job in self._bench.jobs)
+
+    def _show(self) -> None:
+        with self._making:
+            run, shown = self._run, _last_fit(self._bench.jobs)
+            text = self._bench.script(run)
+            with self._placing:
+                if self._bar().export.value and self._run == run:  # nobody has gone on to something else
+                    self._notice.drop(_ABOUT)
+                    self._shown = shown
+                    self._preview.show(run or "the last fit", text)
+
+    def _hide(self) -> None:
+        with self._placing:
+            self._preview.hide()
+
+    def _failed(self, error: Exception) -> None:
+        self._notice.error(error, "Export", _ABOUT)
+
+
+def _last_fit(jobs: Iterable[Any]) -> Any:
+    """The job itself: ids of deleted runs are given again."""
+    fits = [job for job in jobs if job.kind == "fit" and job.status in ("finished", "stopped")]
+    return fits[-1] if fits else None

@@ -1,0 +1,111 @@
+"""Finding a batch size and a learning rate from the panel: what the two Find buttons ask for, and what is offered then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from workbench.events import BenchEvent, CurveEnded, RunStarted, SearchEnded
+from workbench.settings import Settings
+from workbench.ui import format
+from workbench.ui.controls.header import Header
+
+
+class Bench(Protocol):
+    """What is asked of `workbench.bench.Workbench`."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    def find_lr(self, *, optimizer: int = ...) -> Any: ...
+    def find_batch_size(self, *, keep_effective: bool = ...) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a sweep suggests: `value` of the optimizer's own rate, which is `ratio` times the setting."""
+
+    value: float
+    ratio: float
+    why: str
+
+    @property
+    def setting(self) -> float:
+        """The setting that makes it so, to the digits that are said."""
+        return float(format.rate(self.value / self.ratio))
+
+    @property
+    def text(self) -> str:
+        own = format.rate(self.value)
+        return own if self.ratio == 1 else f"{own} (lr={format.rate(self.setting)})"
+
+
+class Finds:
+    """Stands between the header's finders and the bench. `ask(doing, call)` calls, and shows an error."""
+
+    def __init__(self, bench: Bench, ask: Callable[[str, Callable[[], object]], None]) -> None:
+        self._bench, self._ask = bench, ask
+        self._started: RunStarted | None = None
+        self._rates: dict[int, Rate | None] = {}
+        """What the last sweep of each optimizer suggests."""
+
+    def find_lr(self, optimizer: int) -> None:
+        asked = {"optimizer": optimizer} if optimizer else {}  # as it is written: what is usual is left out
+        self._ask("Find learning rate", lambda: self._bench.find_lr(**asked))
+
+    def find_batch_size(self, keep: bool) -> None:
+        asked = {"keep_effective": True} if keep else {}
+        self._ask("Find batch size", lambda: self._bench.find_batch_size(**asked))
+
+    def look_at(self, header: Header, optimizer: int) -> None:
+        """Offer what was found for this optimizer."""
+        rate = self._rates.get(optimizer)
+        if rate is None:
+            header.use_lr.offer({}, "", "", self._bench.settings)
+        else:
+            header.use_lr.offer({"lr": rate.setting}, rate.text, rate.why, self._bench.settings)
+
+    def hear(self, event: BenchEvent, header: Header) -> None:
+        """What a search says, and what the header offers of it."""
+        match event:
+            case RunStarted():
+                self._started = event
+                if event.kind == "find_lr":
+                    _choose(header, self._optimizer)
+            case CurveEnded():
+                self._rates[self._optimizer] = self._rate(event)
+                _choose(header, self._optimizer)
+                self.look_at(header, self._optimizer)
+            case SearchEnded():
+                self._offer_size(event, header)
+            case _:
+                pass
+
+    @property
+    def _optimizer(self) -> int:
+        """The one that is swept; a fit sweeps its first."""
+        return 0 if self._started is None else int(self._started.request.get("optimizer", 0))
+
+    def _rate(self, event: CurveEnded) -> Rate | None:
+        if event.suggestion is None:
+            return None
+        why = " · ".join(event.doubts) or next((s.why for s in event.suggestions if s.lr == event.suggestion), event.ended)
+        groups = () if self._started is None else self._started.groups[self._optimizer : self._optimizer + 1]
+        ratio = groups[0][0][1] if groups and groups[0] else 1.0
+        return Rate(event.suggestion, ratio, why)
+
+    def _offer_size(self, event: SearchEnded, header: Header) -> None:
+        if event.best is None:
+            header.use_batch_size.offer({}, "", "", self._bench.settings)
+            return
+        changes, text, many = {"batch_size": event.best}, str(event.best), event.accumulate_grad_batches
+        if many is not None:
+            changes["accumulate_grad_batches"], text = many, f"{many} x {event.best}"
+        header.use_batch_size.offer(changes, text, event.ended, self._bench.settings)
+
+
+def _choose(header: Header, optimizer: int) -> None:
+    """Another kernel's record may know an optimizer that this bench has not."""
+    if any(value == optimizer for _, value in header.optimizer.options):
+        header.optimizer.value = optimizer

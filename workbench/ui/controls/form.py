@@ -1,0 +1,79 @@
+"""All settings that are not in the header, one collapsed section a group, generated from their metadata."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, get_args
+
+import ipywidgets as widgets
+
+from workbench.runs.setting_text import same
+from workbench.settings import Group, Settings, knob
+from workbench.ui.controls import setting_control
+from workbench.ui.controls.setting_control import Control
+
+HEADER = ("batch_size", "lr", "gradient_clip_val", "max_epochs")
+"""The four that a person tunes; they are in the panel's header."""
+
+Edited = Callable[[str, Any], None]
+
+
+def grouped() -> dict[Group, list[str]]:
+    """The settings of each group, in the order of their fields; the header's four left out."""
+    groups: dict[Group, list[str]] = {group: [] for group in get_args(Group)}
+    for name in Settings.model_fields:
+        if name not in HEADER:
+            groups[knob(name).group].append(name)
+    return {group: names for group, names in groups.items() if names}
+
+
+class Form(widgets.VBox):  # type: ignore[misc]
+    """The accordion. `edited(name, value)` is called when the person changes one; `show` never calls it."""
+
+    def __init__(self, settings: Settings, edited: Edited) -> None:
+        self._edited = edited
+        self._here = threading.local()
+        """`showing` is set in the thread that brings the controls to new settings: what it moves is no wish."""
+        self.controls: dict[str, Control] = {}
+        self.refused: set[str] = set()
+        """Settings whose text is no value of theirs; it stays until it is put right."""
+        self._settings = settings
+        sections = [self._section(names, settings) for names in grouped().values()]
+        titles = [group.capitalize() for group in grouped()]
+        self.accordion = widgets.Accordion(sections, titles=titles, selected_index=None)
+        super().__init__([self.accordion])
+
+    def show(self, settings: Settings) -> None:
+        """Bring the controls to these settings. A text that was refused stays, marked, to be put right."""
+        before, self._settings = self._settings, settings
+        self._here.showing = True
+        try:
+            for name, control in self.controls.items():
+                value = getattr(settings, name)
+                kept = control.refused() and same(value, getattr(before, name))
+                if not kept and not same(control.read(), value):
+                    control.write(value)
+                if kept != (name in self.refused):
+                    self._mark(control, kept)
+        finally:
+            self._here.showing = False
+
+    def _section(self, names: list[str], settings: Settings) -> widgets.Widget:
+        for name in names:
+            control = setting_control.make(name, getattr(settings, name))
+            control.widget.observe(lambda change, control=control: self._changed(control, change["new"]), "value")
+            self.controls[name] = control
+        box = widgets.VBox([self.controls[name].widget for name in names])
+        return box.add_class("wb-form-grid")
+
+    def _changed(self, control: Control, said: Any) -> None:
+        """A person said this; by now another thread may have shown the old settings over it."""
+        if not getattr(self._here, "showing", False):
+            self._edited(control.name, control.means(said))
+
+    def _mark(self, control: Control, refused: bool) -> None:
+        """Say, and not by colour alone, that what stands there does not hold."""
+        control.widget.description = f"⚠ {control.name}" if refused else control.name
+        control.widget.style.text_color = "#c2410c" if refused else None
+        self.refused ^= {control.name}

@@ -1,0 +1,75 @@
+"""What a person may want next: to go on with the last fit, or to change the one that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from workbench.events import Event, RunEnded, RunStarted, StepsDone
+from workbench.runs.setting_text import same, text
+from workbench.settings import Settings, SettingsError
+from workbench.techniques.stopping import reached
+from workbench.ui import format
+
+LIVE = {"lr": "lr", "gradient_clip_val": "clip", "accumulate_grad_batches": "accumulation"}
+"""What may change in a running fit by the run bar's button, and what that calls it."""
+LENGTHS = ("max_epochs", "max_steps", "max_time")
+"""With another one of these a fit that came to its end has more to do."""
+
+
+def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
+    """With which settings the last fit can be continued; None where it cannot, or where one waits or runs.
+
+    One that was stopped goes on to its own length. One that came to its end goes on to the length that the controls
+    say, if that leaves more to do. Of one that was deleted nothing is left to go on from.
+    """
+    fits = [job for job in jobs if job.kind == "fit"]
+    if any(job.status in ("queued", "running", "paused") for job in fits):
+        return None
+    begun = [job for job in fits if any(isinstance(event, RunStarted) for event in job.events)]
+    if not begun or begun[-1].settings.fast_dev_run or _gone(begun[-1]):
+        return None
+    if begun[-1].status == "stopped":
+        return {}
+    if begun[-1].status != "finished":
+        return None
+    then = begun[-1].settings
+    other = {name: getattr(now, name) for name in LENGTHS if not same(getattr(now, name), getattr(then, name))}
+    return other if other and _leaves_more(begun[-1].events, then, other) else None
+
+
+def _leaves_more(events: Sequence[Event], then: Settings, other: Mapping[str, Any]) -> bool:
+    """Whether a fit that came to its end has more to do with these lengths; they count from its beginning."""
+    end = next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
+    epoch = next((event.epoch for event in reversed(events) if isinstance(event, StepsDone)), 0)
+    if end is None:
+        return False
+    # What a run says last is of the epoch it was in. That one was whole if nothing but its end can have ended the run.
+    if reached(then, end.step, epoch, end.seconds) is None and reached(then, end.step, epoch + 1, end.seconds) is not None:
+        epoch += 1
+    try:
+        return reached(then.replace(**other), end.step, epoch, end.seconds) is None
+    except SettingsError:  # with what else the fit had, that is no length
+        return False
+
+
+def differences(now: Settings, in_run: Mapping[str, Any]) -> dict[str, Any]:
+    """The live settings in which the controls and the running fit differ, as the controls have them."""
+    wanted = {name: getattr(now, name) for name in in_run}
+    fits = {name: value for name, value in wanted.items() if not isinstance(value, Mapping)}  # a plan by epochs is no live value
+    return {name: value for name, value in fits.items() if not same(value, in_run[name])}
+
+
+def in_words(changes: Mapping[str, Any]) -> str:
+    """'lr 3.2e-3, clip off, accumulation 4'."""
+    return ", ".join(f"{LIVE[name]} {_value(value)}" for name, value in changes.items())
+
+
+def _gone(job: Any) -> bool:
+    return job.folder is not None and not job.folder.path.is_dir()
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "off"
+    return format.rate(value) if isinstance(value, float) else text(value)

@@ -1,0 +1,79 @@
+"""What a person should read: errors, warnings and messages, above the canvas until they are put away."""
+
+from __future__ import annotations
+
+import html
+import threading
+from typing import Literal
+
+import ipywidgets as widgets
+
+from workbench.ui.controls.widget_utils import shown
+
+Level = Literal["info", "warning", "error"]
+_CLASSES = {"info": "wb-info", "warning": "wb-warning", "error": "wb-error-notice"}
+_KEPT = 4
+"""Notices that stand at once. Of more the oldest goes that is no error, and where all are errors the oldest."""
+_LONGEST = 1500
+
+
+class Notice(widgets.HBox):  # type: ignore[misc]
+    """The last few notices, newest first. Safe to call from any thread."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[Level, str, str]] = []
+        self._lock = threading.Lock()
+        self._text = widgets.HTML(layout=widgets.Layout(flex="1 1 auto", width="auto")).add_class("wb-notice")
+        close = widgets.Button(
+            icon="times", tooltip="Put these notices away", layout=widgets.Layout(width="30px", flex="0 0 auto")
+        )
+        close.on_click(lambda _: self.clear())
+        super().__init__([self._text, close])
+        shown(self, False)
+
+    @property
+    def lines(self) -> list[tuple[Level, str]]:
+        """Level and text of each notice, newest first."""
+        with self._lock:  # another thread may say something meanwhile
+            return [(level, text) for level, text, _ in self._lines]
+
+    def say(self, text: str, level: Level = "info", about: str = "") -> None:
+        """Show one notice; the same one twice in a row is shown once. `about` is for `drop`."""
+        text = text.strip()[:_LONGEST]
+        with self._lock:
+            if not text or (self._lines and self._lines[0][:2] == (level, text)):
+                return
+            self._lines.insert(0, (level, text, about))
+            if len(self._lines) > _KEPT:
+                calm = (at for at in range(_KEPT, 0, -1) if self._lines[at][0] != "error")
+                del self._lines[next(calm, _KEPT)]
+            self._show(new=True)
+
+    def error(self, error: BaseException, doing: str = "", about: str = "") -> None:
+        """Show an error in plain words."""
+        words = str(error).strip() or type(error).__name__
+        plain = type(error).__module__.startswith("workbench")
+        said = words if plain else f"{type(error).__name__}: {words}"
+        self.say(f"{doing}: {said}" if doing else said, "error", about)
+
+    def drop(self, about: str) -> None:
+        """Put away what no longer holds."""
+        with self._lock:
+            kept = [line for line in self._lines if line[2] != about]
+            if len(kept) < len(self._lines):
+                self._lines = kept
+                self._show()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._lines.clear()
+            self._show()
+
+    def _show(self, new: bool = False) -> None:
+        """new: the first line is. It alone is announced: a screen reader says anew whatever is written again with a role."""
+        lines = []
+        for at, (level, text, _) in enumerate(self._lines):
+            role = f' role="{"alert" if level == "error" else "status"}"' if new and at == 0 else ""
+            lines.append(f'<div class="{_CLASSES[level]}"{role}>{html.escape(text)}</div>')
+        self._text.value = "".join(lines)
+        shown(self, bool(self._lines))

@@ -1,0 +1,240 @@
+"""Recorded runs in the panel: the table of fits, those behind the loss, those compared, and one that is shown again.
+
+While a recorded run is shown, what goes on is not drawn; the way back draws it anew from what its job has said.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from workbench.events import (
+    BenchEvent,
+    Called,
+    Compared,
+    Deleted,
+    Event,
+    Message,
+    RunEnded,
+    RunStarted,
+    SettingsSet,
+    Shown,
+    StatusChanged,
+)  # fmt: skip
+from workbench.runs import read
+from workbench.runs.brief import Brief
+from workbench.runs.event_log import newest, now
+from workbench.runs.follow import Tail
+from workbench.runs.sequence import stream
+from workbench.runs.stream import joined
+from workbench.ui.canvas.messages import cut
+from workbench.ui.canvas.past_curves import BEHIND
+from workbench.ui.canvas.runs_table import RunsTable, listed
+from workbench.ui.canvas.widget import LiveView
+from workbench.ui.controls.widget_utils import aside
+
+EVERY = 0.5
+"""Seconds between two looks at the record of a run that is shown and goes on elsewhere."""
+_OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted
+
+
+class Bench(Protocol):
+    """What is needed of `workbench.bench.Workbench`."""
+
+    @property
+    def root(self) -> Path: ...
+    @property
+    def summary(self) -> Any: ...
+
+
+class History:
+    """`hear` gets every event before it is drawn, on one thread; `seen` gives the jobs whose plots are to be seen."""
+
+    def __init__(
+        self, bench: Bench, canvas: LiveView, seen: Callable[[], Iterable[Any]], failed: Callable[[Exception, str], None]
+    ) -> None:
+        self._root, self._canvas, self._seen, self._failed = bench.root, canvas, seen, failed
+        self._model = (bench.summary.name, bench.summary.parameters)
+        self._table = RunsTable(bench.root, self._list, lambda error: failed(error, "Runs"))
+        self._looked_at = False
+        """A panel that nobody sees reads nothing."""
+        self._briefs: list[Brief] = []
+        self._behind: list[Brief] = []
+        self._fit = ""
+        """The fit that the loss is of."""
+        self._shown = ""
+        """The recorded run that is shown; empty: none."""
+        self._compared: tuple[str, ...] = ()
+        self._last: BenchEvent | None = None
+        self._begun: set[str] = set()
+        self._live_fit = ""
+        self._drawing, self._placing = threading.Lock(), threading.Lock()
+        self._turn = 0
+        """Counts what is shown: a record that is still being read when another thing is shown stops there."""
+
+    def look(self) -> None:
+        """Somebody looks: from now on the folder is read."""
+        self._looked_at = True
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the folder again; returns at once."""
+        if self._looked_at:
+            self._table.refresh()
+
+    def close(self) -> None:
+        """Read and draw no more."""
+        self._table.close()
+        with self._drawing:
+            self._shown, self._turn = "", self._turn + 1
+
+    def hear(self, event: BenchEvent) -> None:
+        """What an event means for the past."""
+        match event:
+            case Shown():
+                self._show(event.run)
+            case Compared():
+                self._compare(event.runs)
+            case Deleted():
+                self._deleted(event.run)
+            case RunStarted():
+                self._show("")
+                self._begun.add(event.run)
+                if event.kind == "fit":
+                    self._live_fit = event.run
+                    self._look_at(event.run)
+                    self.refresh()
+            case RunEnded():
+                self.refresh()
+            case _:
+                pass
+        waits = isinstance(event, StatusChanged) and event.status == "queued"  # the panel's own
+        if not isinstance(event, _OF_NO_RUN) and not waits:
+            self._last = event
+
+    def lets_through(self, event: BenchEvent) -> bool:
+        """Whether this is to be drawn now."""
+        return not self._shown or isinstance(event, _OF_NO_RUN)
+
+    # -- one that is shown again
+
+    def _show(self, run: str) -> None:
+        if any(job.id == run and not job.done() for job in self._seen()):
+            run = ""  # its record would stand still
+        with self._drawing:
+            before, self._shown = self._shown, run
+            turn = self._turn = self._turn + 1
+        if run:
+            self._canvas.put("opened", {"run": cut(run, 80)})
+            self._look_at(run)
+            aside(lambda: self._draw(run, turn), lambda error: self._failed(error, f"Show {run}"), "show")
+        elif before:
+            self._canvas.put("opened", None)
+            self._draw_live()
+            self._look_at(self._live_fit)
+
+    def _draw(self, run: str, turn: int) -> None:
+        """The record from its beginning, piece by piece, as long as nothing else is to be shown."""
+        record = Record(self._root / read.RUNS / run)
+        events = record.new()
+        first = [*islice(events, 1)]
+        with self._drawing:
+            if self._turn != turn:
+                return
+            self._canvas.anew(first)
+        if self._draw_all(events, turn) and not record.over:
+            aside(lambda: self._draw_on(record, turn), lambda error: self._failed(error, f"Show {run}"), "follow")
+
+    def _draw_on(self, record: Record, turn: int) -> None:
+        """What another bench or another process goes on to write."""
+        while not record.over:
+            time.sleep(EVERY)
+            if not self._draw_all(record.new(), turn):
+                return
+
+    def _draw_all(self, events: Iterable[Event], turn: int) -> bool:
+        """Whether these are still to be shown."""
+        for event in events:
+            with self._drawing:
+                if self._turn != turn:
+                    return False
+                try:
+                    self._canvas.draw(event)
+                except Exception as error:  # noqa: BLE001 - shown; the others are drawn
+                    self._failed(error, "Show")
+            self._canvas.wake()
+        return self._turn == turn
+
+    def _draw_live(self) -> None:
+        """What the jobs have said, as far as it was heard here; the rest is on its way."""
+        jobs = [job for job in self._seen() if job.id in self._begun]
+        self._canvas.anew(event for job in jobs for event in joined(self._heard(now(job.events))))
+
+    def _heard(self, events: Sequence[Event]) -> Iterator[Event]:
+        behind = next((place for place, event in enumerate(reversed(newest(events))) if event is self._last), 0)
+        return islice(stream(events), len(events) - behind)
+
+    # -- the table, and what lies behind
+
+    def _list(self, briefs: list[Brief], count: int) -> None:
+        self._canvas.put("runs", listed(briefs, count))
+        with self._placing:
+            self._briefs = briefs
+            self._put_behind()
+
+    def _look_at(self, fit: str) -> None:
+        with self._placing:
+            self._fit = fit
+            self._put_behind()
+
+    def _put_behind(self) -> None:
+        """The last fits of this model that are over, but for the one that is looked at."""
+        fits = [one for one in self._briefs if one.id != self._fit and one.status in read.OVER and one.model == self._model]
+        behind = [one for one in fits if len(one.curve)][:BEHIND]
+        if behind != self._behind:
+            self._behind = behind
+            self._canvas.put_behind(behind)
+
+    # -- those compared
+
+    def _compare(self, runs: tuple[str, ...]) -> None:
+        self._compared = runs
+        known = {one.id: one for one in self._briefs if one.status in read.OVER}
+
+        def work() -> None:
+            briefs = [known[id] if id in known else Brief.read(self._root / read.RUNS / id) for id in runs]
+            with self._placing:
+                if self._compared == runs:  # nobody has put it away meanwhile
+                    self._canvas.put_compared(briefs)
+
+        aside(work, lambda error: self._failed(error, "Compare"), "compare")
+
+    def _deleted(self, run: str) -> None:
+        if run == self._shown:
+            self._show("")
+        if run in self._compared:
+            rest = tuple(id for id in self._compared if id != run)
+            self._compare(rest if len(rest) > 1 else ())
+        self.refresh()
+
+
+class Record:
+    """A record as it is read, and read on while it grows: `over` when there is no more to come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._tail, self.over = folder, Tail(folder), False
+
+    def new(self) -> Iterator[Event]:
+        """What has come since, and behind all the end that a process which was killed could not write."""
+        told = read.summary(self._folder)  # before its record: what is over has all of it
+        while events := self._tail.new():
+            for event in joined(events):
+                self.over = self.over or isinstance(event, RunEnded)
+                yield event
+        if told.over and not self.over:
+            self.over = True
+            yield RunEnded(told.status, told.step, told.seconds, told.error)

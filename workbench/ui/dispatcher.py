@@ -1,0 +1,135 @@
+"""The way from the engine's threads to the screen: events in from anywhere, a few messages a second out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from workbench.events import BenchEvent, RunStarted, StepsDone
+from workbench.ui.throttle import Pace
+
+INTERVAL = 0.1
+"""Seconds from one message to the next at least: ten a second."""
+_IDLE = 5.0
+"""Seconds without work after which the thread ends; the next event starts another."""
+
+
+class Pump:
+    """Hands events to `hear` and lets `flush` send, on one thread of its own that lives only while there is work.
+
+    A message goes when something comes, unless one has just gone, or a flush is better told with the next one (`Pace`). The
+    last event is always followed by a flush. Errors of `hear` and `flush` go to `failed`, and the pump goes on.
+    """
+
+    def __init__(
+        self,
+        hear: Callable[[BenchEvent], None],
+        flush: Callable[[], bool],
+        failed: Callable[[Exception], None],
+        interval: float = INTERVAL,
+    ) -> None:
+        self._hear, self._flush, self._failed, self._interval = hear, flush, failed, interval
+        self._events: deque[BenchEvent] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._due = False
+        """A flush is owed."""
+        self._pace = Pace(interval)
+        self._came: deque[float] = deque([0.0, 0.0], maxlen=2)
+        """When the engine's last two flushes came."""
+        self._told = 0.0
+        """When the last one came that was told."""
+        self._urgent = False
+        """Something else is to be told, which waits for no flush."""
+        self._busy = False
+        self._closed = False
+        self._errors: deque[Exception] = deque(maxlen=20)
+
+    def put(self, event: BenchEvent) -> None:
+        """Take an event, from any thread; returns at once."""
+        with self._changed:
+            self._events.append(event)
+            if isinstance(event, StepsDone):
+                self._came.append(time.monotonic())
+            else:
+                self._urgent = True
+            if isinstance(event, RunStarted):
+                self._pace.on(event.device)
+            self._work()
+
+    def wake(self) -> None:
+        """Something is to be sent that no event brought."""
+        with self._changed:
+            self._urgent = True
+            self._work()
+
+    def drain(self, timeout: float = 5.0) -> bool:
+        """Wait until all is heard and sent; False if that takes longer than `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._due or self._busy), timeout)
+
+    def close(self) -> None:
+        """Do no more; its thread, which holds the view, ends now."""
+        with self._changed:
+            self._closed = True
+            self._events.clear()
+            self._due = False
+            thread = self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+
+    @property
+    def errors(self) -> tuple[Exception, ...]:
+        """The last errors, newest last; kept even where they could not be shown."""
+        return tuple(self._errors)
+
+    def _work(self) -> None:
+        if self._closed:
+            return
+        self._due = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="workbench-pump", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        self._pace.begins()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._due or self._closed, _IDLE)
+                if self._due and not self._urgent:
+                    self._changed.wait_for(self._may_go, self._pace.patience(self._told))
+                if self._closed or not self._due:
+                    self._thread = None
+                    return
+                events = list(self._events)
+                self._events.clear()
+                self._told = self._came[-1]
+                self._due, self._urgent, self._busy = False, False, True
+            for event in events:
+                self._guarded(lambda event=event: self._hear(event))  # type: ignore[misc]
+            self._pace.sends()
+            earliest = time.monotonic() + self._interval
+            more = bool(self._guarded(self._flush))
+            with self._changed:
+                self._urgent = self._urgent or more
+                self._due, self._busy = (self._due or more) and not self._closed, False
+                self._changed.notify_all()
+            time.sleep(max(0.0, earliest - time.monotonic()))
+
+    def _may_go(self) -> bool:
+        return self._urgent or self._closed or self._pace.goes(self._came[1], self._came[0])
+
+    def _guarded(self, call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - a broken view must not end the others, nor the job
+            self._errors.append(error)
+            try:
+                self._failed(error)
+            except Exception as second:  # noqa: BLE001 - showing failed too: it stays in `errors`
+                self._errors.append(second)
+            return False
