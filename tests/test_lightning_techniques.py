@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.engine.problems import same_weights
 from tests.test_lightning import Losses, bench, rows, seeded, trainer
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.engine.validation.predict import predict
 from workbench.settings import Settings
 from workbench.task.factory import task_of
@@ -420,7 +420,7 @@ def test_predictions_as_lightning_makes_them():
                        metrics=None, collate_fn=None)  # fmt: skip
         settings = Settings(accelerator="cpu", batch_size=8)
         assert task.predict is not None
-        with opened(task, settings) as session:
+        with open_session(task, settings) as session:
             found = [output for _, output in predict(session, task.predict.loader(settings))]
         expected = trainer().predict(module)
         assert len(found) == len(expected) == 3

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 import workbench as wb
-from workbench.launch.start_spec import Wanted
+from workbench.launch.start_spec import StartSpec
 from workbench.settings import Group, Settings, knob
 from workbench.task.lightning.unsupported import CALLBACKS
 from workbench.trackers.select import choices
@@ -71,6 +71,6 @@ def said(keyword: str) -> list[Any]:
 
 
 def test_starts_and_trackers_are_understood(tmp_path: Path) -> None:
-    starts = [Wanted.of(start) for start in said("start")]
+    starts = [StartSpec.of(start) for start in said("start")]
     assert {start.which for start in starts} == {"last", "best", 1500}
     assert [choice.name for given in said("trackers") for choice in choices(given, tmp_path)] == ["tensorboard", "mlflow"]

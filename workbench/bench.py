@@ -27,20 +27,20 @@ from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.code_line import Name, differing, line
 from workbench.launch.evaluations import metrics_of, spec_to_predict
-from workbench.launch.initial_weights import Start
+from workbench.launch.initial_weights import InitialWeights
 from workbench.launch.job import AnyJob, Job
 from workbench.launch.job_folder import (
     brief_of,
     is_own,
+    new_job_folder,
     own,
-    place_for,
     run_folder,
     run_to_export,
     weights_of,
 )
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.pool import pool
-from workbench.launch.start_spec import Asked, Origin, Wanted
+from workbench.launch.start_spec import AskedFit, StartResolver, StartSpec
 from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
@@ -53,7 +53,7 @@ from workbench.task.protocol import Phase, Task, TaskError
 from workbench.task.summary import ModelSummary
 from workbench.task.supervised import fits
 from workbench.techniques.cadence import refuse_no_interval
-from workbench.trackers.listener import followers
+from workbench.trackers.listener import tracker_listeners
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
 from workbench.tuners.lr_finder import LRCurve, LRRequest
 from workbench.values import shown
@@ -120,8 +120,8 @@ class Workbench:
         self._site = CallSite.capture(sys._getframe(1))
         settings = _named(settings, type(self), "Workbench")
         Settings.make(**settings)  # a bad value is refused before anything is tried
-        following = followers(trackers, Path(root), model)
-        with rng.kept():  # an object's own set-up may draw random numbers
+        following = tracker_listeners(trackers, Path(root), model)
+        with rng.preserved():  # an object's own set-up may draw random numbers
             self._task = task_of(
                 model,
                 train=train,
@@ -144,7 +144,7 @@ class Workbench:
         refuse_unreported(self._task, self._settings, tried.schedules)
         if tried.lost:
             warnings.warn(_lost(tried.lost), stacklevel=2)
-        self._start = Start(self._task)
+        self._start = InitialWeights(self._task)
         self.summary = ModelSummary.of(self._task, tried.optimizers)
         self.jobs: list[AnyJob] = []
         self._needs: dict[AnyJob, set[str]] = {}
@@ -220,7 +220,7 @@ class Workbench:
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
         settings = _named(settings, self.fit)
-        origin = Origin(self.root, Wanted.of(start), self._settings, settings, self._fits())
+        origin = StartResolver(self.root, StartSpec.of(start), self._settings, settings, self._fits())
         chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
         self._refuse_unfit(chosen)
         self._task.refuse_unused(settings)
@@ -250,7 +250,7 @@ class Workbench:
         """
         settings = _named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
-        chosen, wanted = self._chosen(settings), Wanted.of(start)
+        chosen, wanted = self._chosen(settings), StartSpec.of(start)
         wanted.weights(self.root)  # what is not there is said now
         work = jobs.FindLR(self._task, chosen, self._start, wanted, self.root, request)
         called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
@@ -497,11 +497,11 @@ class Workbench:
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the model is its own: export when it is over, or stop() it.")
 
-    def _fits(self) -> list[Asked]:
+    def _fits(self) -> list[AskedFit]:
         """The fits that were asked for so far, each with what was set since."""
         with self._lock:
             fits = [job for job in self.jobs if job.kind == "fit"]
-            return [Asked(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
+            return [AskedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
 
     def _submit(
         self,
@@ -516,7 +516,7 @@ class Workbench:
         self._launcher.check_open()
         with self._lock:
             needed = {*needs, *(id for job, ids in self._needs.items() if not job.done() for id in ids)}
-        place = place_for(self.root, kind, settings, self.summary, len(self.jobs), needed)
+        place = new_job_folder(self.root, kind, settings, self.summary, len(self.jobs), needed)
         work.bind(place, self._trackers)
         job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
         for past in self.jobs:

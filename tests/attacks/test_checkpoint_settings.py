@@ -165,7 +165,7 @@ def test_a_checkpoint_sets_no_machinery_of_a_module(tmp_path: Path) -> None:
 # -- the command
 
 
-def planned(**launch: Any) -> accelerate.Plan:
+def planned(**launch: Any) -> accelerate.LaunchPlan:
     return plan(Settings.make(strategy="launch", launch=launch), "cpu")
 
 

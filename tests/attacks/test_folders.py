@@ -19,7 +19,7 @@ from workbench.commands import Pause, Stop
 from workbench.engine.checkpoint import files as checkpoint
 from workbench.launch.accelerate import command as accelerate
 from workbench.launch.accelerate import private_file
-from workbench.launch.accelerate.command import Plan
+from workbench.launch.accelerate.command import LaunchPlan
 from workbench.runs import control, files
 from workbench.runs.checkpoints import keep, list_checkpoints
 from workbench.runs.files import Folder
@@ -178,7 +178,7 @@ def test_what_is_launched_writes_through_no_link(tmp_path: Path, monkeypatch: py
     run.mkdir()
     (run / accelerate.OUTPUT).symlink_to(profile)
     (run / accelerate.SCRIPT).symlink_to(profile)
-    plan = Plan(("--num_machines=2",), 2, 2, True)
+    plan = LaunchPlan(("--num_machines=2",), 2, 2, True)
     monkeypatch.setattr(accelerate.subprocess, "Popen", lambda *_, **__: pytest.fail("it was started"))
     with pytest.raises(OSError):
         accelerate.start(plan, run)

@@ -8,12 +8,12 @@ from tests.attacks import poison
 from tests.attacks.poison import SCRIPT
 from workbench.events import Message, RunEnded, RunStarted, StepsDone, Validated, pack, to_line
 from workbench.plots import plotly
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.compare import compare
 from workbench.runs.run import Run
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.notice import Notice
-from workbench.ui.static_output import Still
+from workbench.ui.static_output import StaticOutput
 
 QUOTED = '"><img src=x onerror=alert(1)>'
 
@@ -38,11 +38,11 @@ def test_a_result_is_text():
     run = Run.from_events(marked())
     assert is_text(run._repr_html_())
     assert "&lt;script&gt;" in run._repr_html_()
-    assert is_text(compare([Brief.of(run), Brief.of(Run.from_events(marked("finished")))])._repr_html_())
+    assert is_text(compare([RunBrief.of(run), RunBrief.of(Run.from_events(marked("finished")))])._repr_html_())
 
 
 def test_the_picture_that_stays_is_text():
-    still = Still("name")
+    still = StaticOutput("name")
     still.over([RunStarted("a", QUOTED, {}, "cpu"), *marked()[1:]], print)
     still._runs["fit"] = Run.from_events(marked())
     still._runs["fit"].__dict__["kind"] = QUOTED

@@ -16,7 +16,7 @@ import workbench as wb
 from tests.attacks import poison
 from tests.attacks.poison import BAD_LINES, DEEP, HOSTILE, NO_RECORDS, SCRIPT, bench
 from workbench.cli import main
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.read import list_runs, read_record
 from workbench.runs.run import Run
@@ -62,7 +62,7 @@ def test_a_folder_that_is_no_record_is_skipped_and_named_once(root, name, caplog
         Run.open(path)
     if path in fits(root):
         with pytest.raises(OURS):
-            Brief.read(path)
+            RunBrief.read(path)
 
 
 @pytest.mark.timeout(60)
@@ -94,14 +94,14 @@ def test_a_line_that_is_no_event_is_left_out(root, name):
 def look_at_all_of(path):
     """Everything that shows a run does so, or says in our words what is wrong."""
     run = Run.open(path)
-    Brief.read(path)
+    RunBrief.read(path)
     assert np.isfinite(run.history["step"]).all()
     for look in (lambda: run.health, lambda: run.metrics, lambda: run.validation, lambda: run.charts(), lambda: run.settings, lambda: repr(run)):
         try:
             look()
         except OURS as error:
             assert type(error).__module__.startswith("workbench") or "run" in str(error)  # noqa: PT017
-    json.dumps(listed([Brief.read(path)], 1))
+    json.dumps(listed([RunBrief.read(path)], 1))
     list_checkpoints(path)
 
 
@@ -171,7 +171,7 @@ def test_whatever_a_record_holds_it_is_read_or_refused(made, tmp_path):
         if not runs:
             return
         run = Run.open(path)
-        brief = Brief.read(path)
+        brief = RunBrief.read(path)
         table = json.dumps(listed([brief], 1))
         assert table
         assert {len(values) for values in run.history.values()} == {len(run.history["step"])}

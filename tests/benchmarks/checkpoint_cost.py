@@ -23,11 +23,11 @@ from torch import nn
 from workbench.commands import Mailbox
 from workbench.engine import loop
 from workbench.engine.checkpoint.files import read_state
-from workbench.engine.checkpoint.manager import Keeper
+from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.checkpoint.resume import restore
 from workbench.engine.session import Session
-from workbench.engine.setup import opened
-from workbench.engine.validation.schedule import Checks
+from workbench.engine.setup import open_session
+from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.runs.checkpoints import find
 from workbench.settings import Settings
 from workbench.task.factory import task_of
@@ -81,9 +81,9 @@ def peer(folder: Path, millions: float) -> Any:
     return trainer
 
 
-def trained(session: Session, folder: Path) -> tuple[Checks, Keeper]:
-    checks = Checks(session)
-    keeper = Keeper(session, checks, folder, lambda event: None, lambda: None)
+def trained(session: Session, folder: Path) -> tuple[ValidationSchedule, CheckpointManager]:
+    checks = ValidationSchedule(session)
+    keeper = CheckpointManager(session, checks, folder, lambda event: None, lambda: None)
     loop.fit(session, lambda event: None, Mailbox(), checks=checks)
     return checks, keeper
 
@@ -102,7 +102,7 @@ def main() -> None:
     )  # fmt: skip
     settings = Settings.make(batch_size=2, max_steps=1, accelerator="cpu")
     found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as root, opened(task, settings) as session:
+    with tempfile.TemporaryDirectory() as root, open_session(task, settings) as session:
         run, plain, other = Path(root, "run"), Path(root, "plain.pt"), Path(root, "lightning.ckpt")
         folder = run / "checkpoints"
         folder.mkdir(parents=True)

@@ -21,7 +21,7 @@ import torch
 from workbench.engine.metrics.meter import Meter
 from workbench.events import RunEnded, RunStarted
 from workbench.launch.job import Job
-from workbench.launch.thread import JobDesk
+from workbench.launch.thread import JobRunner
 from workbench.runs.read import list_runs
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -107,7 +107,7 @@ def main() -> None:
         folder = RunFolder.create(root, "0001-fit", {"kind": "fit", "settings": todo.settings.model_dump()})
         job: Any = Job("0001-fit", "fit", folder, todo, lambda job: None)
         print(f"{options.updates} updates x {options.layers} layers, {options.rows} in a flush")
-        timed("the job, measured and recorded", JobDesk(job, lambda job, event: ()).run)
+        timed("the job, measured and recorded", JobRunner(job, lambda job, event: ()).run)
         assert isinstance(job.events[-1], RunEnded)
         size = sum(path.stat().st_size for path in folder.path.iterdir())
         print(f"  on disk: {size / 1e6:.0f} MB, {size / options.updates:.0f} bytes an update")

@@ -13,7 +13,7 @@ from workbench.commands import Command, Mailbox
 from workbench.engine.distributed.dtensor import whole
 from workbench.engine.dry_run import dry_run
 from workbench.events import Changed, Event, Message, StepsDone, Validated
-from workbench.launch.assignments import Training
+from workbench.launch.assignments import FitAssignment
 from workbench.settings import Settings
 from workbench.task.factory import task_of
 
@@ -52,7 +52,7 @@ def fit(
     os.environ.update(environment or {})
     inbox = Mailbox()
     heard = Heard(inbox, commands)
-    done = Training("t", task, chosen, None)(heard, inbox)
+    done = FitAssignment("t", task, chosen, None)(heard, inbox)
     steps = [event for event in heard if isinstance(event, StepsDone)]
     return {
         "status": done.status,

@@ -8,10 +8,10 @@ from tests.engine.problems import labelled, sgd
 from workbench.commands import Mailbox
 from workbench.engine import loop
 from workbench.engine.checkpoint.files import read_state
-from workbench.engine.checkpoint.manager import Keeper
+from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.checkpoint.resume import restore
-from workbench.engine.setup import opened
-from workbench.engine.validation.schedule import Checks
+from workbench.engine.setup import open_session
+from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Logged, Message, Saved, StepsDone, Validated
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
@@ -54,12 +54,12 @@ class Fit:
 
     def __init__(self, task, settings, folder=None, state=None, commands=(), before=None):
         self.events, self.folder, inbox = [], folder, Script(commands)
-        with opened(task, settings, past=state) as session:
+        with open_session(task, settings, past=state) as session:
             self.session = inbox.session = session
-            checks = Checks(session)
+            checks = ValidationSchedule(session)
             if state is not None:
                 restore(session, checks, state)
-            keeper = None if folder is None else Keeper(session, checks, folder / "checkpoints", self.events.append)
+            keeper = None if folder is None else CheckpointManager(session, checks, folder / "checkpoints", self.events.append)
             if before is not None:
                 before(session)
             self.status = loop.fit(session, self.events.append, inbox, checks=checks, keeper=keeper)

@@ -21,9 +21,9 @@ from workbench.engine import loop
 from workbench.engine.checkpoint.files import peek, read_state
 from workbench.engine.distributed.dtensor import whole
 from workbench.engine.optim import total_steps
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.events import CurvePoint, Message, StepsDone
-from workbench.launch.assignments import Training
+from workbench.launch.assignments import FitAssignment
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
 from workbench.task.factory import task_of
@@ -82,7 +82,7 @@ def train(folder, settings, point=None, commands=()):
     task = task_of(plain_net(), **dict.fromkeys(("test", "scheduler", "metrics", "collate_fn")), **GIVEN)
     past = None if point is None else peek(point, *total_steps.NAMES)
     heard = Heard(inbox := Mailbox(), commands)
-    done = Training("t", task, Settings.make(**settings), folder, past, point)(heard, inbox)
+    done = FitAssignment("t", task, Settings.make(**settings), folder, past, point)(heard, inbox)
     losses = {step: loss for e in heard if isinstance(e, StepsDone) for step, loss in zip(e.steps, e.array("loss"), strict=True)}
     weights = {name: whole(value).detach().clone() for name, value in task.model.state_dict(keep_vars=True).items()}
     return done.status, losses, weights, [e.text for e in heard if isinstance(e, Message)]
@@ -146,7 +146,7 @@ def test_a_sweep_leaves_no_trace():
         os.environ.update(environment(3))
         usual = dict.fromkeys(("val", "test", "loss", "scheduler", "metrics", "collate_fn"))
         task = task_of(Own(unused=True), train=labelled(48).tensors, optimizer=torch.optim.AdamW, **usual)
-        with opened(task, Settings.make(accelerator="cpu", max_epochs=1, batch_size=4)) as session:
+        with open_session(task, Settings.make(accelerator="cpu", max_epochs=1, batch_size=4)) as session:
             heard, before = Heard(), [piece.clone() for piece in session.shards.parameters()]
             lr_finder.run(session, lr_finder.LRRequest(num_training=12), heard, Mailbox())
             kept = all(map(torch.equal, before, session.shards.parameters()))

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 import workbench as wb
 from tests.engine.problems import labelled, noisy_net, plain_net, same_weights, sgd
 from workbench.task.data.spec import DataSpec
-from workbench.task.hooks import Moments
+from workbench.task.hooks import Hooks
 from workbench.task.protocol import Optimization, Schedule, Scores
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Told(Moments):
+class Told(Hooks):
     """Writes down what it hears; `says` answers in its place."""
 
     within = True

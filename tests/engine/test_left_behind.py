@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import workbench as wb
 from workbench.engine import backward, nonfinite
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Optimization, Task, TaskError
@@ -154,7 +154,7 @@ class Carrying(Task):
 
 def test_no_state_of_the_batch_before_where_the_first_piece_is_left_out():
     task = Carrying()
-    with opened(task, Settings(truncated_bptt_steps=1, max_steps=9, accelerator="cpu")) as session:
+    with open_session(task, Settings(truncated_bptt_steps=1, max_steps=9, accelerator="cpu")) as session:
         task.left_out = (2,)
         window = [Piece(torch.full((1, 1), float(n)), n % 2 == 0, 1) for n in range(4)]
         backward.backward(session, session.optimizers[0], window)

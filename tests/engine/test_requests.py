@@ -14,7 +14,7 @@ from tests.ranks import on_ranks
 from workbench.commands import Checkpoint, Mailbox, Pause, Resume, Stop, Validate
 from workbench.engine import control, loop
 from workbench.engine.checkpoint.files import read_state
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.events import Message, StatusChanged, Validated
 from workbench.runs.checkpoints import find
 
@@ -178,7 +178,7 @@ def test_a_look_that_a_stop_ends_is_left_out_too(monkeypatch):
     monkeypatch.setattr(control, "perf_counter", itertools.count(0, 1000).__next__)
     inbox = Mailbox()
     inbox.put(Validate())
-    with opened(supervised(Stopping(inbox), val=labelled(20, seed=2)), settings_of()) as session:
+    with open_session(supervised(Stopping(inbox), val=labelled(20, seed=2)), settings_of()) as session:
         assert loop.fit(session, lambda event: None, inbox) == "stopped"
         assert -1000 <= session.meter.seconds < 0
 
@@ -216,7 +216,7 @@ def test_a_stop_ends_the_look():
     model = Stopping(inbox)
     inbox.put(Validate())
     inbox.put(Checkpoint())
-    with opened(supervised(model, val=labelled(20, seed=2)), settings_of()) as session:
+    with open_session(supervised(model, val=labelled(20, seed=2)), settings_of()) as session:
         assert loop.fit(session, events.append, inbox) == "stopped"
     assert model.looks == 1
     assert [type(event) for event in events] == [Message]

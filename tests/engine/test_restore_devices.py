@@ -8,7 +8,7 @@ from torch import nn
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
 from tests.engine.resuming import supervised
-from workbench.engine.restore_devices import brought_back
+from workbench.engine.restore_devices import restored_devices
 
 
 class Tied(nn.Module):
@@ -27,7 +27,7 @@ def test_what_was_moved_is_the_same_memory_again():
     model.one.bias.grad = torch.ones(4)
     slots = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     before = {name: (tensor, tensor.data_ptr(), tensor.clone(), tensor.grad) for name, tensor in slots.items()}
-    with brought_back(supervised(model)):
+    with restored_devices(supervised(model)):
         model.to("meta")
         assert {p.device.type for p in model.parameters()} == {"meta"}
     after = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
@@ -42,7 +42,7 @@ def test_what_was_moved_is_the_same_memory_again():
 
 def test_what_stayed_on_its_device_is_left_as_it_is_now():
     model = Tied()
-    with brought_back(supervised(model)):
+    with restored_devices(supervised(model)):
         model.count = torch.zeros(5)
         model.one.weight.data = torch.ones(4, 4)
         del model.other
@@ -54,7 +54,7 @@ def test_also_when_the_look_fails():
     model = Tied()
 
     def look():
-        with brought_back(supervised(model)):
+        with restored_devices(supervised(model)):
             model.to("meta")
             raise KeyError
 

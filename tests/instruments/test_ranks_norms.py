@@ -11,7 +11,7 @@ from tests.ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.dry_run import dry_run
 from workbench.events import StepsDone
-from workbench.launch.assignments import Training
+from workbench.launch.assignments import FitAssignment
 from workbench.settings import Settings
 from workbench.task.factory import task_of
 
@@ -24,7 +24,7 @@ def columns(settings):
     chosen = Settings.make(lr=0.05, max_epochs=2, **settings)
     dry_run(task, chosen)
     heard = Heard()
-    Training("t", task, chosen, None)(heard, Mailbox())
+    FitAssignment("t", task, chosen, None)(heard, Mailbox())
     done = [event for event in heard if isinstance(event, StepsDone)]
     return {name: np.concatenate([steps.array(name) for steps in done]) for name in done[0].columns}
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from tests.launch.pools import bench
-from workbench.launch.module_diff import Before, Left
+from workbench.launch.module_diff import ModuleDiff, ModulesBefore
 from workbench.share.package import pack, unpack
 from workbench.task.protocol import Task
 
@@ -28,9 +28,9 @@ def away(tmp_path: Any) -> Callable[[nn.Module, Callable[[Any], None]], None]:
     def do(model: nn.Module, change: Callable[[Any], None]) -> None:
         task: Task = bench(model, tmp_path, devices=1, strategy="thread")._task
         there = sent(task, lists=True)
-        before = Before.of(there)
+        before = ModulesBefore.of(there)
         change(there.model)
-        sent(Left.of(there, before)).put(task)
+        sent(ModuleDiff.of(there, before)).put(task)
 
     return do
 

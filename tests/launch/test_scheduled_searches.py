@@ -12,8 +12,8 @@ from tests.engine.learners import Learner
 from tests.engine.problems import adam, bench, labelled, noisy_net, plain_net, same_weights, weights
 from tests.launch.launched import wait_for
 from workbench.commands import Change, Mailbox, Pause, Stop
-from workbench.engine.control import obey
-from workbench.engine.setup import opened
+from workbench.engine.control import apply_commands
+from workbench.engine.setup import open_session
 from workbench.events import (
     Changed,
     CurveEnded,
@@ -26,10 +26,10 @@ from workbench.events import (
 )
 from workbench.launch import scheduled_searches
 from workbench.launch.progress import Progress
-from workbench.launch.thread import JobDesk
+from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
-from workbench.share.package import ParcelError
+from workbench.share.package import PackageError
 from workbench.task.protocol import TaskError
 from workbench.tuners import trial
 from workbench.tuners.lr_finder import LRCurve
@@ -43,7 +43,7 @@ def of(job, kind):
 
 def commanded_at(monkeypatch, kind, commands, nth=1):
     """Commands for a job that come as it tells an event of a kind for the nth time, before it goes on."""
-    tell, left = JobDesk.__call__, [nth]
+    tell, left = JobRunner.__call__, [nth]
 
     def telling(desk, event):
         tell(desk, event)
@@ -53,7 +53,7 @@ def commanded_at(monkeypatch, kind, commands, nth=1):
                 for command in commands:
                     desk._job.inbox.put(command)
 
-    monkeypatch.setattr(JobDesk, "__call__", telling)
+    monkeypatch.setattr(JobRunner, "__call__", telling)
 
 
 # -- the learning rate
@@ -87,7 +87,7 @@ def test_a_fit_with_found_rates_is_the_fit_in_which_they_are_set(case, tmp_path,
 
     def give(session, emit, inbox):
         inbox.put(Change(dict(at[session.epoch])))
-        return obey(session, emit, inbox)
+        return apply_commands(session, emit, inbox)
 
     monkeypatch.setattr(scheduled_searches, "milestones", lambda session: dict.fromkeys(at, give))
     history = bench(told, labelled(), tmp_path / "b", **settings).fit().result().history
@@ -290,7 +290,7 @@ def test_out_of_memory_inside_the_session_is_a_failed_trial_and_no_trace(tmp_pat
         return F.cross_entropy(output, y)
 
     b = bench(noisy_net(), labelled(), tmp_path, adam, loss=loss)
-    with opened(b._task, b.settings) as session:
+    with open_session(b._task, b.settings) as session:
         before = weights(b._task.model)
         failed = trial.measure_within(session, session.data.settings, 16, 2)
         assert (failed.size, failed.ok) == (16, False)
@@ -335,7 +335,7 @@ def test_what_would_fail_in_the_middle_fails_before(tmp_path):
             return self.line(x)
 
     job = bench(Locked(), labelled(), tmp_path, max_epochs=2, find_batch_size_at={1}).fit()
-    with pytest.raises(ParcelError, match=r"model\.guard cannot be sent"):
+    with pytest.raises(PackageError, match=r"model\.guard cannot be sent"):
         job.result()
     assert job.events[-1].step == 0
 
@@ -385,7 +385,7 @@ def test_the_finder_leaves_commands_where_they_are(tmp_path):
     inbox = Mailbox()
     inbox.put(Pause())
     inbox.put(Change({"lr": 0.1}))
-    with opened(b._task, b.settings) as session:
+    with open_session(b._task, b.settings) as session:
         assert lr_finder.run(session, lr_finder.LRRequest(num_training=5), lambda e: None, inbox).ended != "stopped"
         inbox.put(Stop())
         assert lr_finder.run(session, lr_finder.LRRequest(num_training=5), lambda e: None, inbox).ended == "stopped"

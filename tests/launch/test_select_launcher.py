@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workbench.launch.process import run_in_child
-from workbench.launch.select_launcher import check, ranks, where
+from workbench.launch.select_launcher import check, ranks, select_launcher
 from workbench.settings import Settings, SettingsError
 
 
@@ -18,7 +18,7 @@ def made(**given: Any) -> Settings:
 
 @pytest.mark.parametrize(("given", "strategy"), [({}, "thread"), ({"devices": 2}, "pool"), ({"num_nodes": 2}, "launch")])
 def test_auto_is_the_simplest_that_can_do_it(given: dict[str, Any], strategy: str) -> None:
-    assert where(made(**given)).strategy == strategy
+    assert select_launcher(made(**given)).strategy == strategy
 
 
 @pytest.mark.parametrize("given", [{"devices": 2}, {"strategy": "pool", "devices": 1}])

@@ -14,7 +14,7 @@ from tests.ranks import on_ranks
 from workbench.commands import Mailbox
 from workbench.engine.dry_run import dry_run
 from workbench.events import Logged, Message, StepsDone, Validated
-from workbench.launch.assignments import Training
+from workbench.launch.assignments import FitAssignment
 from workbench.settings import Settings
 from workbench.task.factory import task_of
 from workbench.task.ranks import RANK
@@ -73,7 +73,7 @@ def fit(module, train, val=None, **settings) -> dict[str, Any]:
     task, chosen = made(module, train, val, **settings)
     module.seen.clear()
     heard = Heard()
-    done = Training("t", task, chosen, None)(heard, Mailbox())
+    done = FitAssignment("t", task, chosen, None)(heard, Mailbox())
     steps = [event for event in heard if isinstance(event, StepsDone)]
     names = {name for event in steps for name in event.columns} & {"x", "x_step", "synced", "worst"}
     return {

@@ -7,9 +7,9 @@ from tests.engine.ranked import Heard
 from tests.lightning.ranked import Net, alone, batches, each, made, ranks, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
-from workbench.launch.assignments import Evaluating, Training
+from workbench.launch.assignments import EvaluateAssignment, FitAssignment
 from workbench.task.lightning import setup as lightning_setup
-from workbench.task.ranks import Place
+from workbench.task.ranks import RankOfJob
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -221,9 +221,9 @@ def test_data_modules():
         torch.manual_seed(torch.distributed.get_rank())
         data, heard = Data(), Heard()
         task, settings = made(Scores(), data)
-        Training("t", task, settings, None)(heard, Mailbox())
+        FitAssignment("t", task, settings, None)(heard, Mailbox())
         drawn = data.drawn
-        Evaluating("t", task, settings, "val")(heard, Mailbox())
+        EvaluateAssignment("t", task, settings, "val")(heard, Mailbox())
         assert drawn != data.drawn
         return data.calls, data.drawn, heard[-1].metrics
 
@@ -243,7 +243,7 @@ def test_one_process_of_each_machine_prepares(here, each, alone, monkeypatch):
         task, settings = made(Net(), data)
         data.calls.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(lightning_setup, "place", lambda: Place(here[0], 4, here[1], 2))
+            patch.setattr(lightning_setup, "place", lambda: RankOfJob(here[0], 4, here[1], 2))
             patch.setattr(lightning_setup, "wait", lambda: waited.append(1))
             with task.running(settings):
                 assert ("prepare_data" in data.calls) == expected

@@ -21,7 +21,7 @@ from workbench.events import (
     to_line,
 )
 from workbench.plots.smooth import Smoother
-from workbench.runs.brief import CHECKS, POINTS, Brief
+from workbench.runs.brief import CHECKS, POINTS, RunBrief
 from workbench.runs.health import examine
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
@@ -79,7 +79,7 @@ def test_a_stream_stops_at_a_torn_line_and_passes_over_what_it_cannot_read(tmp_p
 
 def test_a_brief_holds_the_curve_and_the_checks(tmp_path: Path) -> None:
     path = recorded(tmp_path, [*events(400, lr=0.1)[:-1], Changed(300, {"lr": 0.01}), events(400)[-1]])
-    brief = Brief.read(path)
+    brief = RunBrief.read(path)
     assert (brief.id, brief.status, brief.step, brief.model, brief.changes) == ("0001-fit", "finished", 400, ("Net", 12), 1)
     assert brief.settings["lr"] == 0.1
     assert brief.monitor == "val_loss"
@@ -97,24 +97,24 @@ def test_a_brief_holds_the_curve_and_the_checks(tmp_path: Path) -> None:
 
 def test_a_brief_does_not_grow_with_the_run(tmp_path: Path) -> None:
     long = events(50_000, rows=500, every=500)
-    of_run = Brief.of(Run.from_events(long))
+    of_run = RunBrief.of(Run.from_events(long))
     assert POINTS / 2 <= len(of_run.curve) <= POINTS
     assert CHECKS / 2 - 1 <= len(of_run.checks) <= CHECKS
     assert of_run.curve[-1, 0] == of_run.checks[-1, 0] == 50_000
     assert (np.diff(of_run.curve[:, 0]) > 0).all()
     assert of_run.model == ("", None)
     assert math.isnan(of_run.created)
-    back = Brief.read(recorded(tmp_path, long))
+    back = RunBrief.read(recorded(tmp_path, long))
     np.testing.assert_allclose(back.curve, of_run.curve, rtol=1e-6)
 
 
 def test_runs_that_hardly_began(tmp_path: Path) -> None:
-    empty = Brief.read(recorded(tmp_path, [], "0001-fit"))
+    empty = RunBrief.read(recorded(tmp_path, [], "0001-fit"))
     assert (empty.status, empty.loss, empty.value, len(empty.curve)) == ("queued", None, None, 0)
     bad = StepsDone(0, 1, 2, 0, 1.0, {"loss": pack([math.nan, math.nan])})
-    broken = Brief.read(recorded(tmp_path, [events(10)[0], bad, RunEnded("failed", 1, 1.0, "NonFiniteError: loss")], "0002-fit"))
+    broken = RunBrief.read(recorded(tmp_path, [events(10)[0], bad, RunEnded("failed", 1, 1.0, "NonFiniteError: loss")], "0002-fit"))
     assert (broken.status, broken.loss, len(broken.curve)) == ("failed", None, 0)
-    resumed = Brief.read(recorded(tmp_path, [*events(20)[:-1], Resumed(20, "0001-fit", "00000020")], "0003-fit"))
+    resumed = RunBrief.read(recorded(tmp_path, [*events(20)[:-1], Resumed(20, "0001-fit", "00000020")], "0003-fit"))
     assert resumed.origin == "0001-fit"
 
 
@@ -122,10 +122,10 @@ def test_the_clock_of_a_resumed_run_goes_on() -> None:
     """The seconds of a flush count those of the run before it."""
     whole = events(200, every=10**9)
     resumed = [*whole[:11], Resumed(100, "0001-fit", "00000100"), *whole[11:]]
-    brief = Brief.of(Run.from_events(resumed))
+    brief = RunBrief.of(Run.from_events(resumed))
     np.testing.assert_allclose(brief.curve[:, 2], 0.1 * brief.curve[:, 0])
     # Without a record of what came before, nobody knows when its first flush began.
-    alone = Brief.of(Run.from_events([whole[0], Resumed(100, "0001-fit", "00000100"), *whole[11:]]))
+    alone = RunBrief.of(Run.from_events([whole[0], Resumed(100, "0001-fit", "00000100"), *whole[11:]]))
     seconds = alone.curve[:, 2]
     assert np.isnan(seconds[0])
     known = np.isfinite(seconds)

@@ -10,7 +10,7 @@ import pytest
 import workbench as wb
 from tests.runs.test_brief import events, recorded
 from workbench.events import RunEnded, RunStarted
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.run import Run
 
 
@@ -65,4 +65,4 @@ def test_who_may_be_compared(tmp_path: Path) -> None:
         with pytest.raises(wrong, match=words):
             wb.compare(given)  # type: ignore[arg-type]
     path = recorded(tmp_path, events(200, id="0002-fit"), "0002-fit")
-    assert repr(wb.compare([one, Run.open(path)])) == repr(wb.compare([one, two])) == repr(wb.compare([one, Brief.read(path)]))
+    assert repr(wb.compare([one, Run.open(path)])) == repr(wb.compare([one, two])) == repr(wb.compare([one, RunBrief.read(path)]))

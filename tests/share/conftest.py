@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from workbench.share.buffer_cache import Shelf
+from workbench.share.buffer_cache import BufferCache
 
 
 @pytest.fixture
-def shelf() -> Iterator[Shelf]:
-    made = Shelf()
+def shelf() -> Iterator[BufferCache]:
+    made = BufferCache()
     yield made
     made.close()

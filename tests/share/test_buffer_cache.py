@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from workbench.launch.process import message as letter
-from workbench.share.buffer_cache import Shelf
-from workbench.share.capacity import NoRoom, Room
-from workbench.share.package import Parcel, pack, unpack
+from workbench.share.buffer_cache import BufferCache
+from workbench.share.capacity import Capacity, NotEnoughMemory
+from workbench.share.package import Package, pack, unpack
 from workbench.share.segment import Segment
 
 MB = 1 << 20
@@ -34,7 +34,7 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_the_same_data_is_placed_once(shelf: Shelf, placed: list[int]) -> None:
+def test_the_same_data_is_placed_once(shelf: BufferCache, placed: list[int]) -> None:
     data = {"x": torch.randn(3 * MB), "y": np.arange(MB), "small": torch.ones(3)}
     for _ in range(3):
         with pack(data, shelf=shelf) as parcel:
@@ -46,7 +46,7 @@ def test_the_same_data_is_placed_once(shelf: Shelf, placed: list[int]) -> None:
     assert sum(size > MB for size in placed) == 2
 
 
-def test_one_changed_byte_is_seen(shelf: Shelf) -> None:
+def test_one_changed_byte_is_seen(shelf: BufferCache) -> None:
     data = torch.zeros(4 * MB, dtype=torch.uint8)
     pack(data, shelf=shelf).close()
     data[-1] = 1
@@ -55,7 +55,7 @@ def test_one_changed_byte_is_seen(shelf: Shelf) -> None:
     assert shelf.nbytes == 4 * MB
 
 
-def test_what_a_later_parcel_does_not_use_is_let_go(shelf: Shelf) -> None:
+def test_what_a_later_parcel_does_not_use_is_let_go(shelf: BufferCache) -> None:
     a, b = torch.randn(3 * MB), torch.randn(3 * MB)
     with pack((a, b), shelf=shelf) as first:
         assert shelf.nbytes == 24 * MB
@@ -68,7 +68,7 @@ def test_what_a_later_parcel_does_not_use_is_let_go(shelf: Shelf) -> None:
     assert shelf.nbytes == 0
 
 
-def test_many_middling_buffers_share_a_segment(shelf: Shelf, placed: list[int]) -> None:
+def test_many_middling_buffers_share_a_segment(shelf: BufferCache, placed: list[int]) -> None:
     data = [torch.full((MB // 4,), float(i)) for i in range(10)]
     pack(data, shelf=shelf).close()
     for one in data[:3]:
@@ -83,14 +83,14 @@ def test_many_middling_buffers_share_a_segment(shelf: Shelf, placed: list[int]) 
     assert shelf.nbytes <= 20 * MB
 
 
-def test_shared_memory_stays_shared_by_way_of_the_shelf(shelf: Shelf) -> None:
+def test_shared_memory_stays_shared_by_way_of_the_shelf(shelf: BufferCache) -> None:
     base = torch.zeros(MB)
     a, b, c = unpack(pack((base, base[5:], base.numpy()), shelf=shelf))
     a[6] = 3
     assert (b[1], c[6]) == (3, 3)
 
 
-def test_a_letter_carries_all_segments(shelf: Shelf) -> None:
+def test_a_letter_carries_all_segments(shelf: BufferCache) -> None:
     data = {"x": torch.randn(3 * MB), "list": [{"i": i} for i in range(3000)]}
     with pack(data, lists=True, shelf=shelf) as parcel, pack([1, 2]) as other:
         cover, handles = letter.write("hello", [parcel, other])
@@ -106,14 +106,14 @@ def test_a_letter_carries_all_segments(shelf: Shelf) -> None:
     assert out["list"] == data["list"]
 
 
-def kinds(parcel: Parcel) -> set[str]:
+def kinds(parcel: Package) -> set[str]:
     """Where its segments lie."""
     return {Path(f"/proc/self/fd/{segment.handle}").readlink().as_posix() for segment in parcel.segments}
 
 
-def test_short_of_memory_a_file_without_a_name_serves(shelf: Shelf, tmp_path: Path) -> None:
+def test_short_of_memory_a_file_without_a_name_serves(shelf: BufferCache, tmp_path: Path) -> None:
     data = torch.randn(3 * MB)
-    room = Room(tmp_path / "spill", lambda: 10 * MB)
+    room = Capacity(tmp_path / "spill", lambda: 10 * MB)
     with pack({"x": data, "y": data * 2}, shelf=shelf, room=room) as parcel:
         assert any(str(tmp_path) in where and where.endswith("(deleted)") for where in kinds(parcel))
         assert not list((tmp_path / "spill").iterdir())
@@ -123,7 +123,7 @@ def test_short_of_memory_a_file_without_a_name_serves(shelf: Shelf, tmp_path: Pa
     assert parcel.note is not None
     assert "13 MB of data" in parcel.note
     assert "10 MB of memory are free" in parcel.note
-    with pack(data, room=Room(tmp_path, lambda: 1 << 40)) as parcel:
+    with pack(data, room=Capacity(tmp_path, lambda: 1 << 40)) as parcel:
         assert parcel.note is None
         assert not any(str(tmp_path) in where for where in kinds(parcel))
 
@@ -133,12 +133,12 @@ def test_a_disk_that_is_too_small_too_is_said(tmp_path: Path, monkeypatch: pytes
         f_bavail, f_frsize = 100, 4096
 
     monkeypatch.setattr("workbench.share.capacity.os.statvfs", lambda path: Full)
-    with pytest.raises(NoRoom, match=r"13 MB of data are to be shared, and 1 MB of memory are free; the disk of .* 0 MB left"):
-        pack(torch.zeros(3 * MB), room=Room(tmp_path, lambda: MB))
-    assert issubclass(NoRoom, MemoryError)
+    with pytest.raises(NotEnoughMemory, match=r"13 MB of data are to be shared, and 1 MB of memory are free; the disk of .* 0 MB left"):
+        pack(torch.zeros(3 * MB), room=Capacity(tmp_path, lambda: MB))
+    assert issubclass(NotEnoughMemory, MemoryError)
 
 
-def test_what_was_packed_is_still_the_users(shelf: Shelf) -> None:
+def test_what_was_packed_is_still_the_users(shelf: BufferCache) -> None:
     tensor = torch.zeros(MB)
     pack(tensor, shelf=shelf).close()
     tensor.resize_(MB + 1)  # what has been an array could not be

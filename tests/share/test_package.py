@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.share.package import ParcelError, pack, unpack
+from workbench.share.package import PackageError, pack, unpack
 from workbench.share.segment import Segment
 
 
@@ -168,7 +168,7 @@ class Reduced(Holder):
 )
 def test_an_error_names_the_part_and_the_remedy(part: Any, words: str) -> None:
     task = Holder(loader=Holder(steps=[1, {"inner": part}]))
-    with pytest.raises(ParcelError) as caught:
+    with pytest.raises(PackageError) as caught:
         pack((1, task), names={"size": 1, "task": task})
     text = str(caught.value)
     assert text.startswith("task.loader.steps[1]['inner'] cannot be sent to another process")
@@ -184,14 +184,14 @@ def test_an_error_names_what_a_function_uses() -> None:
         with lock:
             pass
 
-    with pytest.raises(ParcelError, match=r"task\.hook -> lock cannot be sent"):
+    with pytest.raises(PackageError, match=r"task\.hook -> lock cannot be sent"):
         pack(Holder(hook=locked), names={"task": Holder(hook=locked)})
 
 
 def test_cycles_do_not_hang_the_search_for_the_culprit() -> None:
     a, b = Holder(), Holder(lock=threading.Lock())
     a.b, b.a = b, a  # type: ignore[attr-defined]
-    with pytest.raises(ParcelError, match=r"the object\.b\.lock"):
+    with pytest.raises(PackageError, match=r"the object\.b\.lock"):
         pack(a)
 
 

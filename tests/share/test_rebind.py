@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.share.buffer_cache import Shelf
+from workbench.share.buffer_cache import BufferCache
 from workbench.share.package import pack, unpack
 from workbench.share.rebind import may_move, rebind
 
 MB = 1 << 20
 
 
-def sent(value: Any, shelf: Shelf) -> tuple[int, Any]:
+def sent(value: Any, shelf: BufferCache) -> tuple[int, Any]:
     """Pack and rebind, as before a job; what was saved, and what a rank sees."""
     with pack(value, shelf=shelf) as parcel:
         return rebind(parcel.tensors, shelf), unpack(parcel)
@@ -30,7 +30,7 @@ def own_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
-def test_one_copy_is_left(shelf: Shelf) -> None:
+def test_one_copy_is_left(shelf: BufferCache) -> None:
     tensor = torch.randn(16 * MB)
     expected = tensor.sum()
     before = own_bytes()
@@ -40,7 +40,7 @@ def test_one_copy_is_left(shelf: Shelf) -> None:
     assert tensor.sum() == expected
 
 
-def test_it_is_known_again_and_changes_in_place_are_seen(shelf: Shelf) -> None:
+def test_it_is_known_again_and_changes_in_place_are_seen(shelf: BufferCache) -> None:
     tensor = torch.zeros(2 * MB)
     assert sent(tensor, shelf)[0] == 8 * MB
     address = tensor.data_ptr()
@@ -54,7 +54,7 @@ def test_it_is_known_again_and_changes_in_place_are_seen(shelf: Shelf) -> None:
     assert sent(tensor, shelf)[1][5:7].tolist() == [7, 8]
 
 
-def test_shape_and_strides_stay(shelf: Shelf) -> None:
+def test_shape_and_strides_stay(shelf: BufferCache) -> None:
     tensor = torch.empty_strided((2, MB), (1, 2)).normal_()
     copy = tensor.clone()
     assert sent(tensor, shelf)[0] == 8 * MB
@@ -92,7 +92,7 @@ ALIASES: list[Callable[[torch.Tensor], Any]] = [
 
 @pytest.mark.parametrize("alias", ALIASES)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_somebody_else_leads_to_stays(alias: Callable[[torch.Tensor], Any], shelf: Shelf) -> None:
+def test_what_somebody_else_leads_to_stays(alias: Callable[[torch.Tensor], Any], shelf: BufferCache) -> None:
     tensor = torch.zeros(MB)
     held = alias(tensor)
     address = tensor.data_ptr()
@@ -134,7 +134,7 @@ def test_memory_of_inference_mode_stays() -> None:
     assert not may_move(tensor)
 
 
-def test_what_changed_since_it_was_packed_stays(shelf: Shelf) -> None:
+def test_what_changed_since_it_was_packed_stays(shelf: BufferCache) -> None:
     tensor = torch.zeros(MB)
     with pack(tensor, shelf=shelf) as parcel:
         tensor[3] = 1

@@ -30,7 +30,7 @@ from workbench.events import (
 )
 from workbench.settings import Settings, SettingsError
 from workbench.trackers import listener
-from workbench.trackers.listener import BURST, RATE, TrackerError, followers
+from workbench.trackers.listener import BURST, RATE, TrackerError, tracker_listeners
 from workbench.trackers.select import flat
 
 
@@ -102,7 +102,7 @@ def heard(follower, *events):
 
 
 def follower_of(tracker, tmp_path, model=None):
-    (follower,) = followers(tracker, tmp_path, model)
+    (follower,) = tracker_listeners(tracker, tmp_path, model)
     return follower
 
 
@@ -340,21 +340,21 @@ TensorBoardLogger.__module__ = "lightning.pytorch.loggers.tensorboard"
 )
 def test_what_is_no_tracker_is_refused(tmp_path, given, said):
     with pytest.raises(SettingsError, match=said):
-        followers(given, tmp_path, None)
+        tracker_listeners(given, tmp_path, None)
     assert not list(tmp_path.iterdir())
 
 
 def test_one_object_twice_is_refused(tmp_path):
     tracker = Recorder()
     with pytest.raises(SettingsError, match="twice"):
-        followers([tracker, tracker], tmp_path, None)
+        tracker_listeners([tracker, tracker], tmp_path, None)
 
 
 def test_a_folder_named_like_a_package_is_no_package(tmp_path, monkeypatch):
     (tmp_path / "wandb").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SettingsError, match="pip install wandb"):
-        followers("wandb", tmp_path, None)
+        tracker_listeners("wandb", tmp_path, None)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_folder_named_like_a_package_is_no_package(tmp_path, monkeypatch):
      ([{"tensorboard": {"flush_secs": 1}, "mlflow": {}}, Recorder(), Recorder()], 4)],
 )  # fmt: skip
 def test_ways_to_say_it(tmp_path, given, number):
-    assert len(followers(given, tmp_path, None)) == number
+    assert len(tracker_listeners(given, tmp_path, None)) == number
 
 
 class Registered(Recorder):

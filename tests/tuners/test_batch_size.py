@@ -21,7 +21,7 @@ from tests.engine.problems import (
 from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStarted
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
-from workbench.share.package import ParcelError
+from workbench.share.package import PackageError
 from workbench.task.protocol import TaskError
 from workbench.tuners import trial as trying
 from workbench.tuners.batch_size_search import BatchSizes, ModelDoesNotFit
@@ -165,7 +165,7 @@ def test_what_cannot_be_sent_to_a_child_is_named(tmp_path):
                 return self.line(x)
 
     b = bench(Locked(), labelled(), tmp_path)
-    with pytest.raises(ParcelError, match=r"model\.guard cannot be sent to another process"):
+    with pytest.raises(PackageError, match=r"model\.guard cannot be sent to another process"):
         b.find_batch_size().result()
     assert b.fit(max_steps=1).result().status == "finished"
 

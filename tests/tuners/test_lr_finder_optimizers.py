@@ -11,7 +11,7 @@ import workbench as wb
 from tests.engine.learners import TwoSided
 from tests.engine.problems import bench, labelled, plain_net, same_weights, sgd, weights
 from tests.reference import loop
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.events import CurveEnded, CurvePoint, RunStarted
 from workbench.runs.read import read_events
 from workbench.settings import SettingsError
@@ -107,7 +107,7 @@ def test_with_frequencies_a_point_is_an_update_of_its_own(tmp_path):
 def test_the_others_keep_their_rate_and_all_come_back(tmp_path):
     b = wb.Workbench(TwoSided(lr=0.05), train=labelled(), root=tmp_path, accelerator="cpu", batch_size=8)
     rates = []
-    with opened(b._task, b.settings) as session:
+    with open_session(b._task, b.settings) as session:
 
         def emit(event):
             if isinstance(event, CurvePoint):

@@ -12,7 +12,7 @@ import pytest
 from tests.ui.fakes import FakeBench, FakeJob
 from tests.ui.mirror import Mirror
 from workbench.events import Changed, Message
-from workbench.ui.attached import Following
+from workbench.ui.attached import AttachedPanel
 
 
 def until(true: Callable[[], object], seconds: float = 120.0) -> None:
@@ -52,7 +52,7 @@ def job() -> Job:
     return Job(real.events)
 
 
-def browser(view: Following, monkeypatch: pytest.MonkeyPatch) -> Mirror:
+def browser(view: AttachedPanel, monkeypatch: pytest.MonkeyPatch) -> Mirror:
     mirror, lock = Mirror(), threading.Lock()
 
     def send(content: Any, buffers: Any) -> None:
@@ -66,8 +66,8 @@ def browser(view: Following, monkeypatch: pytest.MonkeyPatch) -> Mirror:
 
 def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.events, later = job.events[:4], job.events[4:]
-    view = Following.of(job)
-    assert Following.of(job) is view
+    view = AttachedPanel.of(job)
+    assert AttachedPanel.of(job) is view
     mirror = browser(view, monkeypatch)
     until(lambda: mirror.state.get("progress", {}).get("status") == "running")
     assert [one.disabled for one in (view.pause, view.stop)] == [False, False]
@@ -79,14 +79,14 @@ def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest
 
 
 def test_the_line_of_what_was_asked_is_shown(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    view = Following(job)
+    view = AttachedPanel(job)
     mirror = browser(view, monkeypatch)
     job.told("wb.attach('0012-fit').pause()")
     until(lambda: mirror.state.get("code") == "wb.attach('0012-fit').pause()")
 
 
 def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
-    view = Following(job)
+    view = AttachedPanel(job)
     until(lambda: view._in_run)
     assert view.pump.drain(60)  # the boxes have been brought to what the run has
     view.validate.click()
@@ -110,7 +110,7 @@ def test_what_is_asked_reaches_the_job_and_a_refusal_is_said(job: Job) -> None:
 
 
 def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(job: Job) -> None:
-    view = Following(job)
+    view = AttachedPanel(job)
     until(lambda: view._in_run)
     assert view.pump.drain(60)
     assert (view.canvas.marker, view.canvas.clip) == (0.1, 1.0)
@@ -123,13 +123,13 @@ def test_the_lines_in_the_canvas_are_the_boxes_as_long_as_they_can_be_dragged(jo
     view.canvas._heard(None, {"type": "ask", "what": "use_clip", "value": 0.7}, None)
     assert "does not train now" in view.notice.lines[0][1]
     assert view.boxes["gradient_clip_val"].read() == 0.5
-    sweep = Following(Job(job.events, kind="find_lr"))
+    sweep = AttachedPanel(Job(job.events, kind="find_lr"))
     assert (sweep.canvas.marker, sweep.canvas.clip) == (0.0, 0.0), "nothing of a sweep can be changed"
     sweep._job.finish()  # type: ignore[attr-defined]
 
 
 def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
-    view = Following(job)
+    view = AttachedPanel(job)
     until(lambda: view._in_run)
     assert view.pump.drain(60)
     view.boxes["gradient_clip_val"].widget.value = 0.5  # a person's own
@@ -142,6 +142,6 @@ def test_a_change_of_the_run_is_not_offered_to_be_undone(job: Job) -> None:
 
 def test_messages_of_the_run_are_said(job: Job) -> None:
     job.events.insert(1, Message("weights <changed>", "warning"))
-    view = Following(job)
+    view = AttachedPanel(job)
     until(lambda: ("warning", "weights <changed>") in view.notice.lines)
     job.finish()

@@ -12,8 +12,8 @@ import pytest
 from tests.ui.fakes import flush
 from workbench.events import BenchEvent, Called
 from workbench.ui import dispatcher as module
-from workbench.ui.dispatcher import Pump
-from workbench.ui.throttle import Pace
+from workbench.ui.dispatcher import Dispatcher
+from workbench.ui.throttle import Throttle
 
 
 class Ear:
@@ -31,11 +31,11 @@ class Ear:
         self.more -= 1
         return self.more > 0
 
-    def pump(self, interval: float = 0.03) -> Pump:
-        return Pump(self.hear, self.flush, self.failed.append, interval)
+    def pump(self, interval: float = 0.03) -> Dispatcher:
+        return Dispatcher(self.hear, self.flush, self.failed.append, interval)
 
 
-def alive(pump: Pump) -> bool:
+def alive(pump: Dispatcher) -> bool:
     return pump._thread is not None
 
 
@@ -85,12 +85,12 @@ def test_what_does_not_fit_in_one_message_follows() -> None:
 def test_a_flush_that_is_kept_back_goes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     came: list[float] = []
 
-    def goes(self: Pace, now: float, before: float) -> bool:
+    def goes(self: Throttle, now: float, before: float) -> bool:
         came[:] = sorted({*came, before, now} - {0.0})
         return len(came) % 2 == 0
 
-    monkeypatch.setattr(Pace, "patience", lambda self, told: 60.0)
-    monkeypatch.setattr(Pace, "goes", goes)
+    monkeypatch.setattr(Throttle, "patience", lambda self, told: 60.0)
+    monkeypatch.setattr(Throttle, "goes", goes)
     ear = Ear()
     pump = ear.pump(0.001)
     for i in range(3):
@@ -103,8 +103,8 @@ def test_a_flush_that_is_kept_back_goes_with_the_next(monkeypatch: pytest.Monkey
 
 def test_and_no_longer_than_the_pace_has_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
-    monkeypatch.setattr(Pace, "patience", lambda self, last: told.append(last) or 0.01)
-    monkeypatch.setattr(Pace, "goes", lambda self, came, before: False)
+    monkeypatch.setattr(Throttle, "patience", lambda self, last: told.append(last) or 0.01)
+    monkeypatch.setattr(Throttle, "goes", lambda self, came, before: False)
     ear = Ear()
     pump = ear.pump(0.001)
     began = time.monotonic()
@@ -118,8 +118,8 @@ def test_and_no_longer_than_the_pace_has_patience(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("other", ["event", "click", "more", "close"])
 def test_nothing_else_waits_for_a_flush(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "patience", lambda self, told: 60.0)
-    monkeypatch.setattr(Pace, "goes", lambda self, came, before: False)
+    monkeypatch.setattr(Throttle, "patience", lambda self, told: 60.0)
+    monkeypatch.setattr(Throttle, "goes", lambda self, came, before: False)
     ear = Ear()
     pump = ear.pump(0.001)
     if other == "more":
@@ -142,7 +142,7 @@ def test_putting_never_waits_for_the_view() -> None:
         gate.wait(60)
         heard.append(event)
 
-    pump = Pump(slow, lambda: False, lambda _: None, 0.0)
+    pump = Dispatcher(slow, lambda: False, lambda _: None, 0.0)
     for i in range(1000):
         pump.put(Called(str(i)))
     assert heard == [], "all are put while the view is at the first"
@@ -160,7 +160,7 @@ def test_errors_are_shown_and_the_rest_goes_on() -> None:
         if event == Called("bad"):
             raise ValueError("cannot draw this")
 
-    pump = Pump(hear, ear.flush, ear.failed.append, 0.001)
+    pump = Dispatcher(hear, ear.flush, ear.failed.append, 0.001)
     for code in ("good", "bad", "good too"):
         pump.put(Called(code))
     assert pump.drain(60)
@@ -173,7 +173,7 @@ def test_an_error_that_cannot_be_shown_is_kept() -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("nobody to tell")
 
-    pump = Pump(fail, lambda: False, fail, 0.001)
+    pump = Dispatcher(fail, lambda: False, fail, 0.001)
     pump.put(Called("x"))
     assert pump.drain(60)
     assert len(pump.errors) == 2

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from workbench.ui import throttle as module
-from workbench.ui.throttle import Pace
+from workbench.ui.throttle import Throttle
 
 
-def sent(monkeypatch: pytest.MonkeyPatch, worked: float, own: float = 0.0, device: str = "cpu") -> Pace:
+def sent(monkeypatch: pytest.MonkeyPatch, worked: float, own: float = 0.0, device: str = "cpu") -> Throttle:
     """At 7.0 by the clock a message went, and one 0.1 s before; meanwhile all threads and the one that sends worked so long."""
     times = iter([(6.9, 3.0, 1.0), (7.0, 3.0 + worked, 1.0 + own)])
     monkeypatch.setattr(module, "_spent", lambda: next(times))
-    pace = Pace(0.1)
+    pace = Throttle(0.1)
     pace.on(device)
     pace.sends()
     pace.sends()
@@ -73,7 +73,7 @@ def test_a_thread_that_works_makes_the_process_busy() -> None:
         raise AssertionError(f"the process is {'not' if busy else 'still'} busy")
 
     worker = threading.Thread(target=work)
-    pace = Pace(0.1)
+    pace = Throttle(0.1)
     worker.start()
     try:
         waits_for(True)

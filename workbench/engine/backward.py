@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine.batch_steps import Pass, forward, loss_in, scalar
+from workbench.engine.batch_steps import WindowForward, forward, loss_in, scalar
 from workbench.engine.data.sample_count import note_count
-from workbench.engine.distributed.ddp import Together
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.distributed.ddp import DDP
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
-from workbench.engine.window import Held, Planned
+from workbench.engine.window import WindowLoss, WindowPlan
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import samples_at, shares
 
@@ -21,7 +21,7 @@ Work = Generator[None, None, "Tensor | None"]
 """The backward of a window in two parts: it halts once, when the last batch is about to go forward; gives the mean loss."""
 
 
-def backward(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor | None:
+def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | None:
     """Add the window's gradient to the parameters of `opt`; its mean loss, detached. None: nothing was in it."""
     if len(window) == 1 and session.tbptt is None and not session.within and session.together is None:
         session.task.drawn = samples_at(window, 0)
@@ -44,7 +44,7 @@ def finish(work: Work) -> Tensor | None:
             return loss
 
 
-def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: bool = False) -> Work:
+def weighted(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> Work:
     """Every batch counts as its share of the window's weight: known before, or reported by the step itself.
 
     anew: the window has gone through before in this update, and the task has heard of the ends of its batches.
@@ -54,10 +54,10 @@ def weighted(session: Session, opt: Optimizing, window: Sequence[Any], *, anew: 
     return _in_ranks(session, session.together, opt, window, anew)
 
 
-def _alone(session: Session, opt: Optimizing, window: Sequence[Any], anew: bool) -> Work:
+def _alone(session: Session, opt: OptimizerHandle, window: Sequence[Any], anew: bool) -> Work:
     """The window of the only process."""
-    planned = Planned.of(session, window, shares)
-    passing, held = Pass(session, opt, window), Held(planned, 1.0, single=len(planned.there) == 1)
+    planned = WindowPlan.of(session, window, shares)
+    passing, held = WindowForward(session, opt, window), WindowLoss(planned, 1.0, single=len(planned.there) == 1)
     for number in planned.there:
         going_on = passing.start(number)
         if number == planned.last if going_on else number != planned.there[0]:
@@ -77,12 +77,12 @@ def _alone(session: Session, opt: Optimizing, window: Sequence[Any], anew: bool)
     return _mean(session, opt, held)
 
 
-def _in_ranks(session: Session, together: Together, opt: Optimizing, window: Sequence[Any], anew: bool) -> Work:
+def _in_ranks(session: Session, together: DDP, opt: OptimizerHandle, window: Sequence[Any], anew: bool) -> Work:
     """One rank's window: behind its last backward the gradients and the loss are those of all ranks."""
-    planned, last = Planned.of(session, window, together.shares), None
+    planned, last = WindowPlan.of(session, window, together.shares), None
     if not together.borrowed:
         last = planned.last
-    passing, held = Pass(session, opt, window, last), Held(planned, together.unit)
+    passing, held = WindowForward(session, opt, window, last), WindowLoss(planned, together.unit)
     halted = going_on = False
     for number in planned.there:
         going_on = together.starts(passing.start(number))
@@ -123,7 +123,7 @@ def _in_ranks(session: Session, together: Together, opt: Optimizing, window: Seq
     return loss
 
 
-def _mean(session: Session, opt: Optimizing, held: Held) -> Tensor | None:
+def _mean(session: Session, opt: OptimizerHandle, held: WindowLoss) -> Tensor | None:
     """The mean loss of the only process's window, and its gradients the mean's; None: nothing was in it."""
     if held.loss is None or held.single:
         return held.loss
@@ -140,7 +140,7 @@ def _mean(session: Session, opt: Optimizing, held: Held) -> Tensor | None:
     return held.loss
 
 
-def _back(session: Session, opt: Optimizing, part: Tensor, *, fresh: bool) -> None:
+def _back(session: Session, opt: OptimizerHandle, part: Tensor, *, fresh: bool) -> None:
     """Backward of a part of the window's loss; `fresh`: the first part, before which old gradients go."""
     scaled = session.precision.scale(part)
     if not session.within:
@@ -151,14 +151,14 @@ def _back(session: Session, opt: Optimizing, part: Tensor, *, fresh: bool) -> No
     session.moments.backward(scaled)
 
 
-def _drop(session: Session, opt: Optimizing) -> None:
+def _drop(session: Session, opt: OptimizerHandle) -> None:
     """The gradients of the update before go, where the task has a say in it; also on a rank that has no others."""
     session.moments.zero_grad(opt.index, session.batch_idx)
     if not session.moments.zeroes:
         opt.zero_grad()
 
 
-def _divided(opt: Optimizing, summed: Tensor, total: Tensor | float) -> Tensor:
+def _divided(opt: OptimizerHandle, summed: Tensor, total: Tensor | float) -> Tensor:
     gradients = opt.gradients()
     divisor = total.to(summed) if isinstance(total, Tensor) else total
     if gradients:
@@ -166,15 +166,15 @@ def _divided(opt: Optimizing, summed: Tensor, total: Tensor | float) -> Tensor:
     return summed / divisor
 
 
-def losses(session: Session, opt: Optimizing, window: Sequence[Any]) -> Tensor:
+def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor:
     """The sum of the window's losses with the graph behind them, to look at what went wrong in it."""
-    passing = Pass(session, opt, window)
+    passing = WindowForward(session, opt, window)
     found = [passing.forward(number) for number in range(len(window))]
     passing.leave()
     return torch.stack([one.loss for one in found if one is not None]).sum()
 
 
-def pass_on(session: Session, window: Sequence[Any]) -> None:
+def finish_window(session: Session, window: Sequence[Any]) -> None:
     """The window is done with: the next batch has the next number."""
     session.ready = {}
     if session.together is not None:

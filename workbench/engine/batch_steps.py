@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece, detached
@@ -26,10 +26,10 @@ class Result(NamedTuple):
     hiddens: Any
 
 
-class Pass:
+class WindowForward:
     """One optimizer's way through a window: the numbers of its batches, and hidden state handed on."""
 
-    def __init__(self, session: Session, opt: Optimizing, window: Sequence[Any], last: int | None = None) -> None:
+    def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any], last: int | None = None) -> None:
         """last: behind this one's backward the gradients of all ranks come together; None: nobody waits for them."""
         self._session, self._opt, self._window, self._last = session, opt, window, last
         self._hiddens = session.hiddens.get(opt.index)
@@ -94,7 +94,7 @@ def _begins(item: Any) -> bool:
 
 
 def forward(
-    session: Session, opt: Optimizing, batch: Any, index: int, extra: Mapping[str, Any], *, ready: bool = False,
+    session: Session, opt: OptimizerHandle, batch: Any, index: int, extra: Mapping[str, Any], *, ready: bool = False,
     last: bool = False,
 ) -> Any:  # fmt: skip
     """What the training step returns for one batch (`ready`: on the device); None where there was nothing to learn from.

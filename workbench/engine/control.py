@@ -9,7 +9,7 @@ from typing import Protocol
 
 from workbench.commands import Change, Checkpoint, Inbox, Pause, Resume, Stop, Validate
 from workbench.engine import rng
-from workbench.engine.metrics.flush import flush, tell
+from workbench.engine.metrics.flush import emit_message, flush
 from workbench.engine.optim import total_steps
 from workbench.engine.session import Session
 from workbench.events import Changed, Emit, Message, StatusChanged
@@ -26,7 +26,7 @@ class Errands(Protocol):
         """Write a checkpoint."""
 
 
-def obey(session: Session, emit: Emit, inbox: Inbox, errands: Errands | None = None) -> bool:
+def apply_commands(session: Session, emit: Emit, inbox: Inbox, errands: Errands | None = None) -> bool:
     """Carry out the commands that wait, and hold while paused; whether to stop.
 
     errands: None where the run is about to stop, so that nobody goes on any.
@@ -55,11 +55,11 @@ def obey(session: Session, emit: Emit, inbox: Inbox, errands: Errands | None = N
                     return True
             elif isinstance(command, Pause) and paused_at is None:
                 paused_at = perf_counter()
-                tell(session, emit, StatusChanged("paused", session.step))
+                emit_message(session, emit, StatusChanged("paused", session.step))
             elif isinstance(command, Resume) and paused_at is not None:
                 session.meter.leave_out(perf_counter() - paused_at)
                 paused_at = None
-                tell(session, emit, StatusChanged("running", session.step))
+                emit_message(session, emit, StatusChanged("running", session.step))
     finally:  # a pause is no time of the run, however it ends
         if paused_at is not None:
             session.meter.leave_out(perf_counter() - paused_at)
@@ -69,7 +69,7 @@ def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: 
     """Carry out one of the errands; whether it was stopped."""
     if errands is None:
         what = "validate()" if isinstance(command, Validate) else "checkpoint()"
-        tell(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.step))
+        emit_message(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.step))
         return False
     if isinstance(command, Validate):
         return errands.look()
@@ -92,7 +92,7 @@ def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> 
         flush(session, emit, wait=True)  # what was measured until here
         session.track_ratios(bool(values["track_update_ratio"]))
     if applied:
-        tell(session, emit, Changed(session.step, applied))
+        emit_message(session, emit, Changed(session.step, applied))
 
 
 def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
@@ -103,7 +103,7 @@ def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
     if lr != session.base_lr:
         what = "to 0" if session.base_lr else "from 0"
         text = f"lr={lr:g} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew."
-        tell(session, emit, Message(text, "warning", session.step))
+        emit_message(session, emit, Message(text, "warning", session.step))
     return lr == session.base_lr
 
 
@@ -115,7 +115,7 @@ def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit
             f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run goes on, "
             "since the module knows of it from the beginning. Stop, and go on with fit(start=…, accumulate_grad_batches=…)."
         )
-        tell(session, emit, Message(text, "warning", session.step))
+        emit_message(session, emit, Message(text, "warning", session.step))
         return False
     setting = from_now_on(session.settings.accumulate_grad_batches, session.epoch, size)
     if setting == session.settings.accumulate_grad_batches:
@@ -125,5 +125,5 @@ def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit
     session.ahead = total_steps.ahead_of_session(session)
     if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
         text = f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for."
-        tell(session, emit, Message(text, "warning", session.step))
+        emit_message(session, emit, Message(text, "warning", session.step))
     return True

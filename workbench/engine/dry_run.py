@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from workbench.engine.dry_run_state import kept
-from workbench.engine.optim.optimizer_handle import Optimizing
-from workbench.engine.restore_devices import brought_back
+from workbench.engine.dry_run_state import restored_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.restore_devices import restored_devices
 from workbench.engine.session import Session
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.engine.step import update
 from workbench.engine.validation.validate import validate
 from workbench.instruments.finite import NonFiniteError
@@ -36,7 +36,7 @@ _NO_GRADIENT_IN_CHECKS = (
 )
 
 
-class Tried(NamedTuple):
+class DryRunResult(NamedTuple):
     """What the trial has found."""
 
     optimizers: int
@@ -45,7 +45,7 @@ class Tried(NamedTuple):
     """Where it has moved something of the user's that could not be put back."""
 
 
-def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> Tried:
+def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunResult:
     """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1); nothing is left changed.
 
     samples: False: no sample is read, and no step is tried; what can be seen without is checked all the same.
@@ -53,12 +53,12 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> Tried:
     _check(task, settings)
     calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
     lost: list[str] = []
-    with brought_back(task), opened(task, calm) as session:
+    with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers
         if samples:
-            with kept(task) as lost, session.scratch(), task.trying():
+            with restored_state(task) as lost, session.scratch(), task.trying():
                 _try(session)
-    return Tried(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
+    return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
 
 
 def _check(task: Task, settings: Settings) -> None:
@@ -126,7 +126,7 @@ def _train(session: Session, batch: Any) -> None:
             _evaluate(session, opt, batch)
 
 
-def _evaluate(session: Session, opt: Optimizing, batch: Any) -> None:
+def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
     loss = _explained("the model or the loss", batch, "train", lambda: _loss(session, opt, batch))
     if loss is None:
         return
@@ -183,7 +183,7 @@ def _window(session: Session, batch: Any) -> list[Any]:
     return list(itertools.islice(session.data.split([batch]), 1))
 
 
-def _loss(session: Session, opt: Optimizing, batch: Any) -> Tensor | None:
+def _loss(session: Session, opt: OptimizerHandle, batch: Any) -> Tensor | None:
     """The loss of the batch (of its first piece in time); None where the step leaves it out."""
     extra: dict[str, Any] = {}
     (item,) = _window(session, batch)

@@ -42,7 +42,7 @@ PutBack = Callable[[], str | None]
 
 
 @contextlib.contextmanager
-def kept(task: Task) -> Iterator[list[str]]:
+def restored_state(task: Task) -> Iterator[list[str]]:
     """Afterwards, what the task's functions and data reach is as it was. The list gets the places of what could not be put back."""
     lost: list[str] = []
     put_back = list(_recorded(task))

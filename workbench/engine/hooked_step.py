@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from workbench.engine import backward
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 
 Take = Callable[[Callable[[], "Tensor | None"]], "tuple[Tensor | None, bool]"]
@@ -22,7 +22,7 @@ def begin(session: Session) -> None:
     session.ready, session.ending, session.cut_short = {}, None, False
 
 
-def turn(session: Session, opt: Optimizing, window: Sequence[Any], take: Take) -> tuple[Tensor | None, bool]:
+def turn(session: Session, opt: OptimizerHandle, window: Sequence[Any], take: Take) -> tuple[Tensor | None, bool]:
     """One optimizer's part of an update: its loss (None: nothing was in the window), and whether it took a step.
 
     All batches but the last go forward and backward first; the task then evaluates the last one and steps, in its way.
@@ -59,7 +59,7 @@ def turn(session: Session, opt: Optimizing, window: Sequence[Any], take: Take) -
     return (evaluated[0] if evaluated else None), stepped
 
 
-def kept_rates(session: Session, opt: Optimizing) -> Callable[[], None]:
+def kept_rates(session: Session, opt: OptimizerHandle) -> Callable[[], None]:
     """In a search: brings back the rates that this optimizer has now.
 
     A task may set rates by hand, for a warm-up say; that is a schedule, and while rates are searched for none steps.

@@ -12,16 +12,16 @@ from typing import Any, Protocol
 
 from workbench.commands import Inbox
 from workbench.engine import rng
-from workbench.engine.control import obey
+from workbench.engine.control import apply_commands
 from workbench.engine.data.sample_count import note_length
-from workbench.engine.metrics.flush import flush, keep, say
+from workbench.engine.metrics.flush import emit_notes, flush, flush_after_error
 from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
 from workbench.engine.optim import weight_averaging
-from workbench.engine.requests import Errands, Keeps
+from workbench.engine.requests import CheckpointRequests, UserRequests
 from workbench.engine.session import Session
 from workbench.engine.step import update
-from workbench.engine.validation.schedule import Checks, HearsChecks
+from workbench.engine.validation.schedule import ValidationListener, ValidationSchedule
 from workbench.engine.validation.validate import floats
 from workbench.events import Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
@@ -35,7 +35,7 @@ AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 """What is to happen at the start of an epoch; each says whether it was stopped."""
 
 
-class Keeping(HearsChecks, Keeps, Protocol):
+class Checkpointing(ValidationListener, CheckpointRequests, Protocol):
     """What writes checkpoints (engine/checkpoint/manager.py), at the places where a run can go on from."""
 
     def due(self) -> bool:
@@ -64,8 +64,8 @@ class Keeping(HearsChecks, Keeps, Protocol):
 
 
 def fit(
-    session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, checks: Checks | None = None,
-    keeper: Keeping | None = None,
+    session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, checks: ValidationSchedule | None = None,
+    keeper: Checkpointing | None = None,
 ) -> Status:  # fmt: skip
     """Train until a length is reached ("finished") or a Stop arrives ("stopped"); events go out as it runs.
 
@@ -73,14 +73,14 @@ def fit(
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session)
-    fitting = _Fit(session, checks or Checks(session), keeper, emit, inbox)
+    fitting = _Fit(session, checks or ValidationSchedule(session), keeper, emit, inbox)
     try:
         stopped = fitting.begin() or fitting.train(at_epoch or {})
         with keeper.the_end() if keeper is not None else contextlib.nullcontext():
             weight_averaging.hand_over(session)
         session.moments.fit_ended()
     except BaseException as error:
-        keep(session, emit)
+        flush_after_error(session, emit)
         _tell_failure(session, error)
         raise
     finally:
@@ -93,11 +93,11 @@ class _Fit:
     """The parts of a fit; each says whether it was stopped."""
 
     def __init__(
-        self, session: Session, checks: Checks, keeper: Keeping | None, emit: Emit, inbox: Inbox
+        self, session: Session, checks: ValidationSchedule, keeper: Checkpointing | None, emit: Emit, inbox: Inbox
     ) -> None:
         self.session, self.checks, self.keeper, self.emit, self.inbox = session, checks, keeper, emit, inbox
         checks.keeper = keeper
-        self.errands = Errands(session, checks, keeper, emit, inbox)
+        self.errands = UserRequests(session, checks, keeper, emit, inbox)
         self.observations = Observations(session, emit)
         self.asked = False
         """Whether the task, on any rank, wants the fit to end."""
@@ -113,13 +113,13 @@ class _Fit:
             session.moments.goes_on()
         with self._as_drawn():
             session.moments.fit_started()
-        return obey(session, self.emit, self.inbox, self.errands) or (
+        return apply_commands(session, self.emit, self.inbox, self.errands) or (
             not session.resumed and self.checks.sanity(self.emit, self.inbox)
         )
 
     def _as_drawn(self) -> contextlib.AbstractContextManager[None]:
         """A fit that goes on has drawn what its beginning draws already: inside, nothing is drawn that counts."""
-        return rng.kept() if self.session.resumed else contextlib.nullcontext()
+        return rng.preserved() if self.session.resumed else contextlib.nullcontext()
 
     def train(self, milestones: AtEpoch) -> bool:
         """Epochs until the fit is over."""
@@ -191,7 +191,7 @@ class _Fit:
             # Between two updates, and nothing is read yet: here a run can be stopped, changed, and gone on from.
             rng.give_way()
             if inbox:
-                if obey(session, self.emit, inbox, self.errands):
+                if apply_commands(session, self.emit, inbox, self.errands):
                     return True
                 now = size_at(session.settings.accumulate_grad_batches, session.epoch)
                 if now != size:
@@ -219,7 +219,7 @@ class _Fit:
             _take(session, window)
             self.observations.after_update()
             if session.notes:
-                say(session, self.emit)
+                emit_notes(session, self.emit)
             if session.meter.due():
                 flush(session, self.emit)
             if session.within and self._cut_short():
@@ -303,7 +303,7 @@ def _why_none(session: Session) -> str:
 
 def _conclude(session: Session, fitting: _Fit, emit: Emit) -> None:
     """What there is to say behind the last update."""
-    say(session, emit)  # on a device, what showed at the last flush
+    emit_notes(session, emit)  # on a device, what showed at the last flush
     checks = fitting.checks
     if checks.ended is None and (fitting.asked or session.moments.wants_end):
         emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.step))

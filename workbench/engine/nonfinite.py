@@ -17,7 +17,7 @@ from torch import Tensor
 from workbench.engine import backward as gradient
 from workbench.engine import rng
 from workbench.engine.distributed.dtensor import whole
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.instruments import finite
@@ -32,7 +32,7 @@ EXACT = (2.0, math.inf)
 """Norms that are infinite only where the gradients are of no use; sums of higher powers overflow long before."""
 
 
-class LeftOut(Exception):
+class UpdateSkipped(Exception):
     """This update is not taken, and the run goes on."""
 
     def __init__(self, loss: Tensor) -> None:
@@ -40,7 +40,7 @@ class LeftOut(Exception):
         self.loss = loss
 
 
-class Moment(NamedTuple):
+class ReplayPoint(NamedTuple):
     """A window, the hidden state that it began with, and the random state."""
 
     step: int
@@ -61,23 +61,23 @@ def remember(session: Session, window: Sequence[Any]) -> None:
         # Asking for the state costs more than all else here, so a model without dropout is asked now and then.
         asks = session.draws or session.meter.row == 0
         random = torch.get_rng_state() if asks else None
-        session.recent = [Moment(session.step, window, session.hiddens, random)]
+        session.recent = [ReplayPoint(session.step, window, session.hiddens, random)]
     elif session.device.type == "cuda" and session.records:
         random = torch.cuda.get_rng_state(session.device)
-        session.recent.append(Moment(session.step, window, session.hiddens, random))
+        session.recent.append(ReplayPoint(session.step, window, session.hiddens, random))
 
 
-def look_back(session: Session) -> None:
+def note_randomness(session: Session) -> None:
     """Behind the forward and backward of an update: did it draw random numbers?"""
     if session.on_cpu and not session.draws and session.recent and session.recent[-1].random is not None:
         session.draws = not torch.equal(session.recent[-1].random, torch.get_rng_state())
 
 
 def check(
-    session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor],
+    session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, gradients: Sequence[Tensor],
     total: Tensor | None,
 ) -> None:  # fmt: skip
-    """On CPU, before the step: raise `NonFiniteError`, or `LeftOut` where the settings say so."""
+    """On CPU, before the step: raise `NonFiniteError`, or `UpdateSkipped` where the settings say so."""
     value = loss.item()
     if math.isfinite(value) and (
         not gradients or session.precision.scaler is not None or _finite(session, opt, gradients, total)
@@ -89,13 +89,13 @@ def check(
             session.notes.append(Message(_words(session, opt, window, value), "warning", session.step))
         for buffer, before in session.buffers:  # a forward over bad numbers spoils a BatchNorm's statistics for good
             buffer.copy_(before)
-        raise LeftOut(loss.detach())
+        raise UpdateSkipped(loss.detach())
     error = finite.NonFiniteError(_words(session, opt, window, value), value)
     error.own = session.together is None or session.together.spoiled
     raise error
 
 
-def _words(session: Session, opt: Optimizing, window: Sequence[Any], value: float) -> str:
+def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value: float) -> str:
     trained = {id(p) for p in opt.trained}
     named = session.task.trained_parameters()
     # Ranks that share one copy of the weights would have to go into it together, and out of it where one of them stops.
@@ -116,10 +116,10 @@ def _gradients(session: Session, trained: Mapping[str, Tensor]) -> Mapping[str, 
     return {name: p.grad for name, p in trained.items() if p.grad is not None}
 
 
-def _replayed(session: Session, opt: Optimizing, moment: Moment) -> str | None:
+def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> str | None:
     """Where it began, from taking the window again with the random numbers that it had; the session stays as it is."""
     carried = session.hiddens, session.next_hiddens
-    with rng.kept(), session.only(opt):
+    with rng.preserved(), session.only(opt):
         try:
             session.hiddens, session.next_hiddens = {**moment.hiddens}, {}
             if moment.random is None:
@@ -135,7 +135,7 @@ def _replayed(session: Session, opt: Optimizing, moment: Moment) -> str | None:
             session.hiddens, session.next_hiddens = carried
 
 
-def landed(session: Session, step: int) -> str | None:
+def locate_on_device(session: Session, step: int) -> str | None:
     """On a device: where update `step` went wrong, from replaying it, if its window is still there."""
     if session.task.manual or session.device.type != "cuda" or session.shards is not None:
         return None
@@ -145,14 +145,14 @@ def landed(session: Session, step: int) -> str | None:
     return _replayed(session, session.optimizers[0], moment)
 
 
-def _finite(session: Session, opt: Optimizing, gradients: Sequence[Tensor], total: Tensor | None) -> bool:
+def _finite(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], total: Tensor | None) -> bool:
     if total is not None and math.isfinite(total.item()):
         return True
     # Not measured at this update, or a sum of powers that is too large for its type: the largest entry decides.
     return math.isfinite(session.total_norm(opt, gradients, math.inf).item())
 
 
-def can_guard(opt: Optimizing) -> bool:
+def can_guard(opt: OptimizerHandle) -> bool:
     """Whether the optimizer's kernel itself can leave a step out, told by a flag on the device."""
     return bool(getattr(opt.optimizer, "_step_supports_amp_scaling", False))
 
@@ -170,13 +170,13 @@ def refuse_unguarded(session: Session) -> None:
             )
 
 
-def guards(session: Session, opt: Optimizing) -> bool:
+def guards(session: Session, opt: OptimizerHandle) -> bool:
     """Whether this optimizer's steps are guarded on the device."""
     return not session.on_cpu and session.precision.scaler is None and can_guard(opt)
 
 
 @contextlib.contextmanager
-def guarded(session: Session, opt: Optimizing, loss: Tensor, total: Tensor | None) -> Iterator[None]:
+def guarded(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor | None) -> Iterator[None]:
     """Inside, a step with numbers that are not finite is not taken, and nobody waits to see whether it was."""
     optimizer: Any = opt.optimizer
     if total is None or session.norm_order not in EXACT:

@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import Protocol
 
 from workbench.commands import Inbox
-from workbench.engine.metrics.flush import tell
+from workbench.engine.metrics.flush import emit_message
 from workbench.engine.session import Session
-from workbench.engine.validation.schedule import Checks
+from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message
 
 
-class Keeps(Protocol):
+class CheckpointRequests(Protocol):
     """What errands want of the checkpoints (engine/checkpoint/manager.py)."""
 
     def keep_asked(self) -> None:
         """Write one of this place that stays as long as the run does."""
 
 
-class Errands:
+class UserRequests:
     """Those of one fit, on all of its ranks alike. keeper: None where no checkpoints are written."""
 
-    def __init__(self, session: Session, checks: Checks, keeper: Keeps | None, emit: Emit, inbox: Inbox) -> None:
+    def __init__(self, session: Session, checks: ValidationSchedule, keeper: CheckpointRequests | None, emit: Emit, inbox: Inbox) -> None:
         self._session, self._checks, self._keeper, self._emit, self._inbox = session, checks, keeper, emit, inbox
 
     def look(self) -> bool:
-        """Check the validation data (`Checks.look`); whether it was stopped. Where there are none, it is said."""
+        """Check the validation data (`ValidationSchedule.look`); whether it was stopped. Where there are none, it is said."""
         session, data = self._session, self._session.data
         if not data.validates:
             none = session.task.val is None
@@ -46,7 +46,7 @@ class Errands:
             return
         dry = self._session.settings.fast_dev_run
         why = f"fast_dev_run={dry} is a dry run, of which nothing is kept" if dry else "this run has no folder to keep it in"
-        tell(self._session, self._emit, Message(f"no checkpoint was written: {why}.", "warning", self._session.step))
+        emit_message(self._session, self._emit, Message(f"no checkpoint was written: {why}.", "warning", self._session.step))
 
     def _say(self, why: str) -> None:
-        tell(self._session, self._emit, Message(f"nothing was validated: {why}.", "warning", self._session.step))
+        emit_message(self._session, self._emit, Message(f"nothing was validated: {why}.", "warning", self._session.step))

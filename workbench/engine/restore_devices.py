@@ -13,7 +13,7 @@ from workbench.task.protocol import Task
 
 
 @contextlib.contextmanager
-def brought_back(task: Task) -> Iterator[None]:
+def restored_devices(task: Task) -> Iterator[None]:
     """Behind it, parameters and buffers lie where they lay before, the same objects in the same memory.
 
     A session takes the modules to its device. One that trains leaves them there. One that is opened for a look (the dry

@@ -98,7 +98,7 @@ give_way = _turn.give_way
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def preserved() -> Iterator[None]:
     """Whatever is drawn inside is not missed outside; nobody else in the workbench draws meanwhile."""
     with _turn:
         state = RandomState.capture()

@@ -19,8 +19,8 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from workbench.engine import deepspeed_config
 from workbench.engine.distributed import fsdp
-from workbench.engine.distributed.fsdp_forward import InStep
-from workbench.engine.distributed.process_group import ManyRanks, Ranks
+from workbench.engine.distributed.fsdp_forward import FSDPForward
+from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.shards import NAME as SHARDS
 from workbench.settings import Settings, SettingsError
 from workbench.task.ranks import RANK as RANK
@@ -96,14 +96,14 @@ class Runtime:
         with self._own.here(), _plainly():
             self._accelerator = Accelerator(cpu=alone, mixed_precision="no", kwargs_handlers=[options] if several else None)
         self.device: torch.device = self._accelerator.device
-        self.ranks: Ranks = Ranks()
+        self.ranks: ProcessGroup = ProcessGroup()
         """The processes that do this job together."""
         asked = os.environ.get(SHARDS) if several else None
         self.shards = asked if asked in (fsdp.NAME, deepspeed_config.NAME) else None
         """The way in which the ranks share one copy of the weights; None: they do not."""
         if several:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", self._accelerator.num_processes))
-            kind = InStep if self.shards else ManyRanks
+            kind = FSDPForward if self.shards else MultiProcessGroup
             self.ranks = kind(self._accelerator.local_process_index, local)
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from workbench.engine.checkpoint.files import tensors_of
-from workbench.engine.data.loaders import Feeds, Unread
-from workbench.engine.distributed.ddp import Together
-from workbench.engine.distributed.placement import placed, together_of
-from workbench.engine.distributed.process_group import ManyRanks, Ranks
+from workbench.engine.data.loaders import Loaders, NoLoaders
+from workbench.engine.distributed.ddp import DDP
+from workbench.engine.distributed.placement import distributed_step, shard_model
+from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.shards import Shards, refuse
 from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.engine.metrics.meter import Meter
-from workbench.engine.metrics.update_ratio import Ratios
+from workbench.engine.metrics.update_ratio import UpdateRatios
 from workbench.engine.optim.averaging_choice import average_of
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.optim.optimizers import optimizers_of
 from workbench.engine.optim.schedule_free import OptimizerModes
 from workbench.engine.optim.total_steps import ahead_of_plan
@@ -33,7 +33,7 @@ from workbench.events import Message
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
 from workbench.task.batch import to_device
-from workbench.task.hooks import Moments, Stage
+from workbench.task.hooks import Hooks, Stage
 from workbench.task.protocol import Phase, Task, TaskError
 from workbench.techniques import clipping, limits
 from workbench.techniques.precision import Precision
@@ -60,9 +60,9 @@ class Session:
             for module in task.modules:
                 Precision.refuse_single(module)
         self.ranks = runtime.ranks
-        self.together: Together | None = None
+        self.together: DDP | None = None
         """This rank's part in the updates of several; None: there is one process."""
-        self.shards = placed(task, runtime)
+        self.shards = shard_model(task, runtime)
         """The weights in shards over the ranks; None: each rank has all of them."""
         self.steps: Task | Shards = task if self.shards is None else self.shards
         """What takes the steps of the task."""
@@ -72,7 +72,7 @@ class Session:
         self.names = tuple(name for name, _ in named)
         self.parameters: list[Tensor] = [p for _, p in named]
         trains = phase == "fit"
-        self.data = Feeds(task, settings, self.ranks) if trains else Unread(task, settings)
+        self.data = Loaders(task, settings, self.ranks) if trains else NoLoaders(task, settings)
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
         """Updates more than the length of the epochs says, since earlier ones had more (engine/optim/total_steps.py)."""
         self.updates = self.data.updates(self.ahead)
@@ -97,9 +97,9 @@ class Session:
         self.handle: object | None = None
         """What a task with manual optimisation steps through (engine/optim/manual.py)."""
         self._begin_measuring(settings)
-        if isinstance(self.ranks, ManyRanks):
+        if isinstance(self.ranks, MultiProcessGroup):
             self.ranks.clock = lambda: self.meter.seconds
-            self.together = together_of(self, self.ranks, runtime) if trains else None
+            self.together = distributed_step(self, self.ranks, runtime) if trains else None
         if self.shards is not None:
             self.notes.append(Message(self.shards.words, "info"))
         doubt = self.modes.doubt(task.model)
@@ -131,7 +131,7 @@ class Session:
 
     def _hear(self, task: Task) -> None:
         """What the task hears of an update, and says in it."""
-        self.moments = Moments() if task.moments is None else task.moments
+        self.moments = Hooks() if task.moments is None else task.moments
         self._clipper, self.moments.clipper = self.moments.clipper, self.clip
         self.within = self.moments.within
         """Whether the task wants something within an update (engine/hooked_step.py)."""
@@ -176,7 +176,7 @@ class Session:
         self.meter = Meter(
             len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers), self.double
         )
-        self.ratios: Ratios | None = None
+        self.ratios: UpdateRatios | None = None
         """What measures how far updates move the weights; None: nothing does."""
         self.track_ratios(settings.track_update_ratio)
 
@@ -190,7 +190,7 @@ class Session:
             text = f"update ratios are not measured ({self.shards.name}): between two updates no layer is whole."
             self.notes.append(Message(text, "warning", self.step))
         elif self.ratios is None and self.ranks.first:
-            self.ratios = Ratios(self.meter)
+            self.ratios = UpdateRatios(self.meter)
 
     @property
     def where(self) -> str:
@@ -244,13 +244,13 @@ class Session:
         elif gradients:
             clipping.clip_norm(gradients, self.total_norm(opt, gradients, 2.0), clip_val)
 
-    def layer_norms(self, opt: Optimizing, gradients: Sequence[Tensor], p: float) -> Tensor:
+    def layer_norms(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
         """The p-norm of each of an optimizer's gradients, shape (len(gradients),); of those in shards, of the whole."""
         if self.shards is None:
             return layer_norms(gradients, p)
         return self.shards.layer_norms(self.ranks, opt, gradients, p)
 
-    def total_norm(self, opt: Optimizing, gradients: Sequence[Tensor], p: float) -> Tensor:
+    def total_norm(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
         """Their p-norm as one vector; a scalar."""
         return total_norm(self.layer_norms(opt, gradients, p), p)
 
@@ -274,17 +274,17 @@ class Session:
         """Whether the update at hand is recorded."""
         return self.recording and self.measuring and self.step % self.meter.every == 0
 
-    def column(self, opt: Optimizing) -> int:
+    def column(self, opt: OptimizerHandle) -> int:
         """Where in the meter's rows this optimizer's numbers go."""
         return 1 + opt.index if self.several else 0
 
-    def turn(self) -> Sequence[Optimizing]:
+    def turn(self) -> Sequence[OptimizerHandle]:
         """The optimizers that take a step at this update."""
         if not self.several:
             return self._all_of_them
         return [self.optimizers[n] for n in whose_turn(self._frequencies, self.step)]
 
-    def only(self, opt: Optimizing) -> contextlib.AbstractContextManager[None]:
+    def only(self, opt: OptimizerHandle) -> contextlib.AbstractContextManager[None]:
         """Inside, only this optimizer's parameters require gradients."""
         return toggled(self.trained, opt.trained) if self.several else _AS_IT_IS
 
@@ -331,7 +331,7 @@ class Session:
     def alone(self) -> Iterator[None]:
         """Inside, this rank does all by itself: nothing waits for the others, whatever becomes of them."""
         ranks, together = self.ranks, self.together
-        self.ranks, self.together = Ranks(), None
+        self.ranks, self.together = ProcessGroup(), None
         try:
             with contextlib.nullcontext() if self.shards is None else self.shards.alone():
                 yield

@@ -18,14 +18,14 @@ from workbench.task.protocol import Phase, Task
 
 
 @contextlib.contextmanager
-def opened(
+def open_session(
     task: Task, settings: Settings, phase: Phase = "fit", past: Mapping[str, Any] | None = None
 ) -> Iterator[Session]:
     """A session for one job: seeded, with the process's random state and torch flags put back after.
 
     past: of a fit that goes on, what its length depends on (`length.NAMES` of the state).
     """
-    with rng.kept(), _kernels(settings), task.running(settings, phase):
+    with rng.preserved(), _kernels(settings), task.running(settings, phase):
         rng.seed(settings.seed)
         runtime = Runtime(settings)
         for spec in (task.train, task.val, task.test, task.predict):

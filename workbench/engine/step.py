@@ -11,7 +11,7 @@ from torch import Tensor
 
 from workbench.engine import backward, hooked_step, nonfinite
 from workbench.engine.optim import manual
-from workbench.engine.optim.optimizer_handle import Optimizing, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
@@ -20,7 +20,7 @@ from workbench.task.protocol import TaskError
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
 
-Way = Callable[[Session, Optimizing, Sequence[Any]], "tuple[Tensor | None, bool]"]
+Way = Callable[[Session, OptimizerHandle, Sequence[Any]], "tuple[Tensor | None, bool]"]
 
 
 def update(session: Session, window: Sequence[Any]) -> Tensor | None:
@@ -40,8 +40,8 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
         loss, taken = manual.update(session, window, take_step)
     else:
         loss, taken = _turns(session, window)
-    nonfinite.look_back(session)
-    backward.pass_on(session, window)
+    nonfinite.note_randomness(session)
+    backward.finish_window(session, window)
     records = loss is not None and session.records
     if session.ratios is not None:
         session.ratios.finish(taken, records)
@@ -67,10 +67,10 @@ def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values
     session.meter.record(session.step - 1, lrs, loss, session.skipped)
 
 
-def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[Optimizing]]:
+def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
     """Each optimizer whose turn it is; the sum of their losses, and those that took a step."""
     loss: Tensor | None = None
-    taken: list[Optimizing] = []
+    taken: list[OptimizerHandle] = []
     if not session.several:  # the hot path
         opt = session.optimizers[0]
         loss, stepped = _way(session, opt)(session, opt, window)
@@ -89,13 +89,13 @@ def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list
     return loss, taken
 
 
-def _way(session: Session, opt: Optimizing) -> Way:
+def _way(session: Session, opt: OptimizerHandle) -> Way:
     if session.within:
         return _as_told
     return _by_closure if opt.needs_closure else _plainly
 
 
-def _as_told(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
+def _as_told(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
     """The task has a say within the update."""
 
     def take(evaluate: Callable[[], Tensor | None]) -> tuple[Tensor | None, bool]:
@@ -107,13 +107,13 @@ def _as_told(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[
     return hooked_step.turn(session, opt, window, take)
 
 
-def _plainly(session: Session, opt: Optimizing, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
+def _plainly(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
     loss = backward.backward(session, opt, window)
     return loss, loss is not None and take_step(session, opt, window, loss)
 
 
 def _by_closure(
-    session: Session, opt: Optimizing, window: Sequence[Any], own: Callable[[], Tensor | None] | None = None
+    session: Session, opt: OptimizerHandle, window: Sequence[Any], own: Callable[[], Tensor | None] | None = None
 ) -> tuple[Tensor | None, bool]:
     """An optimizer that evaluates the loss itself (LBFGS): each evaluation starts from no gradient. own: evaluates it."""
     first: Tensor | None = None
@@ -136,7 +136,7 @@ def _by_closure(
         opt.optimizer.step(evaluate, **opt.step_options)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
-    except nonfinite.LeftOut as left_out:
+    except nonfinite.UpdateSkipped as left_out:
         undo()
         session.skipped = True
         return left_out.loss if first is None else first, False
@@ -149,7 +149,7 @@ def _by_closure(
     return first, True
 
 
-def _undo(opt: Optimizing) -> Callable[[], None]:
+def _undo(opt: OptimizerHandle) -> Callable[[], None]:
     """Brings weights and state of the optimizer back to what they are now."""
     trained = opt.trained
     weights, state = [p.detach().clone() for p in opt.trained], copy.deepcopy(opt.optimizer.state_dict())
@@ -171,14 +171,14 @@ class _NothingThere(Exception):
     """All batches of a window were left out."""
 
 
-def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor) -> bool:
+def take_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> bool:
     """Clip and step with the gradients as they are now; False: the update was left out."""
     session.precision.unscale(opt.optimizer)
     if session.within:
         session.moments.before_step(opt.index)
     try:
         total = _ready(session, opt, window, loss)
-    except nonfinite.LeftOut:
+    except nonfinite.UpdateSkipped:
         session.skipped = True
         opt.zero_grad()
         return False
@@ -198,7 +198,7 @@ def take_step(session: Session, opt: Optimizing, window: Sequence[Any], loss: Te
     return taken
 
 
-def _ready(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tensor) -> Tensor | None:
+def _ready(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> Tensor | None:
     """Measure, check and clip the gradients of one optimizer; their total norm before clipping, if it was measured."""
     gradients = opt.gradients()
     measures = gradients and session.norm_order and session.records
@@ -216,7 +216,7 @@ def _ready(session: Session, opt: Optimizing, window: Sequence[Any], loss: Tenso
     return total
 
 
-def _follow_up(session: Session, taken: Sequence[Optimizing]) -> None:
+def _follow_up(session: Session, taken: Sequence[OptimizerHandle]) -> None:
     """Behind the step of these optimizers: their schedules, and the average of the weights."""
     for opt in taken:
         opt.taken += 1
@@ -233,7 +233,7 @@ def _follow_up(session: Session, taken: Sequence[Optimizing]) -> None:
         session.average.update(session.averaged_parameters)
 
 
-def _measure(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> Tensor:
+def _measure(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> Tensor:
     """Write the norms before clipping into the meter's row; returns their total."""
     assert session.norm_order is not None
     meter, row = session.meter, session.meter.row
@@ -253,7 +253,7 @@ def _measure(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> 
 
 
 def _clip(
-    session: Session, opt: Optimizing, gradients: Sequence[Tensor], total: Tensor | None, limit: float
+    session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], total: Tensor | None, limit: float
 ) -> None:
     if session.settings.gradient_clip_algorithm == "norm":
         if total is None or session.norm_order != 2.0:
@@ -267,7 +267,7 @@ def _clip(
         session.meter.clipped[session.column(opt)][session.meter.row].copy_(after)
 
 
-def _note_clipped(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> None:
+def _note_clipped(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> None:
     if session.records and gradients:
         after = session.total_norm(opt, gradients, 2.0)
         session.meter.clipped[session.column(opt)][session.meter.row].copy_(after)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from workbench.engine.distributed.ddp import weights_of
+from workbench.engine.distributed.ddp import batch_weights
 from workbench.task.protocol import TaskError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from workbench.engine.session import Session
 
 
-class Planned(NamedTuple):
+class WindowPlan(NamedTuple):
     """What is known of a window before it goes through."""
 
     there: list[int]
@@ -24,8 +24,8 @@ class Planned(NamedTuple):
     shares: dict[int, float]
 
     @classmethod
-    def of(cls, session: Session, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> Planned:
-        weights = {number: weight for number, weight in enumerate(weights_of(session, window)) if weight is not None}
+    def of(cls, session: Session, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> WindowPlan:
+        weights = {number: weight for number, weight in enumerate(batch_weights(session, window)) if weight is not None}
         found = shares_of([*weights.values()]) if weights else []
         return cls([*weights], weights, dict(zip(weights, found, strict=True)))
 
@@ -34,10 +34,10 @@ class Planned(NamedTuple):
         return self.there[-1] if self.there else None
 
 
-class Held:
+class WindowLoss:
     """What the batches of a window that have gone through add up to."""
 
-    def __init__(self, planned: Planned, unit: float, *, single: bool = False) -> None:
+    def __init__(self, planned: WindowPlan, unit: float, *, single: bool = False) -> None:
         """unit: the share of a weight of 1. single: there is one batch, which is all, whatever it weighs."""
         self._planned, self._unit, self.single = planned, unit, single
         self.loss: Tensor | None = None

@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 
 from workbench.engine import deepspeed_config, zero_flat
 from workbench.engine.checkpoint import files
-from workbench.engine.distributed.process_group import ManyRanks
+from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.distributed.shards import Shards
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.zero_flat import Place
 from workbench.engine.zero_start import Listing, imported, refuse
 from workbench.task.protocol import Task, TaskError
@@ -32,7 +32,7 @@ class Zero(Shards):
     name = deepspeed_config.NAME
     own_steps = True
 
-    def __init__(self, task: Task, ranks: ManyRanks, device: torch.device) -> None:
+    def __init__(self, task: Task, ranks: MultiProcessGroup, device: torch.device) -> None:
         super().__init__(task)
         self._ranks, self._device = ranks, device
         self._config = deepspeed_config.of_environment()
@@ -56,7 +56,7 @@ class Zero(Shards):
     def take_over(self, optimizer: Optimizer) -> None:
         """It has the parameters that it was given, until `set_up`."""
 
-    def set_up(self, optimizers: Sequence[Optimizing]) -> None:
+    def set_up(self, optimizers: Sequence[OptimizerHandle]) -> None:
         """From here on the engine has the modules; `optimizers`: the one that trains them, or none where nothing does."""
         if not optimizers and self.stage < 3:
             return  # the weights stay whole
@@ -106,7 +106,7 @@ class Zero(Shards):
 
     # -- updates
 
-    def pieces(self, opt: Optimizing) -> list[Tensor]:
+    def pieces(self, opt: OptimizerHandle) -> list[Tensor]:
         """One of each trained parameter: ZeRO has zeros for one without a part in the loss."""
         return self._whole_pieces() if self.stage == 3 else [self._fragment(p) for p in self._trained]
 
@@ -127,16 +127,16 @@ class Zero(Shards):
 
         return [safe_get_local_grad(p).view(-1).narrow(0, 0, zero_flat.extent(p)[1]) for p in self._trained]
 
-    def there(self, opt: Optimizing) -> list[Tensor]:
+    def there(self, opt: OptimizerHandle) -> list[Tensor]:
         return self._trained
 
-    def copies(self, opt: Optimizing) -> list[int]:
+    def copies(self, opt: OptimizerHandle) -> list[int]:
         return [1] * len(self._trained)
 
-    def mean_of_the_rest(self, opt: Optimizing) -> None:
+    def mean_of_the_rest(self, opt: OptimizerHandle) -> None:
         """There is none: all that trains lies in shards."""
 
-    def step(self, opt: Optimizing) -> bool:
+    def step(self, opt: OptimizerHandle) -> bool:
         if self._trains != tuple(p.requires_grad for p in self._root.parameters()):
             raise TaskError(
                 f"the parameters that require a gradient are others than at the start: with {self.name} they cannot change, since its "
@@ -147,7 +147,7 @@ class Zero(Shards):
         taken: bool = self._engine.was_step_applied()
         return taken
 
-    def zero_grad(self, opt: Optimizing) -> None:
+    def zero_grad(self, opt: OptimizerHandle) -> None:
         self._forget()
 
     def _forget(self) -> None:
@@ -228,7 +228,7 @@ class Zero(Shards):
 
     def fill(self, module: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
         with self.whole(writing=True):
-            files.fill(module, tensors, extra)
+            files.load_tensors(module, tensors, extra)
         self.written()
 
     @contextlib.contextmanager
@@ -253,11 +253,11 @@ class Zero(Shards):
         if gradients:
             raise TaskError(f"the checkpoint has gradients that count on, which {self.name} does not keep: take data-parallel ranks (MULTI_GPU).")
 
-    def shapes(self, opt: Optimizing) -> list[list[tuple[int, ...]]]:
+    def shapes(self, opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
         """Those of the parameters in the optimizer's groups, as they were given to it."""
         return [[tuple(getattr(p, "ds_shape", p.shape)) for p in group] for group in self._groups]
 
-    def optimizer_state(self, opt: Optimizing) -> dict[str, Any]:
+    def optimizer_state(self, opt: OptimizerHandle) -> dict[str, Any]:
         found = zero_flat.whole_state(self._ranks, opt.optimizer.state, self._trained, self._places)
         number = {id(p): n for n, p in enumerate(p for group in self._groups for p in group)}
         state = {number[id(p)]: own for p, own in zip(self._trained, found, strict=True) if own}
@@ -267,7 +267,7 @@ class Zero(Shards):
         ]
         return {"state": state, "param_groups": groups} if self._ranks.first else {"state": {}, "param_groups": groups}
 
-    def pieces_of_state(self, opt: Optimizing, state: Mapping[str, Any]) -> dict[str, Any]:
+    def pieces_of_state(self, opt: OptimizerHandle, state: Mapping[str, Any]) -> dict[str, Any]:
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         number = {id(p): n for n, p in zip(numbers, (p for group in self._groups for p in group), strict=True)}
         states = [state["state"].get(number[id(p)], {}) for p in self._trained]
@@ -281,18 +281,18 @@ class Zero(Shards):
         theirs = [{**group, "params": here["params"]} for group, here in zip(state["param_groups"], now["param_groups"], strict=True)]
         return {"state": {n: own[flat] for n, flat in enumerate(flats) if flat in own}, "param_groups": theirs}
 
-    def state(self, opt: Optimizing) -> dict[str, Any]:
+    def state(self, opt: OptimizerHandle) -> dict[str, Any]:
         """This rank's part of the optimizer's state, copied, for `load_state`."""
         with self._listed(opt):
             return copy.deepcopy(opt.optimizer.state_dict())
 
-    def load_state(self, opt: Optimizing, state: dict[str, Any]) -> None:
+    def load_state(self, opt: OptimizerHandle, state: dict[str, Any]) -> None:
         """A state of this rank's parts (`state`, `pieces_of_state`) becomes the optimizer's."""
         with self._listed(opt):
             opt.optimizer.load_state_dict(state)
 
     @contextlib.contextmanager
-    def _listed(self, opt: Optimizing) -> Iterator[None]:
+    def _listed(self, opt: OptimizerHandle) -> Iterator[None]:
         """Inside, the optimizer's groups list what it steps on, which stage 3 does within a step alone."""
         if self.stage < 3:
             yield

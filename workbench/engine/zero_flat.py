@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workbench.engine.distributed.process_group import Ranks
+from workbench.engine.distributed.process_group import ProcessGroup
 
 
 class Place(NamedTuple):
@@ -63,7 +63,7 @@ def _partitioned(zero: Any, parameter: Any) -> Place | None:
 
 
 def whole_state(
-    ranks: Ranks, state: Mapping[Tensor, Mapping[str, Any]], parameters: Sequence[Any], there: Sequence[Place | None]
+    ranks: ProcessGroup, state: Mapping[Tensor, Mapping[str, Any]], parameters: Sequence[Any], there: Sequence[Place | None]
 ) -> Iterator[dict[str, Any]]:
     """The state of each parameter, put together of the pieces on all ranks, in host memory; all ranks call it together."""
     own = [{} if place is None else state.get(place.flat, {}) for place in there]

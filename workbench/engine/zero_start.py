@@ -10,7 +10,7 @@ import torch
 from packaging.version import Version
 
 from workbench.engine.distributed.shards import Root
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.task.protocol import TaskError
 
 _SINCE = "0.19"
@@ -26,7 +26,7 @@ class Listing(Root):
         return [super().forward(step, *arguments, **extra)]
 
 
-def refuse(opt: Optimizing) -> None:
+def refuse(opt: OptimizerHandle) -> None:
     """Optimizers that would do something else to flat partitions than to the parameters in them."""
     kind = type(opt.optimizer)
     if kind.__module__.startswith("torch.optim") and kind.__name__ not in _BY_ELEMENT:

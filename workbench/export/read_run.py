@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from workbench._version import __version__
 from workbench.engine.checkpoint.files import read_state, tensors_of
-from workbench.engine.restore_devices import brought_back
+from workbench.engine.restore_devices import restored_devices
 from workbench.engine.session import Session
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.events import Changed, Logged, Message, Resumed, RunStarted, StepsDone, Validated
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Hooks, Metrics
@@ -24,8 +24,8 @@ from workbench.export.inputs.hooks import own_of, prepared, sources_of, undone
 from workbench.export.inputs.optimizers import optimizers_of
 from workbench.export.inputs.step import step_of
 from workbench.export.inputs.trainer import reads
-from workbench.export.resumed import endings_of, joints_of
-from workbench.export.script_spec import Recipe
+from workbench.export.resumed import endings_of, resume_points_of
+from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.capture import CallSite
 from workbench.export.source.source import Sliced, slice_call
 from workbench.export.supported import CARRIED, NOT_NEEDED, REFUSED, REPLAYED, SET
@@ -36,7 +36,7 @@ from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.compiled_model import own_name
 from workbench.task.lightning.overrides import Step as HookStep
-from workbench.task.lightning.task import LightningLike
+from workbench.task.lightning.task import LightningTask
 from workbench.task.metrics import synchronises, takes_pair
 from workbench.task.protocol import Task
 from workbench.task.summary import ModelSummary
@@ -45,7 +45,7 @@ from workbench.techniques import limits
 from workbench.techniques.averaging import has_batch_norm
 
 
-def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | None) -> Recipe:
+def script_spec_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | None) -> ScriptSpec:
     """Everything that the script at `path` depends on, checked."""
     header = read_header(run.folder) if run.folder is not None and run.folder.is_dir() else {}
     _check_run(run, header, task)
@@ -62,7 +62,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
     sources = sources_of(task, sliced)
     own = own_of(task, sources, sliced.code)  # now: in a session the objects have more than they define
     with _looked_at(task, run.settings) as session:
-        recipe = Recipe(
+        recipe = ScriptSpec(
             run=run.id,
             model=str(_recorded_task(header).get("model", type(task.model).__name__)),
             version=__version__,
@@ -82,7 +82,7 @@ def recipe_of(path: Path, run: Run, site: CallSite, task: Task, weights: str | N
             sizes=_sizes(run),
             logged_in_training=_logged_in_training(run),
             endings=endings_of(run),
-            joints=joints_of(run),
+            joints=resume_points_of(run),
             prepare=tuple(prepared(sources)),
             undone=tuple(undone(sources)),
             own=own,
@@ -208,14 +208,14 @@ def _followed(run: Run) -> list[Changed]:
 
 
 def _check_task(task: Task) -> None:
-    if not isinstance(task, (Supervised, LightningLike)):
+    if not isinstance(task, (Supervised, LightningTask)):
         raise ExportError(f"model={type(task).__name__} is a Task of its own kind, which cannot be exported yet.")
     if task.train is None:
         raise ExportError("the bench has no training data to export.")
     model, *others = task.trained_modules.values()
     if any(id(p) in set(map(id, model.parameters())) for other in others for p in other.parameters()):
         raise ExportError("the loss has parameters of its own and shares others with the model, which cannot be exported yet.")
-    if isinstance(task, LightningLike) and task.model is not task.module:
+    if isinstance(task, LightningTask) and task.model is not task.module:
         name = type(task.module).__name__
         raise ExportError(f"model={name} is no nn.Module: make it one (class {name}(nn.Module)) to export it.")
 
@@ -224,9 +224,9 @@ def _check_task(task: Task) -> None:
 def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
     """A session like the run's, in which the user's objects are as they were in it; nothing is trained."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(brought_back(task))
+        stack.enter_context(restored_devices(task))
         try:
-            session = stack.enter_context(opened(task, settings.replace(compile=False)))
+            session = stack.enter_context(open_session(task, settings.replace(compile=False)))
         except Exception as error:
             raise ExportError(f"the fit cannot be looked at again: {type(error).__name__}: {error}") from error
         yield session
@@ -234,9 +234,9 @@ def _looked_at(task: Task, settings: Settings) -> Iterator[Session]:
 
 def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int | None, ranks: int) -> dict[str, Any]:
     task = session.task
-    assert isinstance(task, (Supervised, LightningLike))
+    assert isinstance(task, (Supervised, LightningTask))
     assert task.train is not None
-    owner = task.module if isinstance(task, LightningLike) else task.model
+    owner = task.module if isinstance(task, LightningTask) else task.model
     train = data_of(task.train, "train", owner, sliced, settings)
     batch = first_batch(task.train, settings)
     found: dict[str, Any] = {
@@ -251,7 +251,7 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),
         "buffers": tuple(_with_buffers(task)),
     }
-    if isinstance(task, LightningLike):
+    if isinstance(task, LightningTask):
         none = {"batch": "own", "mean": False, "loss_is_module": False, "loss_prefix": "", "metrics": Metrics()}
         return {**found, **none, "hooks": _hooks(task, sliced, settings)}
     return {
@@ -317,7 +317,7 @@ def _with_buffers(task: Task) -> Iterator[str]:
         yield "metrics"
 
 
-def _hooks(task: LightningLike, sliced: Sliced, settings: Settings) -> Hooks:
+def _hooks(task: LightningTask, sliced: Sliced, settings: Settings) -> Hooks:
     return Hooks(
         homes={name: home.replace("'", '"') for name, home in task.homes.items()},
         train_index=task.takes_index,

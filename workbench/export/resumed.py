@@ -13,7 +13,7 @@ from workbench.runs.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
-class Joints:
+class ResumePoints:
     """The updates before which a run goes on from another one."""
 
     all: tuple[int, ...] = ()
@@ -26,7 +26,7 @@ class Joints:
     """The settings that were edited, but for the live ones."""
 
 
-def joints_of(run: Run) -> Joints:
+def resume_points_of(run: Run) -> ResumePoints:
     """Where the run goes on from others; an edit that no script can replay is refused by name."""
     places: dict[str, list[int]] = {"all": [], "cut": [], "last": []}
     every: set[str] = set()
@@ -43,7 +43,7 @@ def joints_of(run: Run) -> Joints:
         if any(_is_check(e) and e.step == event.step for e in run.outline[:place]):
             places["last"].append(int(event.step))
     found = {name: tuple(dict.fromkeys(steps)) for name, steps in places.items()}
-    return Joints(**found, edited=frozenset(every))
+    return ResumePoints(**found, edited=frozenset(every))
 
 
 def _edited(run: Run, event: Resumed) -> set[str]:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from workbench.export.errors import ExportError
 from workbench.export.program.text import text_of
-from workbench.export.read_run import recipe_of, start_of
+from workbench.export.read_run import script_spec_of, start_of
 from workbench.export.source.capture import CallSite
 from workbench.runs.run import Run
 from workbench.task.protocol import Task
@@ -60,7 +60,7 @@ def script(path: Path, run: Run, site: CallSite, task: Task) -> str:
     """What `export` would write into `path`; nothing is written. `ExportError` as there."""
     with _told(path):
         _, weights = _weights(path, run)
-    recipe = recipe_of(path, run, site, task, None if weights is None else weights.name)
+    recipe = script_spec_of(path, run, site, task, None if weights is None else weights.name)
     text = text_of(recipe)
     try:
         compile(text, str(path), "exec", dont_inherit=True)

@@ -17,14 +17,14 @@ from workbench.export.inputs.collect import (
     Own,
     Step,
 )
-from workbench.export.resumed import Joints
+from workbench.export.resumed import ResumePoints
 from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.values import EarlyStopping
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class ScriptSpec:
     """All that a script depends on."""
 
     run: str
@@ -58,7 +58,7 @@ class Recipe:
     """The metrics that the user's object logs in training alone."""
     endings: tuple[int, ...]
     """The updates behind which something was changed that may have been the last ones of their epochs."""
-    joints: Joints
+    joints: ResumePoints
     train: Data
     val: Data | None
     prepare: tuple[str, ...]

@@ -5,22 +5,22 @@ from __future__ import annotations
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import WITHIN
 from workbench.export.program.trainer import asks
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 from workbench.export.supported import LENGTHS
 
 
-def refuse(r: Recipe) -> None:
+def refuse(r: ScriptSpec) -> None:
     """Raise `ExportError` for the first thing that no script can do yet."""
     for what, there in _together(r).items():
         if there:
             raise ExportError(f"the script cannot carry {what} yet.")
 
 
-def _together(r: Recipe) -> dict[str, bool]:
+def _together(r: ScriptSpec) -> dict[str, bool]:
     return {**_techniques(r), **_hooks(r), **_resumed(r), **_ranks(r), **_metrics(r), **_counts(r)}
 
 
-def _metrics(r: Recipe) -> dict[str, bool]:
+def _metrics(r: ScriptSpec) -> dict[str, bool]:
     """Metrics that are computed over a check, where a script cannot."""
     own = [name for name in r.metrics.pairs if r.measures]
     return {
@@ -31,13 +31,13 @@ def _metrics(r: Recipe) -> dict[str, bool]:
     }
 
 
-def _counts(r: Recipe) -> dict[str, bool]:
+def _counts(r: ScriptSpec) -> dict[str, bool]:
     """Batches that weigh as the samples that were drawn for them, which a script cannot tell from the batch."""
     what = "batches whose collate_fn does not keep the samples in the first dimension (return {'loss': …, 'weight': n} from the loss)"
     return {what: any(r.weighs(data) and not data.counts for data in r.loaders)}
 
 
-def _ranks(r: Recipe) -> dict[str, bool]:
+def _ranks(r: ScriptSpec) -> dict[str, bool]:
     """What several processes do in a run and not in a script."""
     of, devices = f"a run of {r.ranks} processes in which", r.settings.devices
     named = ", ".join(name for name in WITHIN if r.owns(name))
@@ -50,7 +50,7 @@ def _ranks(r: Recipe) -> dict[str, bool]:
     }
 
 
-def _hooks(r: Recipe) -> dict[str, bool]:
+def _hooks(r: ScriptSpec) -> dict[str, bool]:
     """Hooks within an update, which have their place in the plain loop alone."""
     s, named = r.settings, ", ".join(name for name in WITHIN if r.owns(name))
     both = f"{named} with"
@@ -75,7 +75,7 @@ def _hooks(r: Recipe) -> dict[str, bool]:
     }
 
 
-def _resumed(r: Recipe) -> dict[str, bool]:
+def _resumed(r: ScriptSpec) -> dict[str, bool]:
     """What a run that goes on from another one has done twice, or otherwise than it would have."""
     s, edited = r.settings, r.joints.edited
     again = [name for name in ("on_fit_start", "on_train_start", "on_train_end", "on_fit_end") if r.owns(name)]
@@ -98,7 +98,7 @@ def _resumed(r: Recipe) -> dict[str, bool]:
     }
 
 
-def _techniques(r: Recipe) -> dict[str, bool]:
+def _techniques(r: ScriptSpec) -> dict[str, bool]:
     s = r.settings
     pieces, skips = "truncated_bptt_steps", s.on_nonfinite == "skip"
     gaps = r.skips or r.train.empty

@@ -16,27 +16,27 @@ from typing import Any, ClassVar, Literal
 from workbench.commands import Inbox, Stop
 from workbench.engine import loop
 from workbench.engine.checkpoint.files import read_state
-from workbench.engine.checkpoint.manager import Keeper
+from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.checkpoint.resume import restore
 from workbench.engine.checkpoint.weights import Weights
-from workbench.engine.data.loaders import counted, first
+from workbench.engine.data.loaders import first_batches, with_sample_counts
 from workbench.engine.optim.optimizer_handle import shares
 from workbench.engine.session import Session
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.engine.validation.predict import predict
-from workbench.engine.validation.schedule import Checks
+from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.engine.validation.validate import validate
 from workbench.events import Emit, RunStarted, Status, Validated
 from workbench.instruments.memory import total_memory
 from workbench.launch import scheduled_searches
-from workbench.launch.job import Outlet
+from workbench.launch.job import EventSink
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in, set_epoch
 from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.tuners import lr_finder, sweep
 from workbench.tuners.lr_finder import LRRequest
-from workbench.tuners.stages import data_of
+from workbench.tuners.stages import data_of_stage
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Assignment(abc.ABC):
         """That of its run: for checkpoints, and for data where memory is too small for one copy."""
 
     @abc.abstractmethod
-    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         """Do it. The first event is RunStarted; only rank 0's are heard."""
 
     def updates_now(self) -> int:
@@ -88,7 +88,7 @@ class Assignment(abc.ABC):
         )  # fmt: skip
 
 
-class Training(Assignment):
+class FitAssignment(Assignment):
     """A fit, from the weights that the model has, or from a checkpoint."""
 
     kind = "fit"
@@ -106,9 +106,9 @@ class Training(Assignment):
     def updates_now(self) -> int:
         return self.updates if self._session is None else self._session.step
 
-    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
-        with opened(self.task, self.settings, past=self._past) as session:
-            self._session, checks = session, Checks(session)
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
+        with open_session(self.task, self.settings, past=self._past) as session:
+            self._session, checks = session, ValidationSchedule(session)
             if self._point is not None:
                 with _as_it_was(self.task):
                     restore(session, checks, read_state(self._point))
@@ -118,7 +118,7 @@ class Training(Assignment):
             at_epoch = scheduled_searches.milestones(session)
             keeper = None
             if self.folder is not None:
-                keeper = Keeper(session, checks, self.folder / "checkpoints", emit, emit.settle)
+                keeper = CheckpointManager(session, checks, self.folder / "checkpoints", emit, emit.settle)
             try:
                 return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, keeper=keeper))
             finally:
@@ -126,7 +126,7 @@ class Training(Assignment):
                 self._session = None
 
 
-class Sweeping(Assignment):
+class FindLRAssignment(Assignment):
     """A sweep of learning rates; the model is as before behind it."""
 
     kind = "find_lr"
@@ -135,15 +135,15 @@ class Sweeping(Assignment):
         super().__init__(id, task, settings)
         self._request = request
 
-    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
-        with opened(self.task, self.settings) as session:
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
+        with open_session(self.task, self.settings) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, self._request.num_training, None, vars(self._request)))
             end = lr_finder.run(session, self._request, emit, inbox)
         return Done("stopped" if end.ended == sweep.STOPPED else "finished")
 
 
-class Evaluating(Assignment):
+class EvaluateAssignment(Assignment):
     """The metrics of held-out data."""
 
     def __init__(self, id: str, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
@@ -152,8 +152,8 @@ class Evaluating(Assignment):
         self.kind: Literal["validate", "test"] = "validate" if stage == "val" else "test"  # type: ignore[misc]
 
     def __call__(self, emit: Emit, inbox: Inbox) -> Done:
-        spec = data_of(self.task, self.kind)
-        with opened(self.task, self.settings, self.kind) as session:
+        spec = data_of_stage(self.task, self.kind)
+        with open_session(self.task, self.settings, self.kind) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
             metrics = validate(session, _batches(session, spec, self._stage, inbox), self._stage, cut=lambda: inbox.has(Stop))
@@ -163,7 +163,7 @@ class Evaluating(Assignment):
         return Done("finished")
 
 
-class Predicting(Assignment):
+class PredictAssignment(Assignment):
     """The model's output for each batch; `Done.value` is the list of them, in the order of the data."""
 
     kind = "predict"
@@ -172,9 +172,9 @@ class Predicting(Assignment):
         super().__init__(id, task, settings)
         self._spec = spec
 
-    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
-        spec = self._spec or data_of(self.task, "predict")
-        with opened(self.task, self.settings, "predict") as session:
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
+        spec = self._spec or data_of_stage(self.task, "predict")
+        with open_session(self.task, self.settings, "predict") as session:
             spec.share = session.ranks.share
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
@@ -189,7 +189,7 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     loader = spec.loader(session.settings)
     set_epoch(loader, session.epoch)
     count = limits.count(batches_in(loader), getattr(session.settings, name), name)
-    return session.ranks.rounds(counted(session.task, loader, first(loader, count)), lambda: inbox.has(Stop))
+    return session.ranks.rounds(with_sample_counts(session.task, loader, first_batches(loader, count)), lambda: inbox.has(Stop))
 
 
 def _dealt_back(parts: list[list[tuple[int, Any]]]) -> list[Any]:

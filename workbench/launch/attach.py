@@ -11,10 +11,10 @@ from typing import Any
 from workbench.commands import Command, Mailbox
 from workbench.events import Message, Status, Validated
 from workbench.launch.accelerate.failure_files import LaunchError
-from workbench.launch.attached_job import Follower, in_words
+from workbench.launch.attached_job import LaunchedJob, in_words
 from workbench.launch.code_line import line
-from workbench.launch.job import WORKERS, Desk, Job
-from workbench.launch.thread import JobDesk
+from workbench.launch.job import WORKERS, Job, JobSink
+from workbench.launch.thread import JobRunner
 from workbench.runs import control
 from workbench.runs.alive import identity
 from workbench.runs.event_log import EventLog
@@ -48,7 +48,7 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     kind, work = header.get("kind") or "", _Following(folder, header)
     job = Attached(run_id, kind, Path(root), work, _finish(kind, folder))
     job.inbox = _Box(_refusal(folder, header))
-    desk = JobDesk(job, lambda job, event: ())
+    desk = JobRunner(job, lambda job, event: ())
     threading.Thread(target=desk.run, name=WORKERS[0], daemon=True).start()
     if work.follower.caught_up.wait(_PATIENCE):
         if summary(folder).over:
@@ -78,22 +78,22 @@ class Attached(Job[Any]):
         """It goes on: nobody here has asked for it."""
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
-        from workbench.ui.attached import Following
+        from workbench.ui.attached import AttachedPanel
 
-        return Following.of(self)._repr_mimebundle_()
+        return AttachedPanel.of(self)._repr_mimebundle_()
 
 
 class _Following:
     """What there is to do for a job that another process does."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
-        self.follower = Follower(folder, lambda command: control.send(folder, command), threading.Event())
+        self.follower = LaunchedJob(folder, lambda command: control.send(folder, command), threading.Event())
         self.folder, self.updates = folder, 0
         known = {name: value for name, value in (header.get("settings") or {}).items() if name in Settings.model_fields}
         self.settings = Settings.make(**known)
         """Those that it was asked for with; what a newer version has beside is left out."""
 
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         if summary(self.folder).unseen:
             text = f"whether {self.folder.name} still runs is not known: its process is of another machine, container or boot. Its record is followed."
             emit(Message(text, "warning"))

@@ -13,17 +13,17 @@ from typing import Any
 
 from workbench.commands import Command, Mailbox
 from workbench.engine.checkpoint import module_state
-from workbench.engine.checkpoint.files import fill, load_weights, peek, tensors_of
+from workbench.engine.checkpoint.files import load_tensors, load_weights, peek, tensors_of
 from workbench.events import Message, RunEnded
 from workbench.launch.accelerate import command as accelerate
 from workbench.launch.accelerate import failure_files, job_file, private_file
 from workbench.launch.accelerate.failure_files import LaunchError
 from workbench.launch.accelerate.job_file import FOLDER, VALUE
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.first_events import Opening, Words
-from workbench.launch.job import Away, Desk, Outlet
+from workbench.launch.first_events import FirstEvents, FirstMessages
+from workbench.launch.job import Detached, EventSink, JobSink
 from workbench.launch.process.run_in_child import RemoteTraceback
-from workbench.launch.thread import GoesOn
+from workbench.launch.thread import StillRunning
 from workbench.runs import control
 from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
@@ -34,7 +34,7 @@ from workbench.runs.read import read_header
 from workbench.runs.stream import stream
 from workbench.share.package import pack
 from workbench.task.protocol import Task
-from workbench.trackers.listener import Follower as Tracker
+from workbench.trackers.listener import TrackerListener as Tracker
 
 PERIOD = 0.1
 """Seconds between two looks into a record."""
@@ -46,11 +46,11 @@ _LINES = 20
 """Of the output, told of a job that ended without a word."""
 
 
-def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate.Plan) -> Done:
+def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: accelerate.LaunchPlan) -> Done:
     """Launch it and follow it; where it ends while this process waits for it, the task is as it has left it."""
-    if not isinstance(emit, Opening):
+    if not isinstance(emit, FirstEvents):
         raise RuntimeError(f"{assignment.kind} is a part of a job, and only whole ones are launched.")
-    desk: Desk = emit.outlet  # type: ignore[assignment]  # of the process that asked
+    desk: JobSink = emit.outlet  # type: ignore[assignment]  # of the process that asked
     words, going = _with_trackers(emit.give())
     with desk.away() as away:
         run = away.folder.path
@@ -63,10 +63,10 @@ def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate
             job_file.remove(run)
             raise
         del words
-        follower = Follower(run, lambda command: control.send(run, command), away.left)
+        follower = LaunchedJob(run, lambda command: control.send(run, command), away.left)
         try:
             end = follower.follow(desk, inbox)
-        except GoesOn:
+        except StillRunning:
             _left.append(process)
             raise
         except LaunchError:
@@ -84,7 +84,7 @@ def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox, plan: accelerate
     return Done(end.status, _value(run))
 
 
-def _with_trackers(words: Words) -> tuple[Words, list[Tracker]]:
+def _with_trackers(words: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
     """The words with the trackers that go along, and these: a run goes on in them when nobody follows it."""
     going, messages = [], list(words.messages)
     for tracker in words.trackers:
@@ -103,7 +103,7 @@ _left: list[subprocess.Popen[bytes]] = []
 """Launchers that nobody here waits for; they are this process's children all the same."""
 
 
-def _start(plan: accelerate.Plan, away: Away) -> subprocess.Popen[bytes]:
+def _start(plan: accelerate.LaunchPlan, away: Detached) -> subprocess.Popen[bytes]:
     _left[:] = [process for process in _left if process.poll() is None]
     run = away.folder.path
     if plan.machines > 1:  # told in the record, where it is heard as all that follows
@@ -122,7 +122,7 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         _left.append(process)
 
 
-class Follower:
+class LaunchedJob:
     """Hands on what comes into the record of a run, until its end."""
 
     def __init__(self, run: Path, send: Callable[[Command], None], left: threading.Event) -> None:
@@ -132,8 +132,8 @@ class Follower:
         self.caught_up = threading.Event()
         """Set when all has been handed on that was there."""
 
-    def follow(self, emit: Desk, inbox: Mailbox) -> RunEnded:
-        """The end, as the record has it; `LaunchError` where its process ended without one, `GoesOn`."""
+    def follow(self, emit: JobSink, inbox: Mailbox) -> RunEnded:
+        """The end, as the record has it; `LaunchError` where its process ended without one, `StillRunning`."""
         idle, over = 0, False
         while True:
             new = self._tail.numbered()
@@ -154,9 +154,9 @@ class Follower:
                 inbox.wait(PERIOD)
             self._pass_on(inbox, emit)
             if self._left.is_set():
-                raise GoesOn(f"{self._run.name} goes on without this process: wb.attach({self._run.name!r}) follows it.")
+                raise StillRunning(f"{self._run.name} goes on without this process: wb.attach({self._run.name!r}) follows it.")
 
-    def _pass_on(self, inbox: Mailbox, emit: Outlet) -> None:
+    def _pass_on(self, inbox: Mailbox, emit: EventSink) -> None:
         while (command := inbox.take()) is not None:
             try:
                 self._send(command)
@@ -216,7 +216,7 @@ def _value(run: Path) -> Any:
         private_file.remove(path)
 
 
-def _take_home(task: Task, run: Path, end: RunEnded, emit: Outlet) -> None:
+def _take_home(task: Task, run: Path, end: RunEnded, emit: EventSink) -> None:
     """Give the task's modules what the checkpoint at the end of the run holds, in place."""
     there = [one for one in list_checkpoints(run) if one.end and one.step == end.step]
     if not there:
@@ -227,7 +227,7 @@ def _take_home(task: Task, run: Path, end: RunEnded, emit: Outlet) -> None:
         return
     state = peek(there[-1].path, "extra_state", "others", "held")
     device = next(parameter.device for parameter in task.model.parameters())
-    fill(task.model, tensors_of(task.model), state["extra_state"])
+    load_tensors(task.model, tensors_of(task.model), state["extra_state"])
     for module, own in zip(task.modules[1:], state["others"], strict=True):
-        fill(module, own["tensors"], own["extra_state"])
-    module_state.put(task, state["held"], device)
+        load_tensors(module, own["tensors"], own["extra_state"])
+    module_state.load_module_state(task, state["held"], device)

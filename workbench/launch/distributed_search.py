@@ -9,23 +9,23 @@ from __future__ import annotations
 import gc
 
 from workbench.commands import Command, Inbox, Mailbox, Stop
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.events import Event, Trial
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import select_launcher
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.job import Outlet
+from workbench.launch.job import EventSink
 from workbench.launch.trial_process import TrialOf, in_all
 from workbench.settings import Settings
 from workbench.task.protocol import Task
 from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest
 from workbench.tuners.batch_size_search import NotEnoughData, TrialStopped
-from workbench.tuners.distributed_trial import measure_together
+from workbench.tuners.distributed_trial import measure_on_ranks
 from workbench.tuners.trial import at_size, make_average
 
 
-class Trying(Assignment):
+class RankTrial(Assignment):
     """One size, tried by all ranks; `Done.value` is the `Trial`, or `NotEnoughData`."""
 
     kind = "find_batch_size"
@@ -34,14 +34,14 @@ class Trying(Assignment):
         super().__init__(id, task, at_size(request.settings_at(settings, size), size, request.method))
         self._request, self._size = request, size
 
-    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         asked = self._request
-        with opened(self.task, self.settings) as session:
+        with open_session(self.task, self.settings) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
             make_average(session, asked.method)
             try:
-                trial = measure_together(
+                trial = measure_on_ranks(
                     session, self.settings, self._size, asked.steps_per_trial, asked.method,
                     max_memory=asked.max_memory, stop=lambda: inbox.has(Stop),
                 )  # fmt: skip
@@ -52,7 +52,7 @@ class Trying(Assignment):
         return Done("finished", trial)
 
 
-class Searching(Assignment):
+class RankSearch(Assignment):
     """The whole search, in one session of all ranks."""
 
     kind = "find_batch_size"
@@ -61,9 +61,9 @@ class Searching(Assignment):
         super().__init__(id, task, settings)
         self._request = request
 
-    def __call__(self, emit: Outlet, inbox: Inbox) -> Done:
+    def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         settings, request = self.settings, self._request
-        with opened(self.task, at_size(settings, settings.batch_size, request.method)) as session:
+        with open_session(self.task, at_size(settings, settings.batch_size, request.method)) as session:
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None, vars(request)))
             make_average(session, request.method)
@@ -75,12 +75,12 @@ class Searching(Assignment):
 
 
 def trials_of_ranks(
-    id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: Outlet, inbox: Mailbox, ranks: int
+    id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: EventSink, inbox: Mailbox, ranks: int
 ) -> TrialOf:
     """A `trial(size)` that these settings' ranks make; one that dies for want of memory has made it a failed one."""
 
     def trial(size: int) -> Trial:
-        trying = Trying(id, task, settings, request, size)
+        trying = RankTrial(id, task, settings, request, size)
         try:
             done = select_launcher.carry(trying, _Lines(emit), _Overheard(inbox))
         except Exception as error:
@@ -100,7 +100,7 @@ def trials_of_ranks(
 class _Lines:
     """Of a trial only what its ranks print is heard; the rest the search tells as a whole."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: EventSink) -> None:
         self._outlet = outlet
 
     def __call__(self, event: Event, /) -> None:

@@ -7,36 +7,36 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from workbench.events import Event, Message, RunStarted
-from workbench.launch.job import Outlet
-from workbench.launch.resume import Story
-from workbench.trackers.listener import Follower
+from workbench.launch.job import EventSink
+from workbench.launch.resume import ResumeHistory
+from workbench.trackers.listener import TrackerListener
 
 _PAST = 60.0
 """Seconds that a fit which goes on waits at most until its past is written."""
 
 
-class Words(NamedTuple):
+class FirstMessages(NamedTuple):
     """What a job's owner has to say; it can be said by another process."""
 
     messages: Sequence[Message] = ()
-    story: Story | None = None
+    story: ResumeHistory | None = None
     """Of a fit that goes on."""
     behind: Callable[[], Iterable[Message]] | None = None
     """Done when all this is in the record; what there is to say of it, each heard before the next is asked for."""
-    trackers: Sequence[Follower] = ()
+    trackers: Sequence[TrackerListener] = ()
     """What hears the job in the process that does it, where that is launched."""
 
 
-class Opening:
+class FirstEvents:
     """An outlet that follows RunStarted up with what the job's owner has to say; all else passes."""
 
-    def __init__(self, outlet: Outlet, words: Words) -> None:
+    def __init__(self, outlet: EventSink, words: FirstMessages) -> None:
         self.outlet = outlet
         self._words = words
 
-    def give(self) -> Words:
+    def give(self) -> FirstMessages:
         """What is to be said, for somebody else to say it: once."""
-        words, self._words = self._words, Words()  # all of its past need not be held any longer
+        words, self._words = self._words, FirstMessages()  # all of its past need not be held any longer
         return words
 
     def __call__(self, event: Event, /) -> None:

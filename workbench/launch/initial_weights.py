@@ -12,7 +12,7 @@ from workbench.events import Message
 from workbench.task.protocol import Task
 
 
-class Start:
+class InitialWeights:
     """The weights that fits of one bench start from.
 
     They are those that the model had when the bench was made, until the user changes them between two jobs.

@@ -28,7 +28,7 @@ WORKERS = ("workbench-runner", "workbench-clerk")
 """The names of the threads that do a job's work."""
 
 
-class Outlet(Protocol):
+class EventSink(Protocol):
     """Where a job's events go."""
 
     def __call__(self, event: Event, /) -> None: ...
@@ -40,7 +40,7 @@ class Outlet(Protocol):
         """Another process that does the job has printed this."""
 
 
-class Away(NamedTuple):
+class Detached(NamedTuple):
     """A job that another process does."""
 
     folder: RunFolder
@@ -49,10 +49,10 @@ class Away(NamedTuple):
     """Set when nobody here waits for it any more."""
 
 
-class Desk(Outlet, Protocol):
+class JobSink(EventSink, Protocol):
     """The outlet of a job in the process that asked for it."""
 
-    def away(self) -> AbstractContextManager[Away]:
+    def away(self) -> AbstractContextManager[Detached]:
         """Inside, another process does the job and writes its record: here its events are only heard.
 
         Jobs of other benches have their turn meanwhile. RuntimeError where the job has no folder.
@@ -70,7 +70,7 @@ class Work(Protocol):
     settings: Settings
     """What it works with; of a fit that goes on from a run that is not over yet, what can be foreseen of it."""
 
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status: ...
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status: ...
 
 
 class Job(Generic[T]):
@@ -235,7 +235,7 @@ class Job(Generic[T]):
 
     # What follows is for the launcher.
 
-    def run(self, emit: Desk) -> tuple[Status, BaseException | None]:
+    def run(self, emit: JobSink) -> tuple[Status, BaseException | None]:
         """Do the work in this thread; one that was stopped before its turn touches nothing."""
         if self.inbox.has(Stop):
             return "stopped", None

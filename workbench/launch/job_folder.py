@@ -13,7 +13,7 @@ import torch
 from workbench import __version__
 from workbench.events import Message
 from workbench.launch.job import AnyJob
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
@@ -27,7 +27,7 @@ OTHERS = 50
 """Records that are kept of each kind of job but fits: of LR finders so many, of validations so many. They hold no weights."""
 
 
-class Place(NamedTuple):
+class JobFolder(NamedTuple):
     """A job's id, its folder if there is one, and what there is to say of its making."""
 
     id: str
@@ -35,25 +35,25 @@ class Place(NamedTuple):
     messages: tuple[Message, ...] = ()
 
 
-def place_for(
+def new_job_folder(
     root: Path, kind: str, settings: Settings, summary: ModelSummary, number: int, needed: Collection[str]
-) -> Place:
+) -> JobFolder:
     """A folder for job `number` of a bench; old ones of its kind go, but for the `needed`. A dry run has none."""
     if settings.fast_dev_run:
-        return Place(f"{kind}-dev-{number}")
+        return JobFolder(f"{kind}-dev-{number}")
     try:
         id = new_id(root, kind)
         folder = RunFolder.create(root, id, header(kind, settings, summary))
     except OSError as error:
         text = f"no record is kept: {root} cannot be written ({error}). The job runs all the same."
-        return Place(f"{kind}-{number}", None, (Message(text, "warning"),))
+        return JobFolder(f"{kind}-{number}", None, (Message(text, "warning"),))
     try:
         gone = prune(root, kind, settings.keep_runs if kind == FIT else OTHERS, needed)
     except OSError as error:
-        return Place(id, folder, (Message(f"old runs could not be removed ({error}).", "warning"),))
+        return JobFolder(id, folder, (Message(f"old runs could not be removed ({error}).", "warning"),))
     if not gone or kind != FIT:
-        return Place(id, folder)
-    return Place(id, folder, (Message(f"deleted {_named(gone)}, which an earlier message named (keep_runs={settings.keep_runs})."),))
+        return JobFolder(id, folder)
+    return JobFolder(id, folder, (Message(f"deleted {_named(gone)}, which an earlier message named (keep_runs={settings.keep_runs})."),))
 
 
 def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
@@ -133,15 +133,15 @@ def is_own(folder: Path | None, root: Path) -> bool:
     return folder is not None and not folder.is_symlink() and folder.resolve().parent == runs_folder(root).resolve()
 
 
-def brief_of(run: Run | str, root: Path) -> Brief:
+def brief_of(run: Run | str, root: Path) -> RunBrief:
     """A fit in little, to be compared."""
     if isinstance(run, Run) and run.folder is None:
-        return Brief.of(run)
+        return RunBrief.of(run)
     folder = recorded(run, root)
     kind = read_header(folder).get("kind")
     if kind != "fit":
         raise ValueError(f"run {folder.name} is a {kind}: only fits can be compared.")
-    return Brief.read(folder)
+    return RunBrief.read(folder)
 
 
 def weights_of(run: Path, which: str | int) -> Path:

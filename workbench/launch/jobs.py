@@ -13,18 +13,25 @@ from workbench.commands import Mailbox
 from workbench.engine.checkpoint.files import peek, save_weights
 from workbench.engine.checkpoint.weights import Weights
 from workbench.engine.optim import total_steps
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.events import Message, RunStarted, Status
 from workbench.instruments.memory import available_memory, total_memory
 from workbench.launch import scheduled_searches, select_launcher
-from workbench.launch.assignments import Assignment, Done, Evaluating, Predicting, Sweeping, Training
-from workbench.launch.distributed_search import Searching, trials_of_ranks
-from workbench.launch.first_events import Opening, Words
-from workbench.launch.initial_weights import Start
-from workbench.launch.job import Desk
-from workbench.launch.job_folder import Place, name_next_to_go
-from workbench.launch.resume import Story
-from workbench.launch.start_spec import Origin, Wanted
+from workbench.launch.assignments import (
+    Assignment,
+    Done,
+    EvaluateAssignment,
+    FindLRAssignment,
+    FitAssignment,
+    PredictAssignment,
+)
+from workbench.launch.distributed_search import RankSearch, trials_of_ranks
+from workbench.launch.first_events import FirstEvents, FirstMessages
+from workbench.launch.initial_weights import InitialWeights
+from workbench.launch.job import JobSink
+from workbench.launch.job_folder import JobFolder, name_next_to_go
+from workbench.launch.resume import ResumeHistory
+from workbench.launch.start_spec import StartResolver, StartSpec
 from workbench.launch.trial_process import TrialOf, trials
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.files import make_folder
@@ -33,12 +40,12 @@ from workbench.settings import Settings
 from workbench.task.data.preload import preload
 from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Phase, Task
-from workbench.trackers.listener import Follower
+from workbench.trackers.listener import TrackerListener
 from workbench.tuners import batch_size
 from workbench.tuners.batch_size import BatchSizeRequest
 from workbench.tuners.effective_batch import effective_batch
 from workbench.tuners.lr_finder import LRRequest
-from workbench.tuners.stages import data_of
+from workbench.tuners.stages import data_of_stage
 
 
 class BenchWork(abc.ABC):
@@ -48,24 +55,24 @@ class BenchWork(abc.ABC):
         self._task = task
         self.settings = settings
         self.updates = 0
-        self._place = Place("")
-        self._trackers: Sequence[Follower] = ()
+        self._place = JobFolder("")
+        self._trackers: Sequence[TrackerListener] = ()
         select_launcher.check(settings)
 
-    def bind(self, place: Place, trackers: Sequence[Follower] = ()) -> None:
+    def bind(self, place: JobFolder, trackers: Sequence[TrackerListener] = ()) -> None:
         """The run that this work belongs to, and what is to hear it in a process that goes on without this one."""
         self._place, self._trackers = place, trackers
 
     @abc.abstractmethod
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         """Do it, and say how it ended."""
 
     def _carry(
-        self, assignment: Assignment, emit: Desk, inbox: Mailbox, messages: Sequence[Message] = (),
-        story: Story | None = None, behind: _Begun | None = None,
+        self, assignment: Assignment, emit: JobSink, inbox: Mailbox, messages: Sequence[Message] = (),
+        story: ResumeHistory | None = None, behind: _Begun | None = None,
     ) -> Done:  # fmt: skip
         """Have it done where the settings say. The rest is what the record says at the job's beginning."""
-        opening = Opening(emit, Words([*self._place.messages, *messages], story, behind, self._trackers))
+        opening = FirstEvents(emit, FirstMessages([*self._place.messages, *messages], story, behind, self._trackers))
         assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
             return select_launcher.carry(assignment, opening, inbox)
@@ -84,13 +91,13 @@ class BenchWork(abc.ABC):
 class Fit(BenchWork):
     """Train from a start, and leave the trained weights in the model and in the run's folder."""
 
-    def __init__(self, task: Task, settings: Settings, start: Start, origin: Origin) -> None:
+    def __init__(self, task: Task, settings: Settings, start: InitialWeights, origin: StartResolver) -> None:
         super().__init__(task, settings)
         scheduled_searches.check(settings)
         self._start = start
         self._origin = origin
 
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         on = self._origin.look(self._start.untouched_since)
         self.settings = self._origin.asked if on is None else on.settings
         scheduled_searches.check(self.settings)
@@ -98,7 +105,7 @@ class Fit(BenchWork):
         early: list[Message] = [] if self._origin.note is None else [self._origin.note]
         folder = self._place.folder
         with self._start.placed(None, self._origin.fresh, early.append, fit=self._place.id):
-            training = Training(
+            training = FitAssignment(
                 self._place.id, self._task, self.settings, None if folder is None else folder.path,
                 None if on is None else peek(on.point.path, *total_steps.NAMES), None if on is None else on.point.path,
             )  # fmt: skip
@@ -140,7 +147,7 @@ class FindLR(BenchWork):
     """Sweep the learning rate from a start; the model has afterwards what it had before."""
 
     def __init__(
-        self, task: Task, settings: Settings, start: Start, wanted: Wanted, root: Path, request: LRRequest
+        self, task: Task, settings: Settings, start: InitialWeights, wanted: StartSpec, root: Path, request: LRRequest
     ) -> None:
         super().__init__(task, settings)
         self._start = start
@@ -148,10 +155,10 @@ class FindLR(BenchWork):
         self._root = root
         self._request = request
 
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         early: list[Message] = []
         with self._borrowed(early):
-            sweeping = Sweeping(self._place.id, self._task, self.settings, self._request)
+            sweeping = FindLRAssignment(self._place.id, self._task, self.settings, self._request)
             early += self._read_ahead("fit", self._task.train)
             return self._carry(sweeping, emit, inbox, early).status
 
@@ -172,10 +179,10 @@ class Evaluate(BenchWork):
         super().__init__(task, settings)
         self._stage = stage
 
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         method: Literal["validate", "test"] = "validate" if self._stage == "val" else "test"
-        early = self._read_ahead(method, data_of(self._task, method))
-        return self._carry(Evaluating(self._place.id, self._task, self.settings, self._stage), emit, inbox, early).status
+        early = self._read_ahead(method, data_of_stage(self._task, method))
+        return self._carry(EvaluateAssignment(self._place.id, self._task, self.settings, self._stage), emit, inbox, early).status
 
 
 class Predict(BenchWork):
@@ -186,9 +193,9 @@ class Predict(BenchWork):
         self._spec = spec
         self.outputs: list[Any] = []
 
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
-        early = self._read_ahead("predict", self._spec or data_of(self._task, "predict"))
-        done = self._carry(Predicting(self._place.id, self._task, self.settings, self._spec), emit, inbox, early)
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
+        early = self._read_ahead("predict", self._spec or data_of_stage(self._task, "predict"))
+        done = self._carry(PredictAssignment(self._place.id, self._task, self.settings, self._spec), emit, inbox, early)
         self.outputs = done.value
         return done.status
 
@@ -203,15 +210,15 @@ class FindBatchSize(BenchWork):
         self._request = request
         self._early: list[Message] = []
 
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
-        found, ranks = select_launcher.where(self.settings), select_launcher.ranks(self.settings)
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
+        found, ranks = select_launcher.select_launcher(self.settings), select_launcher.ranks(self.settings)
         batch_size.cap_of(self._task, self._request.method, ranks)
-        self._early = self._read_ahead("fit", data_of(self._task, self._request.method), self._task.val)
+        self._early = self._read_ahead("fit", data_of_stage(self._task, self._request.method), self._task.val)
         if found.strategy == "launch":
-            searching = Searching(self._place.id, self._task, self.settings, self._request)
+            searching = RankSearch(self._place.id, self._task, self.settings, self._request)
             return self._carry(searching, emit, inbox, self._early).status
         if found.strategy == "thread":
-            with opened(self._task, self.settings) as session:
+            with open_session(self._task, self.settings) as session:
                 self._tell_start(emit, session.where, session.names, memory=total_memory(session.device))
             with trials(self._task, self.settings, self._request, inbox) as trial:
                 return self._search(emit, inbox, trial)
@@ -221,13 +228,13 @@ class FindBatchSize(BenchWork):
         return self._search(emit, inbox, trial, ranks)
 
     def _tell_start(
-        self, emit: Desk, device: str, names: tuple[str, ...], ranks: int = 1, memory: int | None = None
+        self, emit: JobSink, device: str, names: tuple[str, ...], ranks: int = 1, memory: int | None = None
     ) -> None:
         settings = self.settings.model_dump()
         asked = dict(vars(self._request))
         started = RunStarted(self._place.id, "find_batch_size", settings, device, names, ranks=ranks, memory=memory, request=asked)
-        Opening(emit, Words([*self._place.messages, *self._early]))(started)
+        FirstEvents(emit, FirstMessages([*self._place.messages, *self._early]))(started)
 
-    def _search(self, emit: Desk, inbox: Mailbox, trial: TrialOf, ranks: int = 1) -> Status:
+    def _search(self, emit: JobSink, inbox: Mailbox, trial: TrialOf, ranks: int = 1) -> Status:
         found = batch_size.run(self._task, self.settings, self._request, emit, inbox, trial, ranks)
         return "stopped" if found.ended == "stopped" else "finished"

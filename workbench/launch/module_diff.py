@@ -36,7 +36,7 @@ class _Slot:
 
 
 @dataclass(frozen=True)
-class Before:
+class ModulesBefore:
     """What tells afterwards which attributes a job has changed."""
 
     names: Mapping[Path, frozenset[str]]
@@ -45,7 +45,7 @@ class Before:
     """The names of the modules within each; one that has two names is there once among the paths."""
 
     @classmethod
-    def of(cls, task: Task) -> Before:
+    def of(cls, task: Task) -> ModulesBefore:
         parts = dict(_parts(task))
         return cls(
             {path: frozenset(_own(part)) for path, part in parts.items()},
@@ -72,13 +72,13 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class Left:
+class ModuleDiff:
     """Parameters, buffers, generators, plain attributes and those of tensors that a job has changed."""
 
     parts: Mapping[Path, _Part]
 
     @classmethod
-    def of(cls, task: Task, before: Before) -> Left:
+    def of(cls, task: Task, before: ModulesBefore) -> ModuleDiff:
         slots = {
             id(tensor): _Slot(path, kind, name)
             for path, part in _parts(task) for kind in _KINDS for name, tensor in getattr(part, kind).items()
@@ -107,7 +107,7 @@ def _own(part: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(part).items() if name not in COMMON and not name.startswith("__")}
 
 
-def _left(part: nn.Module, path: Path, before: Before, slots: Mapping[int, _Slot]) -> _Part:
+def _left(part: nn.Module, path: Path, before: ModulesBefore, slots: Mapping[int, _Slot]) -> _Part:
     tensors = {
         kind: {name: None if tensor is None else tensor.detach() for name, tensor in getattr(part, kind).items()}
         for kind in _KINDS

@@ -31,7 +31,7 @@ ASIDE = (
 """What stands beside the arithmetic: the whole run might as well have had it from its beginning."""
 
 
-class Story(NamedTuple):
+class ResumeHistory(NamedTuple):
     """What a run that goes on tells of the time before."""
 
     settings: dict[str, Any]
@@ -40,7 +40,7 @@ class Story(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GoingOn:
+class ResumePlan:
     """A checkpoint that a fit goes on from, and the settings that it goes on with."""
 
     run: str
@@ -58,7 +58,7 @@ class GoingOn:
         """All state of that moment."""
         return read_state(self.point.path)
 
-    def story(self) -> Story:
+    def story(self) -> ResumeHistory:
         """What the fit tells before it goes on."""
         events, step = [*self.events()], self.point.step
         told = [*inherited.record_until(events, self.point, self.checked)]
@@ -71,7 +71,7 @@ class GoingOn:
         if lacks is not None:
             text = f"the record of {self.run} lacks updates {lacks} to {step - 1}, and so does this one; the training is exact."
             told.append(Message(text, "warning", step))
-        return Story(_first(self.folder, events, self.settings), told)
+        return ResumeHistory(_first(self.folder, events, self.settings), told)
 
     @property
     def live(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class GoingOn:
 
 
 @dataclass(frozen=True)
-class Terms:
+class ResumeSettings:
     """What a fit was asked for with: `start` as it was written, the settings of the bench, those given to `fit`."""
 
     start: str
@@ -91,7 +91,7 @@ class Terms:
     def going_on(
         self, id: str, folder: Path, point: Checkpoint, events: Callable[[], Sequence[Event]], since: Mapping[str, Any],
         asked: Settings | None = None,
-    ) -> GoingOn:  # fmt: skip
+    ) -> ResumePlan:  # fmt: skip
         """The fit that goes on from this checkpoint.
 
         since: what `bench.set` has changed since the run was asked for. asked: the settings with which this bench itself
@@ -105,7 +105,7 @@ class Terms:
         self.refuse_fixed(id, own, settings)
         self._refuse_over(id, point, state, settings, edited, events)
         checked = state["checks"]["checked"]
-        return GoingOn(id, folder, point, checked, settings, edited, self._differing(own, settings, edits), events)
+        return ResumePlan(id, folder, point, checked, settings, edited, self._differing(own, settings, edits), events)
 
     def local(self, asked: Settings | None = None) -> dict[str, Any]:
         """Where it runs and what is deleted: as this bench asked for the run, or else as the bench has it now.
@@ -182,7 +182,7 @@ def _first(folder: Path, events: Sequence[Event], settings: Settings) -> dict[st
 
 
 def _values(names: Sequence[str], of: Settings) -> str:
-    return ", ".join(f"{name}={setting_text.terse(getattr(of, name))!r}" for name in names)
+    return ", ".join(f"{name}={setting_text.setting_text(getattr(of, name))!r}" for name in names)
 
 
 def _same(name: str, one: Settings, other: Settings) -> bool:

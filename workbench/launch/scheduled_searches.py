@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from workbench.commands import Inbox, Stop
-from workbench.engine.control import change, obey
+from workbench.engine.control import apply_commands, change
 from workbench.engine.loop import AtEpoch
-from workbench.engine.metrics.flush import tell
+from workbench.engine.metrics.flush import emit_message
 from workbench.engine.session import Session
 from workbench.events import Emit, Message
 from workbench.launch.trial_process import trials
@@ -51,7 +51,7 @@ def _searches(session: Session, emit: Emit, inbox: Inbox) -> bool:
 def _stopped_in_lr(session: Session, emit: Emit, inbox: Inbox) -> bool:
     end = lr_finder.run(session, LRRequest(), emit, inbox)
     if inbox.has(Stop):
-        return obey(session, emit, inbox)
+        return apply_commands(session, emit, inbox)
     if end.suggestion is None:
         why = " ".join(end.notes) or f"The sweep ended: {end.ended}."
         _warn(session, emit, f"no learning rate can be trusted at epoch {session.epoch}, and it stays. {why}")
@@ -70,7 +70,7 @@ def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
     except ModelDoesNotFit as error:
         _warn(session, emit, f"no batch size was found at epoch {session.epoch}, and it stays. {error}")
     if inbox.has(Stop):
-        return obey(session, emit, inbox)
+        return apply_commands(session, emit, inbox)
     if best is not None and best != settings.batch_size:
         if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
             text = f"the batch size becomes {best}, and the schedule keeps the {session.updates} updates it was made for."
@@ -80,7 +80,7 @@ def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
 
 
 def _warn(session: Session, emit: Emit, text: str) -> None:
-    tell(session, emit, Message(text, "warning", session.step))
+    emit_message(session, emit, Message(text, "warning", session.step))
 
 
 def _refuse_too_late(session: Session) -> None:

@@ -12,14 +12,14 @@ from workbench.engine.runtime import check_device
 from workbench.launch import attached_job
 from workbench.launch.accelerate import command
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.job import Outlet
+from workbench.launch.job import EventSink
 from workbench.launch.pool import pool
 from workbench.launch.process import run_in_child
 from workbench.settings import Settings, SettingsError
 
 
 @dataclass(frozen=True)
-class Where:
+class LauncherChoice:
     """Which launcher, and on which devices: a place in `devices` for each rank of this machine."""
 
     strategy: Literal["thread", "pool", "launch"]
@@ -28,7 +28,7 @@ class Where:
     """The numbers of GPUs; on CPU and MPS only their count says something."""
 
 
-def where(settings: Settings) -> Where:
+def select_launcher(settings: Settings) -> LauncherChoice:
     """What `accelerator`, `devices`, `strategy` and `num_nodes` come down to here; SettingsError says what cannot be."""
     accelerator = _accelerator(settings)
     devices = _devices(settings, accelerator)
@@ -44,12 +44,12 @@ def where(settings: Settings) -> Where:
         raise SettingsError(
             f"num_nodes={settings.num_nodes} with strategy={settings.strategy!r}: several machines train with strategy='launch'."
         )
-    return Where(strategy, accelerator, devices)
+    return LauncherChoice(strategy, accelerator, devices)
 
 
 def ranks(settings: Settings) -> int:
     """How many processes train together, on all machines: of a launched job as the accelerate config has it, too."""
-    found = where(settings)
+    found = select_launcher(settings)
     if found.strategy == "launch":
         return command.plan(settings, found.accelerator).processes
     return len(found.devices)
@@ -57,7 +57,7 @@ def ranks(settings: Settings) -> int:
 
 def check(settings: Settings) -> None:
     """Refuse, when a job is asked for, what cannot be here."""
-    found = where(settings)
+    found = select_launcher(settings)
     if found.strategy == "pool" and not run_in_child.FORK:
         raise SettingsError(
             f"devices={settings.devices!r}, strategy={settings.strategy!r}: a pool of processes needs fork and memfd, which this system "
@@ -74,14 +74,14 @@ def check(settings: Settings) -> None:
 
 def warm(settings: Settings) -> None:
     """Start ahead what the jobs of a bench with these settings will want; returns at once."""
-    found = where(settings)
+    found = select_launcher(settings)
     if found.strategy == "pool":
         pool.warm(found.accelerator, found.devices)
 
 
-def carry(assignment: Assignment, emit: Outlet, inbox: Mailbox) -> Done:
+def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
     """Have an assignment done where its settings say; behind it the task is as the job has left it."""
-    found = where(assignment.settings)
+    found = select_launcher(assignment.settings)
     if found.strategy == "thread":
         return assignment(emit, inbox)
     if found.strategy == "launch":

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.events import Message, RunStarted
 from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import run_folder, weights_of
-from workbench.launch.resume import GoingOn, Terms
+from workbench.launch.resume import ResumePlan, ResumeSettings
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
 from workbench.runs.event_log import Recorded
 from workbench.runs.printable import printable
@@ -21,7 +21,7 @@ from workbench.values import shown
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StartSpec:
     """Where a job is asked to start from: "fresh", "continue", or a checkpoint of a run."""
 
     text: str
@@ -29,7 +29,7 @@ class Wanted:
     which: str | int = "last"
 
     @classmethod
-    def of(cls, start: Any) -> Wanted:
+    def of(cls, start: Any) -> StartSpec:
         """What `start=` says: "fresh", "continue", "0012-fit", "0012-fit@best" or "0012-fit@1200"."""
         if not isinstance(start, str):
             hint = f" So many epochs are max_epochs={start!r}." if type(start) is int else ""
@@ -52,18 +52,18 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedFit:
     """A fit that was asked of this bench before, and what `bench.set` has changed since."""
 
     job: AnyJob
     since: Mapping[str, Any]
 
 
-class Origin:
+class StartResolver:
     """Where a fit starts from. It is looked up when the fit is asked for, if it can be, and when it has its turn."""
 
     def __init__(
-        self, root: Path, wanted: Wanted, bench: Settings, given: Mapping[str, Any], fits: Sequence[Asked]
+        self, root: Path, wanted: StartSpec, bench: Settings, given: Mapping[str, Any], fits: Sequence[AskedFit]
     ) -> None:
         self.fresh = wanted.text == "fresh"
         self.note: Message | None = None
@@ -72,7 +72,7 @@ class Origin:
         """Its settings where it starts from weights alone."""
         self._root = root
         self._wanted = wanted
-        self._terms = Terms(wanted.text, bench, given)
+        self._terms = ResumeSettings(wanted.text, bench, given)
         self._fits = fits
 
     @property
@@ -99,7 +99,7 @@ class Origin:
         found = self.look(untouched) if idle or self._wanted.run is not None else None
         return self.asked if found is None else found.settings
 
-    def look(self, untouched: Callable[[str], bool]) -> GoingOn | None:
+    def look(self, untouched: Callable[[str], bool]) -> ResumePlan | None:
         """The checkpoint that it goes on from; None: it starts from weights alone."""
         if self.fresh:
             return None
@@ -107,12 +107,12 @@ class Origin:
             return self._last_fit(untouched)
         return self._checkpoint(self._wanted.run, self._wanted.which)
 
-    def _asked(self, id: str | None) -> Asked | None:
+    def _asked(self, id: str | None) -> AskedFit | None:
         return next((asked for asked in self._fits if asked.job.id == id), None)
 
     # -- "continue"
 
-    def _candidates(self) -> list[Asked]:
+    def _candidates(self) -> list[AskedFit]:
         """The fits that may be the last one when this one has its turn: one that is dropped before its turn is none."""
         found = []
         for asked in reversed(self._fits):
@@ -122,7 +122,7 @@ class Origin:
                 break
         return found
 
-    def _last_fit(self, untouched: Callable[[str], bool]) -> GoingOn | None:
+    def _last_fit(self, untouched: Callable[[str], bool]) -> ResumePlan | None:
         self.note = None
         last = next((asked for asked in reversed(self._fits) if _has_begun(asked.job)), None)
         if last is None:
@@ -149,7 +149,7 @@ class Origin:
 
     # -- a run
 
-    def _checkpoint(self, id: str, which: str | int) -> GoingOn:
+    def _checkpoint(self, id: str, which: str | int) -> ResumePlan:
         folder = run_folder(self._root, id)
         kind = _kind(folder)
         if kind not in ("fit", ""):

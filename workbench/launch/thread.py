@@ -21,7 +21,7 @@ import torch
 
 from workbench.commands import Stop
 from workbench.events import Event, Message, Resumed, RunEnded, StatusChanged, StepsDone, Validated
-from workbench.launch.job import WORKERS, AnyJob, Away
+from workbench.launch.job import WORKERS, AnyJob, Detached
 from workbench.runs.store import RunFolder
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
@@ -137,7 +137,7 @@ class ThreadLauncher:
                     turn.callback(_turn.release)
                     turn.enter_context(_quick_switches())
                 try:
-                    JobDesk(job, self._tell, turn.close).run()
+                    JobRunner(job, self._tell, turn.close).run()
                 except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
                     job.end("failed", error)
 
@@ -150,11 +150,11 @@ def _has_turn(job: AnyJob) -> bool:
     return False
 
 
-class GoesOn(RuntimeError):
+class StillRunning(RuntimeError):
     """Nobody here follows a job any longer, and it goes on."""
 
 
-class JobDesk:
+class JobRunner:
     """One job at work: the runner's side and the clerk's."""
 
     def __init__(self, job: AnyJob, tell: Tell, end_turn: Callable[[], None] = lambda: None) -> None:
@@ -180,7 +180,7 @@ class JobDesk:
         began = time.perf_counter()
         status, error = self._job.run(self)
         self._end_pause()
-        left = isinstance(error, GoesOn)
+        left = isinstance(error, StillRunning)
         if not left:
             end = self._ended or RunEnded(
                 status=status,
@@ -196,7 +196,7 @@ class JobDesk:
         self._job.end("running" if left else status, error)
 
     @contextlib.contextmanager
-    def away(self) -> Iterator[Away]:
+    def away(self) -> Iterator[Detached]:
         """Inside, another process does the job and writes its record; behind it too, if that has said the end."""
         if self._job.folder is None:
             raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, by which another process could do it.")
@@ -205,7 +205,7 @@ class JobDesk:
         self._job.away(left)
         self._end_turn()
         try:
-            yield Away(self._job.folder, left)
+            yield Detached(self._job.folder, left)
         finally:
             self._job.away(None)
             if self._ended is None and not left.is_set():

@@ -20,7 +20,7 @@ from workbench.settings import Settings
 from workbench.share.package import pack
 from workbench.task.protocol import Task
 from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
-from workbench.tuners.distributed_trial import measure_together
+from workbench.tuners.distributed_trial import measure_on_ranks
 from workbench.tuners.trial import measure, measure_here, measure_within
 
 TrialOf = Callable[[int], Trial]
@@ -86,7 +86,7 @@ def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session:
     """A `trial(size)` that all ranks of this session call, and make inside it."""
 
     def trial(size: int) -> Trial:
-        return measure_together(
+        return measure_on_ranks(
             session,
             request.settings_at(settings, size),
             size,

@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Brief:
+class RunBrief:
     """One fit. `curve`: the smoothed training loss; `checks`: the monitored metric of the validation data.
 
     Both have shape (n, 4): updates taken, epochs, seconds (NaN where nobody knows), and the value. `metrics` has the last
@@ -64,12 +64,12 @@ class Brief:
     """Whether it only counts as running: its process cannot be seen from here."""
 
     @classmethod
-    def read(cls, folder: Path) -> Brief:
+    def read(cls, folder: Path) -> RunBrief:
         """That of a run folder, whatever its length: the record is read piece by piece, its losses alone."""
         return cls.so_far(folder, stream(folder, COLUMNS), Fold())
 
     @classmethod
-    def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> Brief:
+    def so_far(cls, folder: Path, new: Iterable[Event], fold: Fold) -> RunBrief:
         """That of a run folder whose record may grow: `fold` has what was read before, and takes the `new` events in."""
         told = read.summary(folder)
         task = told.header.get("task")
@@ -80,7 +80,7 @@ class Brief:
         return fold.brief(told.id, read.State(told.status, told.step, told.seconds, told.error, told.unseen), told.created, model, folder)
 
     @classmethod
-    def of(cls, run: Run) -> Brief:
+    def of(cls, run: Run) -> RunBrief:
         """That of a run which is in memory."""
         if run.folder is not None and run.folder.is_dir():
             return cls.read(run.folder)
@@ -154,10 +154,10 @@ class Fold:
         if isinstance(event, Validated | Logged | RunEnded):
             self._metrics.update(event.metrics)
 
-    def brief(self, id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None) -> Brief:
+    def brief(self, id: str, state: read.State, created: float, model: tuple[str, int | None], path: Path | None) -> RunBrief:
         """What came until now."""
         settings = {} if self._start is None else self._start.settings
-        return Brief(
+        return RunBrief(
             id, state.status, state.step, state.seconds, created, settings, dict(self._metrics), self._monitor,
             self._curve.rows(4), self._checks.rows(4), self._origin, self._changes, model, path, state.unseen,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.plots.chart import Chart
 from workbench.plots.compare import AXES, Compared, X, compare_losses
 from workbench.runs import setting_text
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.printable import printable
 from workbench.runs.read import shown_status
 from workbench.runs.run import Run, duration
@@ -35,7 +35,7 @@ MOST = 5
 class Comparison:
     """Up to five fits. Its repr is a table."""
 
-    runs: tuple[Brief, ...]
+    runs: tuple[RunBrief, ...]
 
     @property
     def settings(self) -> dict[str, tuple[str, ...]]:
@@ -92,10 +92,10 @@ class Comparison:
         return rows
 
 
-def compare(runs: Iterable[Run | Brief]) -> Comparison:
+def compare(runs: Iterable[Run | RunBrief]) -> Comparison:
     """Fits side by side, two to five of them: `wb.compare(bench.runs[-3:])`."""
-    given = [runs] if isinstance(runs, Run | Brief) or not isinstance(runs, Iterable) else list(runs)
-    wrong = next((run for run in given if not isinstance(run, Run | Brief)), None)
+    given = [runs] if isinstance(runs, Run | RunBrief) or not isinstance(runs, Iterable) else list(runs)
+    wrong = next((run for run in given if not isinstance(run, Run | RunBrief)), None)
     if wrong is not None:
         hint = " Ids belong to a bench: bench.compare('0011-fit', '0012-fit')." if isinstance(wrong, str) else ""
         raise TypeError(f"compare({wrong!r}): give runs, wb.compare(bench.runs[-2:]), say.{hint}")
@@ -106,10 +106,10 @@ def compare(runs: Iterable[Run | Brief]) -> Comparison:
     twice = next((run for i, run in enumerate(given) if any(_same(run, other) for other in given[:i])), None)
     if twice is not None:
         raise ValueError(f"run {twice.id} is given twice: compare it with another one.")
-    return Comparison(tuple(run if isinstance(run, Brief) else Brief.of(run) for run in given))
+    return Comparison(tuple(run if isinstance(run, RunBrief) else RunBrief.of(run) for run in given))
 
 
-def _same(one: Run | Brief, other: Run | Brief) -> bool:
+def _same(one: Run | RunBrief, other: Run | RunBrief) -> bool:
     """Whether it is one run; two folders may each have one of the same id."""
     first, second = (run.folder if isinstance(run, Run) else run.path for run in (one, other))
     return one is other or (first is not None and first == second)

@@ -8,13 +8,13 @@ from workbench.settings import Settings, SettingsError
 from workbench.values import EarlyStopping
 
 
-def terse(value: Any) -> Any:
+def setting_text(value: Any) -> Any:
     """`value` in its shortest plain form: of an EarlyStopping its metric's name, or a dict without its defaults."""
     if isinstance(value, EarlyStopping):
         told = {"monitor": value.monitor} | value.model_dump(exclude_defaults=True)
         return value.monitor if len(told) == 1 else told
     if isinstance(value, tuple):
-        return terse(value[0]) if len(value) == 1 and isinstance(value[0], EarlyStopping) else [*map(terse, value)]
+        return setting_text(value[0]) if len(value) == 1 and isinstance(value[0], EarlyStopping) else [*map(setting_text, value)]
     return value
 
 
@@ -26,7 +26,7 @@ def text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
         return ", ".join(map(str, value))
-    return str(terse(value))
+    return str(setting_text(value))
 
 
 def typed(name: str, value: Any) -> str:

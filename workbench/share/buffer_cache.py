@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.share.capacity import Room
+from workbench.share.capacity import Capacity
 from workbench.share.segment import Segment, Views, address_of
 
 LARGE = 1 << 20
@@ -45,7 +45,7 @@ class _Shelved:
     nbytes: int
 
 
-class Shelf:
+class BufferCache:
     """The segments with the large buffers of the latest parcel. For one thread at a time."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Shelf:
         """The size of all that lies here."""
         return sum(one.nbytes for one in self._shelved)
 
-    def place(self, buffers: Sequence[Any], room: Room | None = None) -> tuple[dict[int, Spot], list[str]]:
+    def place(self, buffers: Sequence[Any], room: Capacity | None = None) -> tuple[dict[int, Spot], list[str]]:
         """Where each large one of these lies now, by its number, and what to tell of it."""
         wanted: dict[tuple[int, int], list[int]] = {}
         raws: dict[tuple[int, int], np.ndarray[Any, Any]] = {}

@@ -14,12 +14,12 @@ _LEFT = 0.9
 """So much of what is free may be taken."""
 
 
-class NoRoom(MemoryError):
+class NotEnoughMemory(MemoryError):
     """Data that fit neither in memory nor on the disk beside the run."""
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """What is looked at before data are placed."""
 
     folder: Path
@@ -34,12 +34,12 @@ class Room:
             return None, None
         lacking = f"{size / 1e6:,.0f} MB of data are to be shared, and {free / 1e6:,.0f} MB of memory are free"
         if not segment.MEMFD:
-            raise NoRoom(f"{lacking}: close what else is in memory, or train on less data.")
+            raise NotEnoughMemory(f"{lacking}: close what else is in memory, or train on less data.")
         self.folder.mkdir(parents=True, exist_ok=True)
         disk = os.statvfs(self.folder)
         on_disk = disk.f_bavail * disk.f_frsize
         if size > on_disk * _LEFT:
-            raise NoRoom(
+            raise NotEnoughMemory(
                 f"{lacking}; the disk of {self.folder} has {on_disk / 1e6:,.0f} MB left, which is too little as well: free memory "
                 "or disk space, or train on less data."
             )

@@ -15,20 +15,20 @@ from typing import Any
 
 import torch
 
-from workbench.share.buffer_cache import Shelf
-from workbench.share.capacity import Room
+from workbench.share.buffer_cache import BufferCache
+from workbench.share.capacity import Capacity
 from workbench.share.packing import ListUnpickler, Pickled, pickled
 from workbench.share.pickle_diagnostics import explain
 from workbench.share.pickling import Pickler
 from workbench.share.segment import Segment, Views, size_of
 
 
-class ParcelError(TypeError):
+class PackageError(TypeError):
     """Something that cannot be sent to another process. The message says which part, and what to do."""
 
 
 @dataclass
-class Parcel:
+class Package:
     """A packed object. `close` it (or use `with`) when no further process will unpack it."""
 
     code: bytes
@@ -53,7 +53,7 @@ class Parcel:
         for segment in self.segments:
             segment.close()
 
-    def __enter__(self) -> Parcel:
+    def __enter__(self) -> Package:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,10 +61,10 @@ class Parcel:
 
 
 def pack(
-    value: Any, names: Mapping[str, Any] | None = None, *, lists: bool = False, shelf: Shelf | None = None,
-    room: Room | None = None,
-) -> Parcel:  # fmt: skip
-    """`value` as a parcel. `names` are what its parts are called in an error; see `ParcelError`.
+    value: Any, names: Mapping[str, Any] | None = None, *, lists: bool = False, shelf: BufferCache | None = None,
+    room: Capacity | None = None,
+) -> Package:  # fmt: skip
+    """`value` as a parcel. `names` are what its parts are called in an error; see `PackageError`.
 
     lists: long lists arrive as `PackedList`s, whose elements take no memory until they are read.
     shelf: where large buffers lie that may be the same in the next parcel. room: what is asked whether there is memory.
@@ -74,10 +74,10 @@ def pack(
     except MemoryError:
         raise
     except Exception as error:
-        raise ParcelError(explain(error, names or {"the object": value}, _fails)) from error
+        raise PackageError(explain(error, names or {"the object": value}, _fails)) from error
     # Those of packed lists are counted from the end, which is where they are known from.
     buffers = [*found.buffers, *reversed(found.extra)]
-    parcel = Parcel(found.code, devices=tuple(sorted(found.devices)), tensors=found.tensors)
+    parcel = Package(found.code, devices=tuple(sorted(found.devices)), tensors=found.tensors)
     if not buffers:
         return parcel
     on_shelf, notes = ({}, []) if shelf is None else shelf.place(buffers, room)
@@ -95,7 +95,7 @@ def pack(
     return parcel
 
 
-def unpack(parcel: Parcel) -> Any:
+def unpack(parcel: Package) -> Any:
     """A copy of what was packed. Its tensors and arrays lie in the segments, mapped copy-on-write."""
     buffers = _Buffers([segment.views() for segment in parcel.segments], parcel.elsewhere)
     return ListUnpickler(io.BytesIO(parcel.code), iter(buffers), buffers.from_end).load()

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import torch
 
-from workbench.share.buffer_cache import LARGE, Shelf
+from workbench.share.buffer_cache import LARGE, BufferCache
 from workbench.share.pickling import storage_over
 from workbench.share.segment import Segment, Views
 
@@ -21,7 +21,7 @@ _USES = 2
 """Who leads to a storage: the tensor, and the Python object that we ask."""
 
 
-def rebind(tensors: Iterable[torch.Tensor], shelf: Shelf) -> int:
+def rebind(tensors: Iterable[torch.Tensor], shelf: BufferCache) -> int:
     """Move those that lie on the shelf as they are now, and that nobody else leads to; how many bytes were given up.
 
     To be called in the thread that works with these tensors, with no other at work on them.

@@ -13,9 +13,9 @@ from workbench.task.compiled_model import uncompiled
 from workbench.task.data.spec import Collate, DataSpec
 from workbench.task.hints import check_loss, refuse_unusable
 from workbench.task.lightning import overrides as hooks
-from workbench.task.lightning.data_hooks import DataMoments
+from workbench.task.lightning.data_hooks import DataHooks
 from workbench.task.lightning.setup import Preparation
-from workbench.task.lightning.task import LightningLike
+from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task, TaskError
 from workbench.task.schedulers import MakeScheduler, check_scheduler
 from workbench.task.supervised import MakeOptimizer, Supervised, check_optimizer
@@ -54,7 +54,7 @@ def task_of(
         own["optimizer"] = optimizer
     if lightning:
         _refuse(model, own)
-        found = LightningLike(model, preparation, **specs, sources=sources)
+        found = LightningTask(model, preparation, **specs, sources=sources)
         found.compiler = compiler
         return found
     task: Task
@@ -109,7 +109,7 @@ def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) ->
     """The task carries the objects that make its loaders, and hears of a job for them."""
     if not preparation.data:
         return
-    moments = DataMoments(preparation, sources)
+    moments = DataHooks(preparation, sources)
     if task.moments is None:
         task.moments = moments
     elif moments.transfers:

@@ -150,7 +150,7 @@ def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
         )
 
 
-class Comparing(TorchFunctionMode):
+class ShapeCheck(TorchFunctionMode):
     """Inside, an output and a target that are broadcast against each other, each sample with every other, are an error.
 
     Operations on the output alone, or the target alone, that keep its shape are followed. One that puts a dimension in on

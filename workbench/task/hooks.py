@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from workbench.task.batch import to_device
-from workbench.task.lightning.checkpoint_hooks import Edits
+from workbench.task.lightning.checkpoint_hooks import CheckpointEdits
 
 Stage = Literal["train", "val", "test", "predict"]
 Values = Mapping[str, "Tensor | float"]
 
 
-class Moments:
+class Hooks:
     """Every moment of a job, at which nothing happens; a task says more by overriding."""
 
     within: bool = False
@@ -178,15 +178,15 @@ class Moments:
 
     # -- what a checkpoint keeps of it
 
-    edits: Edits = Edits()
+    edits: CheckpointEdits = CheckpointEdits()
     """What the task wants to be stored otherwise in the checkpoint that `state` was asked for last."""
 
-    def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> Edits:
+    def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
         """A fit is about to continue from `checkpoint`, in the form of Lightning's; what the task changes in it.
 
         kept: what `state` gave when it was written.
         """
-        return Edits()
+        return CheckpointEdits()
 
     def state(self) -> dict[str, Any]:
         """The task's own state beside weights and optimizers (on_save_checkpoint, a DataModule's state_dict, what was logged)."""

@@ -21,8 +21,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.batch import sample_count
 from workbench.task.compiled_model import own_name
-from workbench.task.hooks import Moments
-from workbench.task.ranks import Processes
+from workbench.task.hooks import Hooks
+from workbench.task.ranks import Communication
 from workbench.tracebacks import UserError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Progress(Protocol):
     clip_val: float | None
 
     @property
-    def ranks(self) -> Processes:
+    def ranks(self) -> Communication:
         """The processes that do the job together."""
 
     @property
@@ -162,7 +162,7 @@ class Task(abc.ABC):
     test: DataSpec | None = None
     predict: DataSpec | None = None
     averaging: Averaging = Averaging()
-    moments: Moments | None = None
+    moments: Hooks | None = None
     """What the task wants to hear of, or do its own way, while a job runs; None: nothing."""
     preparation: Preparation | None = None
     """The objects that make the loaders, and what they set up before a job (a DataModule's setup); None: there are none."""

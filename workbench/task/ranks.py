@@ -1,6 +1,6 @@
 """The processes of one job (ranks) as the code of a task sees them: which of them this is, and what they tell each other.
 
-What the engine has them agree on goes through the session's own ranks (`Processes`). What the user's code asks for
+What the engine has them agree on goes through the session's own ranks (`Communication`). What the user's code asks for
 itself, before a session is there also, goes through torch's usual process group, as it does under Lightning.
 """
 
@@ -23,7 +23,7 @@ RANK = "WORKBENCH_RANK"
 """Set in the environment of processes that do one job together."""
 
 
-class Processes(Protocol):
+class Communication(Protocol):
     """The ranks of a session; all of them call each method at the same place."""
 
     @property
@@ -48,7 +48,7 @@ class Processes(Protocol):
         """A tensor becomes its sum over ranks, in place."""
 
 
-class One:
+class SingleProcess:
     """The process alone."""
 
     rank, world, several = 0, 1, False
@@ -63,7 +63,7 @@ class One:
         """It is the sum."""
 
 
-class Place(NamedTuple):
+class RankOfJob(NamedTuple):
     """Where this process stands among those of its job, over all machines and on its own one."""
 
     rank: int = 0
@@ -85,16 +85,16 @@ class Place(NamedTuple):
         return max(1, self.world // self.local_world)
 
 
-ALONE = Place()
+ALONE = RankOfJob()
 
 
-def place() -> Place:
+def place() -> RankOfJob:
     """Where this process stands; a process group that the user made for something else makes no rank of it."""
     if RANK not in os.environ or not dist.is_available() or not dist.is_initialized():
         return ALONE
     world = dist.get_world_size()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    return Place(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0)), local)
+    return RankOfJob(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0)), local)
 
 
 def wait() -> None:

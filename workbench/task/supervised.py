@@ -236,7 +236,7 @@ class Supervised(Task):
         """The value of a loss or a metric; where a step is only tried out, what it compares is watched."""
         if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
             return function(output, target)
-        with hints.Comparing(what, function, output, target):
+        with hints.ShapeCheck(what, function, output, target):
             return function(output, target)
 
     @property

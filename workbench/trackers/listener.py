@@ -52,7 +52,7 @@ class TrackerError(Exception):
     """A tracker failed; the fit that it follows did not."""
 
 
-class Follower:
+class TrackerListener:
     """One tracker of a bench, as a listener: each fit becomes a run in it."""
 
     def __init__(self, choice: Choice, facts: Callable[[], dict[str, Any]]) -> None:
@@ -120,7 +120,7 @@ class Follower:
         self._run = None
 
 
-def followers(trackers: Any, root: Path, model: Any) -> list[Follower]:
+def tracker_listeners(trackers: Any, root: Path, model: Any) -> list[TrackerListener]:
     """A listener for each of the trackers; what goes to files lies in `<root>/trackers/<name>`."""
 
     def facts() -> dict[str, Any]:
@@ -128,11 +128,11 @@ def followers(trackers: Any, root: Path, model: Any) -> list[Follower]:
         found = vars(hparams) if isinstance(hparams, Namespace) else hparams
         return {"hparams": found} if isinstance(found, Mapping) and found else {}
 
-    return [Follower(choice, facts) for choice in choices(trackers, root.absolute() / "trackers")]
+    return [TrackerListener(choice, facts) for choice in choices(trackers, root.absolute() / "trackers")]
 
 
-def _with_facts(choice: Choice, facts: dict[str, Any]) -> Follower:
-    return Follower(choice, lambda: facts)
+def _with_facts(choice: Choice, facts: dict[str, Any]) -> TrackerListener:
+    return TrackerListener(choice, lambda: facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from workbench.tuners.batch_size_search import BatchSizes as BatchSizes
 from workbench.tuners.batch_size_search import TrialStopped as TrialStopped
 from workbench.tuners.batch_size_search import check, ended_event, search
 from workbench.tuners.effective_batch import accumulation, effective_batch
-from workbench.tuners.stages import METHODS, data_of
+from workbench.tuners.stages import METHODS, data_of_stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def run(
 
 def cap_of(task: Task, method: str = "fit", ranks: int = 1) -> int | None:
     """The most samples a batch can hold: the data's length, for each rank. Refuses data that makes its own batches."""
-    spec = data_of(task, method)
+    spec = data_of_stage(task, method)
     own = spec.parts.own_batches
     if own is not None:
         raise TaskError(

@@ -22,7 +22,7 @@ from workbench.tuners.batch_size_search import NotEnoughData, TrialStopped
 from workbench.tuners.trial import ENOUGH, MOST, at_size, let_go, measured, timed, updates, usual
 
 
-def measure_together(
+def measure_on_ranks(
     session: Session, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0, *,
     max_memory: int | None = None, stop: Callable[[], bool] = lambda: False,
 ) -> Trial:  # fmt: skip

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import rng
-from workbench.engine.optim.optimizer_handle import Optimizing, chain
+from workbench.engine.optim.optimizer_handle import OptimizerHandle, chain
 from workbench.engine.session import Session
 from workbench.engine.step import update
 from workbench.events import CurveEnded, CurvePoint, Emit
@@ -77,7 +77,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     return end
 
 
-def _chosen(session: Session, request: LRRequest) -> Optimizing:
+def _chosen(session: Session, request: LRRequest) -> OptimizerHandle:
     count = len(session.optimizers)
     if request.optimizer >= count:
         there = "is one optimizer, 0" if count == 1 else f"are {count} optimizers, 0 to {count - 1}"
@@ -86,7 +86,7 @@ def _chosen(session: Session, request: LRRequest) -> Optimizing:
 
 
 def _sweep(
-    session: Session, opt: Optimizing, request: LRRequest, emit: Emit, inbox: Inbox
+    session: Session, opt: OptimizerHandle, request: LRRequest, emit: Emit, inbox: Inbox
 ) -> tuple[list[CurvePoint], str]:
     in_step = iter if session.together is None else session.together.rounds
     windows = cycled_windows(session.task, session.data.settings, epoch=session.epoch, in_step=in_step)
@@ -96,7 +96,7 @@ def _sweep(
 
 def _points(
     session: Session,
-    opt: Optimizing,
+    opt: OptimizerHandle,
     request: LRRequest,
     feed: Iterator[Sequence[object]],
     emit: Emit,
@@ -124,7 +124,7 @@ def _points(
 
 
 def _loss_of_update(
-    session: Session, opt: Optimizing, feed: Iterator[Sequence[object]]
+    session: Session, opt: OptimizerHandle, feed: Iterator[Sequence[object]]
 ) -> tuple[float, str | None]:
     """The loss of one more update in which `opt` took its turn, and why there can be no further one."""
     try:
@@ -180,7 +180,7 @@ def _conclude(
     )
 
 
-def _one_cycle(opt: Optimizing) -> bool:
+def _one_cycle(opt: OptimizerHandle) -> bool:
     return any(isinstance(part, OneCycleLR) for s in opt.schedules for part in chain(s.scheduler))
 
 

@@ -10,7 +10,7 @@ METHODS = ("fit", "validate", "test", "predict")
 """The stages, by the names of the calls that run them."""
 
 
-def data_of(task: Task, method: str) -> DataSpec:
+def data_of_stage(task: Task, method: str) -> DataSpec:
     """The data that a stage reads; `TaskError` says what to give where there is none."""
     if method == "fit":
         if task.train is None:

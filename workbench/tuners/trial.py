@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from workbench.engine.data.loaders import first
+from workbench.engine.data.loaders import first_batches
 from workbench.engine.session import Session
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.engine.step import update
 from workbench.engine.validation.predict import predict
 from workbench.engine.validation.validate import validate
@@ -29,7 +29,7 @@ from workbench.task.data.spec import set_epoch
 from workbench.task.protocol import Task, TaskError
 from workbench.techniques.accumulation import size_at
 from workbench.tuners.batch_size_search import NotEnoughData
-from workbench.tuners.stages import data_of
+from workbench.tuners.stages import data_of_stage
 from workbench.tuners.trial_batches import NoBatch, cycled_windows
 
 ENOUGH = 0.4
@@ -38,7 +38,7 @@ MOST = 50
 """Further updates at the most."""
 
 
-class Work(NamedTuple):
+class TrialStep(NamedTuple):
     """What a trial repeats: an update, or a batch of another stage."""
 
     once: Callable[[], object]
@@ -54,7 +54,7 @@ def measure(
     method: "validate", "test" and "predict" take batches of that stage instead. epoch: whose accumulation holds.
     """
     settings = at_size(settings, size, method)
-    with opened(task, settings) as session, session.scratch():
+    with open_session(task, settings) as session, session.scratch():
         make_average(session, method)
         return measured(session, settings, size, steps, method, epoch)
 
@@ -136,14 +136,14 @@ def usual(seconds: Sequence[float]) -> float:
     return statistics.median(seconds[1:] or seconds)
 
 
-def timed(work: Work) -> float:
+def timed(work: TrialStep) -> float:
     """Seconds for one more, its batches included."""
     began = perf_counter()
     work.once()
     return perf_counter() - began
 
 
-def updates(session: Session, settings: Settings, size: int, epoch: int) -> Work:
+def updates(session: Session, settings: Settings, size: int, epoch: int) -> TrialStep:
     """Updates of full windows: an epoch's short one would take less time and memory than it is counted for."""
     in_step = iter if session.together is None else session.together.rounds
     feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True, in_step=in_step)
@@ -159,18 +159,18 @@ def updates(session: Session, settings: Settings, size: int, epoch: int) -> Work
             float(loss)  # waits for the device
 
     batches = size_at(settings.accumulate_grad_batches, epoch) / _pieces(session, settings)
-    return Work(once, size * batches)
+    return TrialStep(once, size * batches)
 
 
 def _pieces(session: Session, settings: Settings) -> int:
     """In how many updates a batch is taken: 1, or as many as it has pieces in time."""
     if settings.truncated_bptt_steps is None:
         return 1
-    batch = next(iter(data_of(session.task, "fit").loader(settings, train=True)), None)
+    batch = next(iter(data_of_stage(session.task, "fit").loader(settings, train=True)), None)
     return max(1, sum(1 for _ in session.data.split([batch])))
 
 
-def _batches(session: Session, settings: Settings, size: int, method: str) -> Work:
+def _batches(session: Session, settings: Settings, size: int, method: str) -> TrialStep:
     feed = _whole_batches(session.task, settings, size, method)
 
     def once() -> None:
@@ -180,12 +180,12 @@ def _batches(session: Session, settings: Settings, size: int, method: str) -> Wo
         else:
             validate(session, [batch], "test" if method == "test" else "val", trial=True)
 
-    return Work(once, size)
+    return TrialStep(once, size)
 
 
 def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> Iterator[Any]:
     """Batches of a stage, all of this size, without end."""
-    spec = data_of(task, method)
+    spec = data_of_stage(task, method)
     if spec.one_shot:
         raise TaskError(
             f"{spec.name} can be read only once (it is an iterator), and a search would use it up: "
@@ -196,7 +196,7 @@ def _whole_batches(task: Task, settings: Settings, size: int, method: str) -> It
     for epoch in itertools.count():
         empty = True
         set_epoch(loader, epoch)
-        for batch in first(loader, None):
+        for batch in first_batches(loader, None):
             empty = False
             yield batch
         if empty:

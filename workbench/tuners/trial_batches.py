@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from workbench.engine.data.loaders import first
+from workbench.engine.data.loaders import first_batches
 from workbench.settings import Settings
 from workbench.task.data.spec import Loader, batches_in, set_epoch
 from workbench.task.protocol import Task, TaskError
@@ -73,7 +73,7 @@ def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 def _epoch(loader: Loader, task: Task, settings: Settings) -> Iterator[Any]:
     """One pass over the batches that a fit would take."""
     most = limits.count(batches_in(loader), settings.limit_train_batches, "limit_train_batches")
-    batches = first(loader, most)
+    batches = first_batches(loader, most)
     if settings.truncated_bptt_steps is None:
         return batches
     return pieces(batches, settings.truncated_bptt_steps, settings.tbptt_time_dim, task.split)

@@ -20,14 +20,14 @@ from workbench.ui.controls import next_actions, setting_control
 from workbench.ui.controls.notice import Notice
 from workbench.ui.controls.run_buttons import button
 from workbench.ui.controls.widget_utils import aside, heard_whole, reachable, shown
-from workbench.ui.dispatcher import INTERVAL, Pump
+from workbench.ui.dispatcher import INTERVAL, Dispatcher
 
 _AT_ONCE = 200
 _CHANGED = ("lr", "gradient_clip_val")
 """What can be changed here while it runs; `job.change` takes the rest."""
 
 
-class Followed(Protocol):
+class AttachedJob(Protocol):
     """What is needed of the job that `wb.attach` gives."""
 
     id: str
@@ -49,18 +49,18 @@ class Followed(Protocol):
     def change(self, **values: Any) -> None: ...
 
 
-class Following(widgets.VBox):  # type: ignore[misc]
+class AttachedPanel(widgets.VBox):  # type: ignore[misc]
     """The canvas of one job, and its buttons. Several displays of one job show the same view."""
 
     @classmethod
-    def of(cls, job: Followed) -> Following:
+    def of(cls, job: AttachedJob) -> AttachedPanel:
         """The one view of this job, made when it is first asked for."""
         known = _OPEN.get(id(job))
         if known is None:
             known = _OPEN[id(job)] = cls(job)
         return known
 
-    def __init__(self, job: Followed) -> None:
+    def __init__(self, job: AttachedJob) -> None:
         self._job = job
         self._in_run: dict[str, Any] = {}
         self._lock = threading.RLock()
@@ -80,7 +80,7 @@ class Following(widgets.VBox):  # type: ignore[misc]
             box.widget.description = next_actions.LIVE[name]
             box.widget.layout.width, box.widget.style.description_width = "130px", "auto"
             box.widget.observe(lambda _: self._edited(), "value")
-        self.still = static_output.Still(f"workbench-{self.model_id}")
+        self.still = static_output.StaticOutput(f"workbench-{self.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
         self._handed_on = threading.Event()
         reachable(self)
@@ -90,7 +90,7 @@ class Following(widgets.VBox):  # type: ignore[misc]
         self.canvas.asked = lambda message: self._ask("The canvas", lambda: self._asked(message))
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._dragged("gradient_clip_val", change["new"]), "clip")
-        self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
+        self.pump = Dispatcher(self._hear, self.canvas.flush, self.notice.error)  # type: ignore[arg-type]
         self.canvas.wake = self.pump.wake
         self._follow()
         aside(self._listen, self.notice.error, "following")
@@ -226,9 +226,9 @@ class Following(widgets.VBox):  # type: ignore[misc]
 
 
 # A view holds its job, so an id stays one job's as long as its view is here.
-_OPEN: WeakValueDictionary[int, Following] = WeakValueDictionary()
+_OPEN: WeakValueDictionary[int, AttachedPanel] = WeakValueDictionary()
 
 
-def _title(job: Followed) -> widgets.HTML:
+def _title(job: AttachedJob) -> widgets.HTML:
     said = f"<b>{html.escape(job.id)}</b> <span>· {html.escape(format.job(job.kind))}, done by another process</span>"
     return widgets.HTML(said).add_class("wb-title")

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from workbench.events import BenchEvent, RunStarted, StepsDone
-from workbench.ui.throttle import Pace
+from workbench.ui.throttle import Throttle
 
 INTERVAL = 0.1
 """Seconds from one message to the next at least: ten a second."""
@@ -16,10 +16,10 @@ _IDLE = 5.0
 """Seconds without work after which the thread ends; the next event starts another."""
 
 
-class Pump:
+class Dispatcher:
     """Hands events to `hear` and lets `flush` send, on one thread of its own that lives only while there is work.
 
-    A message goes when something comes, unless one has just gone, or a flush is better told with the next one (`Pace`). The
+    A message goes when something comes, unless one has just gone, or a flush is better told with the next one (`Throttle`). The
     last event is always followed by a flush. Errors of `hear` and `flush` go to `failed`, and the pump goes on.
     """
 
@@ -36,7 +36,7 @@ class Pump:
         self._thread: threading.Thread | None = None
         self._due = False
         """A flush is owed."""
-        self._pace = Pace(interval)
+        self._pace = Throttle(interval)
         self._came: deque[float] = deque([0.0, 0.0], maxlen=2)
         """When the engine's last two flushes came."""
         self._told = 0.0

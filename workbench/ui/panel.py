@@ -31,23 +31,23 @@ from workbench.events import (
 )
 from workbench.runs.event_log import RecordGone, newest, now
 from workbench.runs.sequence import stream
-from workbench.runs.setting_text import same, terse
+from workbench.runs.setting_text import same, setting_text
 from workbench.runs.stream import joined
 from workbench.settings import Settings, SettingsError
 from workbench.ui import format, static_output
-from workbench.ui.canvas.requests import Asked
+from workbench.ui.canvas.requests import CanvasRequests
 from workbench.ui.canvas.sweeps import EARLIER
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls import next_actions
-from workbench.ui.controls.export import Exporting
-from workbench.ui.controls.finders import Finds
+from workbench.ui.controls.export import ExportForm
+from workbench.ui.controls.finders import Finders
 from workbench.ui.controls.form import Form
 from workbench.ui.controls.header import Finding, Header
 from workbench.ui.controls.notice import Notice
-from workbench.ui.controls.run_buttons import Actions, RunBar
-from workbench.ui.controls.run_history import History
+from workbench.ui.controls.run_buttons import Actions, RunButtons
+from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.widget_utils import heard_whole, reachable, shown, tree
-from workbench.ui.dispatcher import Pump
+from workbench.ui.dispatcher import Dispatcher
 
 
 class Bench(Protocol):
@@ -101,12 +101,12 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._on_their_way: dict[int, BenchEvent] = {}
         """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that went on."""
         self.notice = Notice()
-        self._finds = Finds(bench, self._ask)
+        self._finds = Finders(bench, self._ask)
         finding = Finding(self._finds.find_batch_size, self._finds.find_lr, self._look_at, self._use)
         self.header = Header(bench.settings, self._edit, finding, bench.summary.optimizers)
         self.canvas = LiveView(marker=bench.settings.lr, clip=bench.settings.gradient_clip_val or 0.0)
-        self.exporting = Exporting(bench, lambda: self.run, self.canvas.put, self.notice)
-        self.run = RunBar(Actions(
+        self.exporting = ExportForm(bench, lambda: self.run, self.canvas.put, self.notice)
+        self.run = RunButtons(Actions(
             self._fit, self._continue, self._pause, self._stop, self._apply, self._validate, self._checkpoint,
             self.exporting.show, self.exporting.write,
         ))  # fmt: skip
@@ -116,7 +116,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
-        self.still = static_output.Still(f"workbench-{self.model_id}")
+        self.still = static_output.StaticOutput(f"workbench-{self.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
         self._over: set[int] = set()
         """Jobs that were over when the last cell ended."""
@@ -124,14 +124,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
         self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._edit("gradient_clip_val", change["new"] or None), "clip")
-        self.history = History(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error)
-        self.canvas.asked = Asked(
+        self.history = RunHistory(bench, self.canvas, lambda: _to_be_seen(bench.jobs), self.notice.error)
+        self.canvas.asked = CanvasRequests(
             bench, self.notice.error, self.exporting.open, self.history.refresh, lambda event: self.pump.put(event), self.canvas.put
         )
         self.canvas.looked = self.history.look
         reachable(self)
         heard_whole(self, self._lock)
-        self.pump = Pump(self._hear, self.canvas.flush, self.notice.error)
+        self.pump = Dispatcher(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.pump.wake
         if self.canvas.opened:  # a browser may make its view as soon as the canvas is here, on another thread
             self.history.look()
@@ -181,7 +181,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 return
             try:
                 if not known:
-                    self._bench.set(**{name: terse(value)})
+                    self._bench.set(**{name: setting_text(value)})
             except SettingsError as error:
                 self.notice.drop(_about(name))
                 self.notice.error(error, about=_about(name))

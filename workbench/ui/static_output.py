@@ -26,7 +26,7 @@ PATIENCE = 60.0
 _ORDER = ("find_batch_size", "find_lr", "fit")
 
 
-class Still:
+class StaticOutput:
     """The last job of each kind as pictures, drawn when first wanted, and their place in the notebook's output."""
 
     def __init__(self, name: str) -> None:

@@ -14,7 +14,7 @@ _LONGEST = 2.2
 """Intervals after which a value goes, whatever comes."""
 
 
-class Pace:
+class Throttle:
     """Whether a flush is kept back for the one behind it. What the panel takes from a busy process, training lacks.
 
     A value is a quarter of a second old at most when it is on the screen. On a GPU values are a flush old when they come, and

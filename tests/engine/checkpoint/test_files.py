@@ -21,16 +21,16 @@ from tests import warm
 from tests.engine.problems import noisy_net, plain_net
 from workbench.engine.checkpoint import files
 from workbench.engine.checkpoint.files import (
-    fill,
+    load_tensors,
     load_weights,
-    misfit,
+    mismatch,
     read_state,
     remove,
     save_weights,
     tensors_of,
     write,
 )
-from workbench.engine.checkpoint.serialization import NotPlainError, packed, unpacked
+from workbench.engine.checkpoint.serialization import NotPlainError, from_plain, to_plain
 from workbench.runs.checkpoints import list_checkpoints
 
 INFO = {
@@ -119,9 +119,9 @@ def test_a_buffer_that_forward_has_made_or_grown_is_put_back():
     one, other = Odd(), Odd()
     one.grown, one.none = torch.ones(2), torch.ones(4, 3)
     one.counts = {"seen": 9}
-    assert misfit(other, tensors_of(one)) is not None
-    assert misfit(other, tensors_of(one), grown=True) is None
-    fill(other, tensors_of(one), files.extra_state_of(one))
+    assert mismatch(other, tensors_of(one)) is not None
+    assert mismatch(other, tensors_of(one), grown=True) is None
+    load_tensors(other, tensors_of(one), files.extra_state_of(one))
     assert torch.equal(other.grown, one.grown)
     assert torch.equal(other.none, one.none)
     assert other.counts == {"seen": 9}
@@ -137,8 +137,8 @@ def test_a_layer_that_stands_under_two_names_has_grown_under_both():
     one, other = two_names(), two_names()
     one.within.running_mean = torch.ones(3)
     saved = {name: value.clone() for name, value in tensors_of(one).items()}
-    assert misfit(other, saved, grown=True) is None
-    fill(other, saved)
+    assert mismatch(other, saved, grown=True) is None
+    load_tensors(other, saved)
     assert other.again is other.within
     assert torch.equal(other.again.running_mean, torch.ones(3))
 
@@ -147,7 +147,7 @@ def test_an_expanded_buffer_is_put_back():
     one, other = nn.Linear(2, 3), nn.Linear(2, 3)
     for model, value in ((one, 5.0), (other, 0.0)):
         model.register_buffer("mask", torch.full((1, 3), value).expand(4, 3))
-    fill(other, tensors_of(one))
+    load_tensors(other, tensors_of(one))
     assert torch.equal(other.mask, torch.full((4, 3), 5.0))
 
 
@@ -331,8 +331,8 @@ TREES = st.recursive(
 
 
 def through_a_file(value, path):
-    torch.save(packed(value, "it"), path)
-    return unpacked(torch.load(path, weights_only=True))
+    torch.save(to_plain(value, "it"), path)
+    return from_plain(torch.load(path, weights_only=True))
 
 
 def equal(one, other):
@@ -416,13 +416,13 @@ def endless():
 ])  # fmt: skip
 def test_what_is_not_plain_is_refused_with_its_place(value, words):
     with pytest.raises(NotPlainError) as caught:
-        packed(value, "the state of S")
+        to_plain(value, "the state of S")
     assert words in str(caught.value)
 
 
 def test_functions_can_be_left_out(tmp_path):
     state = {"a": 1, "f": len, "parts": [{"g": lambda: 0, "b": 2}]}
-    assert packed(state, "it", functions=False) == {"a": 1, "parts": [{"b": 2}]}
+    assert to_plain(state, "it", functions=False) == {"a": 1, "parts": [{"b": 2}]}
 
 
 class Runs:

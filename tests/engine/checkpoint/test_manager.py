@@ -13,7 +13,7 @@ from tests.engine.resuming import Fit, settings_of, supervised
 from workbench.commands import Stop
 from workbench.engine.checkpoint import files, manager
 from workbench.engine.checkpoint.files import load_weights, tensors_of
-from workbench.engine.checkpoint.manager import Keeper
+from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.events import Saved, StepsDone, Validated
 from workbench.runs.checkpoints import find
 from workbench.settings import SettingsError
@@ -186,7 +186,7 @@ def test_at_ends_of_epochs_that_lie_ten_minutes_apart(tmp_path, monkeypatch):
 def test_asking_whether_it_is_time_touches_nothing_but_counters():
     """It is asked before every update."""
     session = SimpleNamespace(step=12, meter=SimpleNamespace(seconds=3.0))
-    asked = Keeper.__new__(Keeper)
+    asked = CheckpointManager.__new__(CheckpointManager)
     asked._session, asked._updates, asked._time, asked._step, asked._seconds = session, 6, None, 0, 0.0
     assert asked.due()
     session.step = 13

@@ -15,7 +15,7 @@ from tests.engine.problems import Augmented, adamw, labelled, noisy_net, plain_n
 from tests.engine.resuming import Fit, assert_goes_on_as, learning, resumed, same, settings_of, supervised
 from workbench.commands import Change, Stop
 from workbench.engine.checkpoint.files import load_weights, read_state
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.engine.validation.validate import validate
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
@@ -273,7 +273,7 @@ def test_the_weights_of_a_best_average_are_the_averaged_ones(tmp_path):
     for point in [point for point in whole.checkpoints if point.value is not None]:
         task = make()
         load_weights(task.model, point.path / "model.safetensors")
-        with opened(task, settings) as session:
+        with open_session(task, settings) as session:
             assert validate(session, session.data.val())["val_loss"] == point.value
         if not point.end:
             assert_goes_on_as(whole, resumed(make, settings, point, tmp_path / point.name), point.step)

@@ -10,7 +10,7 @@ from torch import nn
 from tests.engine.problems import labelled
 from tests.engine.resuming import learning, settings_of, supervised
 from workbench.engine.checkpoint.weights import Weights, is_container, overwrite
-from workbench.engine.setup import opened
+from workbench.engine.setup import open_session
 from workbench.engine.step import update
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -68,7 +68,7 @@ def test_a_scratch_leaves_no_trace_in_a_module_that_collects():
     model = Collecting(outside)
     objects, content = held(model)
     attributes, drawn = set(vars(model)), model.chance.get_state()[2]
-    with opened(supervised(model), settings_of()) as session, session.scratch():
+    with open_session(supervised(model), settings_of()) as session, session.scratch():
         session.train_mode()
         for batch in session.data.train():
             update(session, [batch])
@@ -133,7 +133,7 @@ class Hooked(nn.Module):
 
 def test_what_a_hook_makes_within_a_scratch_is_gone_behind_it():
     model = Hooked()
-    with opened(learning(model, train=labelled()), settings_of()) as session:
+    with open_session(learning(model, train=labelled()), settings_of()) as session:
         with session.scratch():
             for batch in session.data.train():
                 update(session, [batch])

@@ -25,7 +25,7 @@ import workbench as wb
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
 from workbench.engine import rng
-from workbench.engine.data.loaders import Feeds
+from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import TaskError
@@ -49,7 +49,7 @@ def feeds(make, drawn=0, **settings):
     rng.seed(drawn)
     given = make()
     task = Given(*given) if type(given) is tuple else Given(given)
-    opened = Feeds(task, Settings(**{"accelerator": "cpu", "batch_size": 8, **settings}))
+    opened = Loaders(task, Settings(**{"accelerator": "cpu", "batch_size": 8, **settings}))
     try:
         yield opened
     finally:

@@ -23,8 +23,8 @@ from workbench.commands import Mailbox
 from workbench.engine.checkpoint.files import read_state
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards
-from workbench.launch.assignments import Predicting, Sweeping
-from workbench.launch.distributed_search import Searching
+from workbench.launch.assignments import FindLRAssignment, PredictAssignment
+from workbench.launch.distributed_search import RankSearch
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
 from workbench.task.protocol import TaskError
@@ -156,14 +156,14 @@ def test_searches_and_predictions() -> None:
         if world > 1:
             os.environ.update(FSDP)
         heard, size = Heard(), settings.replace(batch_size=8 // world)
-        Sweeping("s", supervised(plain_net(), train=labelled(40)), size, LRRequest(num_training=12))(heard, Mailbox())
+        FindLRAssignment("s", supervised(plain_net(), train=labelled(40)), size, LRRequest(num_training=12))(heard, Mailbox())
         curve = [event.loss for event in heard if type(event).__name__ == "CurvePoint"]
-        sizes = Searching("b", supervised(plain_net(), train=labelled(40)), size, BatchSizeRequest(max_val=8, steps_per_trial=1))
+        sizes = RankSearch("b", supervised(plain_net(), train=labelled(40)), size, BatchSizeRequest(max_val=8, steps_per_trial=1))
         if world > 1:
             sizes(heard, Mailbox())
         task = supervised(plain_net(), train=labelled(40))
         task.predict = supervised(plain_net(), train=labelled(9)).train
-        found = Predicting("p", task, settings, None)(Heard(), Mailbox()).value
+        found = PredictAssignment("p", task, settings, None)(Heard(), Mailbox()).value
         return curve, [e.size for e in heard if type(e).__name__ == "Trial" and e.ok], torch.cat(found)
 
     (curve, sizes, found), (others, _, _) = on_ranks(2, rank)

@@ -15,7 +15,7 @@ from workbench.commands import Change, Mailbox, Pause, Resume, Stop
 from workbench.engine.dry_run import dry_run
 from workbench.engine.metrics import meter
 from workbench.instruments.finite import NonFiniteError
-from workbench.launch.assignments import Evaluating, Predicting
+from workbench.launch.assignments import EvaluateAssignment, PredictAssignment
 from workbench.settings import Settings
 from workbench.task.factory import task_of
 
@@ -169,8 +169,8 @@ def test_scores_and_predictions_of_all_samples_in_their_order():
         settings = Settings(batch_size=4)
         dry_run(task, settings)
         heard = Heard()
-        Evaluating("t", task, settings, "val")(heard, Mailbox())
-        outputs = Predicting("t", task, settings, None)(heard, Mailbox()).value
+        EvaluateAssignment("t", task, settings, "val")(heard, Mailbox())
+        outputs = PredictAssignment("t", task, settings, None)(heard, Mailbox()).value
         return heard[1].metrics, outputs
 
     (metrics, outputs), (others, _) = on_ranks(2, rank)

@@ -15,9 +15,9 @@ from tests.engine.problems import labelled, plain_net, sgd
 from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox
-from workbench.engine.distributed.process_group import ManyRanks
+from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.dry_run import dry_run
-from workbench.launch.assignments import Predicting
+from workbench.launch.assignments import PredictAssignment
 from workbench.settings import Settings
 from workbench.task.factory import task_of
 from workbench.task.protocol import TaskError
@@ -141,7 +141,7 @@ def test_the_clock_goes_on_in_a_validation():
     """What comes next in time is counted from the end of a check, not from the update before it."""
 
     def rank():
-        ranks = ManyRanks(dist.get_rank(), 2)
+        ranks = MultiProcessGroup(dist.get_rank(), 2)
         ranks.clock = itertools.count(10.0).__next__
         seen = [ranks.seconds for _ in ranks.rounds(range(3))]
         return seen, ranks.seconds
@@ -172,7 +172,7 @@ def test_predictions_are_in_order_where_batches_are_left_out():
         task = task_of(plain_net(), train=labelled(8).tensors, val=data, **usual, **CE)
         settings = Settings(batch_size=SIZE)
         dry_run(task, settings)
-        return Predicting("t", task, settings, task.val)(Heard(), Mailbox()).value
+        return PredictAssignment("t", task, settings, task.val)(Heard(), Mailbox()).value
 
     one, other = on_ranks(2, rank)
     expected = rank()

@@ -28,9 +28,9 @@ from tests.task.data import test_spec
 from tests.task.data.test_sharding import Own
 from tests.task.data.test_sharding import Stream as Shuffled
 from workbench.engine import rng
-from workbench.engine.data.loaders import Feeds
+from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
-from workbench.task.data.sharding import Share
+from workbench.task.data.sharding import RankShard
 from workbench.task.protocol import TaskError
 
 
@@ -53,7 +53,7 @@ def feeds(make, share, drawn=0, **settings):
     rng.seed(drawn)
     task = Given(make(), labelled(19))
     task.train.share = task.val.share = share
-    opened = Feeds(task, Settings(**{"accelerator": "cpu", "batch_size": 4, **settings}))
+    opened = Loaders(task, Settings(**{"accelerator": "cpu", "batch_size": 4, **settings}))
     rng.seed(1000 + 7 * share.rank)
     try:
         yield opened
@@ -120,7 +120,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("limit", [1.0, 2])
 def test_each_rank_goes_on_with_its_own(kind, limit):
-    for share in (Share(0, 3), Share(2, 3)):
+    for share in (RankShard(0, 3), RankShard(2, 3)):
         points = [(0, 1), (0, 2), (1, 0), (1, 2)] if limit == 2 else [(0, 1), (1, 0), (1, 3), (0, 4 - (share.rank > 0))]
         if kind == "stream that knows" and limit == 2:
             points = [(0, 1)]  # behind that it begins anew, and says so
@@ -133,30 +133,30 @@ def test_with_loader_workers(kind, persistent):
     if kind == "stream" and persistent:
         return  # its generator goes on in a worker, which nobody can repeat
     settings = {"num_workers": 1, "persistent_workers": persistent}
-    goes_on(KINDS[kind], Share(1, 2), [(0, 2), (1, 0), (1, 5)], **settings)
+    goes_on(KINDS[kind], RankShard(1, 2), [(0, 2), (1, 0), (1, 5)], **settings)
 
 
 @pytest.mark.parametrize("make", [Sentences, lambda: wb.batches([(torch.full((2, 7, 2), float(n)),) for n in range(7)])], ids=["set", "ready"])
 def test_within_a_batch(make):
-    for share in (Share(0, 2), Share(1, 2)):
+    for share in (RankShard(0, 2), RankShard(1, 2)):
         goes_on(make, share, [(0, 1), (0, 2), (1, 4)], truncated_bptt_steps=3, batch_size=2)
 
 
 def test_a_rank_without_a_batch_of_the_epoch_is_in_it_all_the_same():
     """The others have taken one: behind it comes the next epoch, in another order."""
     make = functools.partial(labelled, 10)
-    with feeds(make, Share(2, 3), batch_size=5) as data:
+    with feeds(make, RankShard(2, 3), batch_size=5) as data:
         whole = [list(epoch(data)) for _ in range(3)]
-    with feeds(make, Share(2, 3), batch_size=5) as data:
+    with feeds(make, RankShard(2, 3), batch_size=5) as data:
         begun = data.train()
         assert next(begun, None) is None
         position = through_a_file(data.position(0, data.begun))
         expected = data._train.loader.generator.get_state()
     assert position["inside"]
-    with feeds(make, Share(2, 3), batch_size=5) as data:
+    with feeds(make, RankShard(2, 3), batch_size=5) as data:
         data.place(position)
         assert test_spec.same([list(epoch(data)) for _ in range(3)], whole)
-    with feeds(make, Share(2, 3), batch_size=5) as data:
+    with feeds(make, RankShard(2, 3), batch_size=5) as data:
         data.place(position)
         assert list(data.train()) == []
         assert torch.equal(data._train.loader.generator.get_state(), expected)

@@ -14,7 +14,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 
 import workbench as wb
 from workbench.launch.accelerate import command
-from workbench.launch.accelerate.command import Plan, plan
+from workbench.launch.accelerate.command import LaunchPlan, plan
 from workbench.settings import Settings, SettingsError
 from workbench.task.protocol import TaskError
 
@@ -35,11 +35,11 @@ def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def planned(kind: str = "cpu", **settings: Any) -> Plan:
+def planned(kind: str = "cpu", **settings: Any) -> LaunchPlan:
     return plan(Settings.make(strategy="launch", **settings), kind)
 
 
-def understood(found: Plan, machine: int = 0) -> Any:
+def understood(found: LaunchPlan, machine: int = 0) -> Any:
     """The options as accelerate itself reads them, with its config."""
     words = found.command(Path("run"), machine)
     assert words[1:3] == ["-m", "accelerate.commands.launch"]

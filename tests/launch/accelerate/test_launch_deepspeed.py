@@ -16,7 +16,7 @@ import yaml
 import workbench as wb
 from tests.engine.problems import labelled, plain_net, sgd
 from tests.launch.launched import ended
-from workbench.launch.accelerate.command import Plan, plan
+from workbench.launch.accelerate.command import LaunchPlan, plan
 from workbench.settings import Settings, SettingsError
 
 CONFIG = {
@@ -33,7 +33,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def planned(config: Path, own: dict[str, Any] | None = None, **settings: Any) -> Plan:
+def planned(config: Path, own: dict[str, Any] | None = None, **settings: Any) -> LaunchPlan:
     return plan(Settings.make(strategy="launch", launch={"config_file": str(config), **(own or {})}, **settings), "cpu")
 
 

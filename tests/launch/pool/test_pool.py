@@ -20,7 +20,7 @@ from tests.launch.pools import Net, bench, data, losses, net, nothing_new, ranks
 from workbench.events import Changed, Validated
 from workbench.launch.pool import pool
 from workbench.launch.process import run_in_child
-from workbench.share.package import ParcelError
+from workbench.share.package import PackageError
 
 pytestmark = pytest.mark.skipif(not run_in_child.FORK, reason="needs a fork server")
 
@@ -279,14 +279,14 @@ def test_what_cannot_be_sent_is_named(tmp_path: Path) -> None:
     some.fit().result()
     there = pids()
     model.layers[1].lock = threading.Lock()  # type: ignore[assignment]
-    with pytest.raises(ParcelError, match=r"^model\.\S*lock cannot be sent to another process: it is a _thread.lock"):
+    with pytest.raises(PackageError, match=r"^model\.\S*lock cannot be sent to another process: it is a _thread.lock"):
         some.fit().result()
     del model.layers[1].lock
     some.fit().result()
     assert pids() == there
     theirs = torch.utils.data.TensorDataset(*data())
     theirs.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(ParcelError, match=r"^train\.dataset\.lock cannot be sent"):
+    with pytest.raises(PackageError, match=r"^train\.dataset\.lock cannot be sent"):
         bench(model, tmp_path, train=theirs).fit().result()
 
 

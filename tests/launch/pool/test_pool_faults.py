@@ -24,7 +24,7 @@ from tests.launch.launched import gone, wait_for
 from tests.launch.pools import bench, losses, named, net, nothing_new, ranks, shared
 from workbench.commands import Mailbox
 from workbench.events import RunStarted
-from workbench.launch.assignments import Training
+from workbench.launch.assignments import FitAssignment
 from workbench.launch.pool import pool
 from workbench.launch.pool.failures import RankTimeout
 from workbench.launch.process import child_handle, run_in_child
@@ -229,7 +229,7 @@ def test_time_that_the_owner_takes_is_not_the_ranks(tmp_path: Path) -> None:
             pass
 
     some = bench(net(at(-1, 0, fail)), tmp_path, rank_timeout=PATIENCE, max_epochs=2)
-    training = Training("slow", some._task, some.settings, None)
+    training = FitAssignment("slow", some._task, some.settings, None)
     outlet = Slow()
     done = pool.carry(training, "cpu", (0, 1), outlet, Mailbox())
     assert done.status == "finished"

@@ -23,10 +23,10 @@ from tests.launch.pools import named
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.process import fork_client
 from workbench.launch.process import run_in_child as child
-from workbench.launch.process.output_lines import Lines
+from workbench.launch.process.output_lines import OutputLines
 from workbench.launch.process.run_in_child import ChildDied, Outcome, ServerError, Stopped, run_in_child
 from workbench.share import segment
-from workbench.share.package import ParcelError, pack
+from workbench.share.package import PackageError, pack
 
 pytestmark = pytest.mark.skipif(not child.FORK, reason="needs a fork server")
 
@@ -122,10 +122,10 @@ def test_what_cannot_be_sent_is_refused_by_name() -> None:
     def train(task: Any) -> Any:
         return threading.Lock()
 
-    with pytest.raises(ParcelError, match=r"^task\['lock'\] cannot be sent.*_thread\.lock"):
+    with pytest.raises(PackageError, match=r"^task\['lock'\] cannot be sent.*_thread\.lock"):
         call(train, {"lock": threading.Lock()})
     outcome = call(train, 1)
-    assert isinstance(outcome.error, ParcelError)
+    assert isinstance(outcome.error, PackageError)
     assert "the result of test_what" in str(outcome.error)
 
 
@@ -211,7 +211,7 @@ def test_lines_are_passed_on_whole(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lines_do_not_stand_behind_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(prefix="[rank 1] ")
+    lines = OutputLines(prefix="[rank 1] ")
     with tqdm(total=10, file=sys.stdout, mininterval=0) as bar:
         bar.update(5)
         lines.feed("out", b"said\n")

@@ -11,8 +11,14 @@ import torch
 from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler
 
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.resumable_sampler import Positioned, checksum_of
-from workbench.task.data.rng_state import Held, as_then, given_back, plain, process_state
+from workbench.task.data.resumable_sampler import ResumableBatchSampler, checksum_of
+from workbench.task.data.rng_state import (
+    DataRngState,
+    plain,
+    preserved,
+    process_state,
+    restored_process_state,
+)
 from workbench.task.protocol import TaskError
 
 GENERATORS = {
@@ -41,9 +47,9 @@ def test_every_kind_of_generator_goes_on(kind):
     make, draw = GENERATORS[kind]
     one, other = make(), make()
     draw(one)
-    state = through_a_file(Held(dataset=Box(rng=one)).state())
+    state = through_a_file(DataRngState(dataset=Box(rng=one)).state())
     expected = [draw(one) for _ in range(5)]
-    assert Held(dataset=Box(rng=other)).put(state) == []
+    assert DataRngState(dataset=Box(rng=other)).put(state) == []
     assert [draw(other) for _ in range(5)] == expected
 
 
@@ -57,8 +63,8 @@ def test_the_process_draws_as_then_and_goes_on_as_before():
     first = drawn()
     now = process_state()
     second = drawn()
-    with as_then(now):
-        with as_then(then):
+    with restored_process_state(now):
+        with restored_process_state(then):
             assert drawn() == first
         assert drawn() == second
 
@@ -85,7 +91,7 @@ def test_where_generators_are_found():
         def __getitem__(self, index):
             return SHARED.random()
 
-    found = Held(dataset=Mine()).generators
+    found = DataRngState(dataset=Mine()).generators
     expected = {
         "dataset.here": inner[0],
         "dataset.draw.__self__": inner[3],
@@ -113,13 +119,13 @@ def test_a_sampler_is_not_followed_into_its_data():
 
     own, beside = torch.Generator(), torch.Generator()
     sampler = RandomSampler(Data(), generator=own)
-    assert list(Held(batch_sampler=BatchSampler(sampler, 2, False)).generators) == ["batch_sampler.sampler.generator"]
-    assert not Held(batch_sampler=RandomSampler(Data(), generator=beside), beside=beside).generators
+    assert list(DataRngState(batch_sampler=BatchSampler(sampler, 2, False)).generators) == ["batch_sampler.sampler.generator"]
+    assert not DataRngState(batch_sampler=RandomSampler(Data(), generator=beside), beside=beside).generators
 
 
 def test_what_is_not_there_any_more_is_said():
-    state = Held(dataset=Box(rng=random.Random(1), other=np.random.default_rng(1))).state()
-    doubts = Held(dataset=Box(other=np.random.Generator(np.random.Philox(1)))).put(state)
+    state = DataRngState(dataset=Box(rng=random.Random(1), other=np.random.default_rng(1))).state()
+    doubts = DataRngState(dataset=Box(other=np.random.Generator(np.random.Philox(1)))).put(state)
     assert [said.partition(" any more")[0] for said in doubts] == [
         "there is no generator like dataset.rng", "there is no generator like dataset.other",
     ]  # fmt: skip
@@ -130,7 +136,7 @@ def test_what_is_not_there_any_more_is_said():
     [np.arange(6, dtype="uint64").reshape(2, 3).T, np.float32(0.1), np.array(3), np.zeros((0, 2)), {"a": [np.ones(2), (1, None)]}],
 )
 def test_arrays_come_back(value):
-    back = given_back(through_a_file(plain(value)))
+    back = preserved(through_a_file(plain(value)))
     flat = {"x": value} if not isinstance(value, dict) else {"a": value["a"][0]}
     for key, array in flat.items():
         other = back if key == "x" else back["a"][0]
@@ -157,7 +163,7 @@ def test_going_through_a_pass_again_draws_as_much_as_was_handed_out():
     own = torch.Generator().manual_seed(0)
 
     def sampler():
-        return Positioned(BatchSampler(RandomSampler(range(40), replacement=True, num_samples=40, generator=own), 4, False), own)
+        return ResumableBatchSampler(BatchSampler(RandomSampler(range(40), replacement=True, num_samples=40, generator=own), 4, False), own)
 
     one = sampler()
     handed = iter(one)
@@ -186,17 +192,17 @@ def test_batches_that_are_not_numbers():
                 yield [kind, Box()]
 
     for changed in ("b", 2.5):
-        one = Positioned(Own(["a", changed, ("c", 1)]), torch.Generator())
+        one = ResumableBatchSampler(Own(["a", changed, ("c", 1)]), torch.Generator())
         list(one)
-        assert Positioned(Own(["a", changed, ("c", 1)]), torch.Generator()).replay(one.position(), 2) == []
-        assert "other samples" in Positioned(Own(["a", "x", ("c", 1)]), torch.Generator()).replay(one.position(), 2)[0]
+        assert ResumableBatchSampler(Own(["a", changed, ("c", 1)]), torch.Generator()).replay(one.position(), 2) == []
+        assert "other samples" in ResumableBatchSampler(Own(["a", "x", ("c", 1)]), torch.Generator()).replay(one.position(), 2)[0]
         with pytest.raises(TaskError, match="has 1 batches now"):
-            Positioned(Own(["a"]), torch.Generator()).replay(one.position(), 2)
+            ResumableBatchSampler(Own(["a"]), torch.Generator()).replay(one.position(), 2)
 
 
 def test_numbers_of_keyed_batches_go_on():
     def keyed():
-        return Positioned(KeyedBatches([[1, 2], [3], [4, 5]], seed=3), torch.Generator())
+        return ResumableBatchSampler(KeyedBatches([[1, 2], [3], [4, 5]], seed=3), torch.Generator())
 
     one = keyed()
     expected = [list(one), list(one)]

@@ -22,9 +22,9 @@ from torch.utils.data import (
 import workbench as wb
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
-from workbench.engine.data.loaders import close, first
+from workbench.engine.data.loaders import close_workers, first_batches
 from workbench.settings import Settings
-from workbench.task.data.sharding import Share
+from workbench.task.data.sharding import RankShard
 from workbench.task.data.spec import DataSpec, batches_in
 from workbench.task.protocol import TaskError
 
@@ -88,8 +88,8 @@ def passes(make, share, limit=None, count=2, drawn=0, **given):
     spec = DataSpec.of("train", make())
     spec.share = share
     loader = spec.loader(Settings(**{"persistent_workers": False, **given}), train=True)
-    found = [list(first(loader, limit)) for _ in range(count)]
-    close(loader)
+    found = [list(first_batches(loader, limit)) for _ in range(count)]
+    close_workers(loader)
     return found, batches_in(loader), loader.generator.get_state()
 
 
@@ -111,8 +111,8 @@ def test_ranks_read_what_one_process_reads(kind, n, size, world, drop_last, shuf
     cut = drop_last and "ready" not in kind and kind != "batch sampler"
     if cut and limit and limit >= n // size // world:
         limit = None  # it is the end of a pass, where a sampler draws on
-    whole, length, state = passes(lambda: KINDS[kind](n, size), Share(), limit and limit * world, **given)
-    ranks = [passes(lambda: KINDS[kind](n, size), Share(rank, world), limit, drawn=rank, **given) for rank in range(world)]
+    whole, length, state = passes(lambda: KINDS[kind](n, size), RankShard(), limit and limit * world, **given)
+    ranks = [passes(lambda: KINDS[kind](n, size), RankShard(rank, world), limit, drawn=rank, **given) for rank in range(world)]
     for epoch, expected in enumerate(whole):
         there = len(expected) // world * world if cut else len(expected)
         assert same(in_rounds([found[epoch] for found, *_ in ranks]), expected[:there])
@@ -128,8 +128,8 @@ def test_with_loader_workers(kind, workers):
     """The random numbers of a batch are those that it has in one process."""
     kinds = {**KINDS, "noise": lambda n, size: Augmented(labelled(n))}
     given = {"batch_size": 4, "num_workers": workers}
-    whole, *_ = passes(lambda: kinds[kind](37, 4), Share(), **given)
-    ranks = [passes(lambda: kinds[kind](37, 4), Share(rank, 2), drawn=rank, **given)[0] for rank in (0, 1)]
+    whole, *_ = passes(lambda: kinds[kind](37, 4), RankShard(), **given)
+    ranks = [passes(lambda: kinds[kind](37, 4), RankShard(rank, 2), drawn=rank, **given)[0] for rank in (0, 1)]
     for epoch, expected in enumerate(whole):
         assert same(in_rounds([found[epoch] for found in ranks]), expected)
 
@@ -157,7 +157,7 @@ SHUFFLES = {
 def test_an_order_drawn_from_the_processs_own_numbers_is_the_same_on_all_ranks(kind, workers):
     """Those of the ranks differ, and nobody sees a sample twice for that."""
     given = {"batch_size": 3, "num_workers": workers}
-    ranks = [passes(SHUFFLES[kind], Share(rank, 3), drawn=rank, **given)[0] for rank in range(3)]
+    ranks = [passes(SHUFFLES[kind], RankShard(rank, 3), drawn=rank, **given)[0] for rank in range(3)]
     orders = []
     for epoch in range(2):
         batches = in_rounds([found[epoch] for found in ranks])
@@ -170,7 +170,7 @@ def test_an_order_drawn_from_the_processs_own_numbers_is_the_same_on_all_ranks(k
 @pytest.mark.parametrize("kind", SHUFFLES)
 def test_dealing_leaves_the_processs_own_numbers_where_they_are(kind):
     spec = DataSpec.of("train", SHUFFLES[kind]())
-    spec.share = Share(1, 2)
+    spec.share = RankShard(1, 2)
     loader = spec.loader(Settings(batch_size=3), train=True)
     torch.manual_seed(3), np.random.seed(3), random.seed(3)
     expected = np.random.rand(), random.random()
@@ -182,7 +182,7 @@ def test_dealing_leaves_the_processs_own_numbers_where_they_are(kind):
 def test_samples_of_one_process_are_drawn_as_before():
     """Of a weighted sampler without a generator: from the process."""
     make = lambda: DataLoader(labelled(20), 4, sampler=WeightedRandomSampler([1.0] * 20, 20))  # noqa: E731
-    ours, *_ = passes(make, Share(), count=1, drawn=4, batch_size=4)
+    ours, *_ = passes(make, RankShard(), count=1, drawn=4, batch_size=4)
     torch.manual_seed(4)
     loader = make()
     order = list(BatchSampler(loader.sampler, 4, False))
@@ -196,7 +196,7 @@ def test_a_sampler_that_deals_to_ranks_itself_is_refused_by_name(nested):
     loader = DataLoader(data, batch_sampler=Grouped(dealt)) if nested else DataLoader(data, 4, sampler=dealt)
     spec = DataSpec.of("train", loader)
     assert len(list(spec.loader(Settings(batch_size=5)))) == 2
-    spec.share = Share(0, 2)
+    spec.share = RankShard(0, 2)
     with pytest.raises(TaskError, match="the loader of train has a DistributedSampler: give the loader without it"):
         spec.loader(Settings(batch_size=5))
 
@@ -216,7 +216,7 @@ class Grouped(Sampler):
 def test_looking_at_a_batch_is_looking_at_the_first_of_all(kind):
     spec = DataSpec.of("train", KINDS[kind](20, 4))
     alone = spec.peek(4)
-    spec.share = Share(1, 3)
+    spec.share = RankShard(1, 3)
     assert same(spec.peek(4), alone)
 
 
@@ -227,7 +227,7 @@ def test_the_end_of_a_pass_is_reached_by_all():
         for rank in (0, 1):
             loader = DataLoader(labelled(n), 4, sampler=RandomSampler(range(n), True, 33, torch.Generator().manual_seed(1)))
             spec = DataSpec.of("train", loader)
-            spec.share = Share(rank, 2)
+            spec.share = RankShard(rank, 2)
             made = spec.loader(Settings(batch_size=4))
             list(made)
             states.append(made.batch_sampler.batches.sampler.generator.get_state())

@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
-from workbench.engine.distributed.process_group import Ranks
+from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
 from workbench.task.factory import task_of
 from workbench.task.protocol import TaskError
@@ -65,7 +65,7 @@ class Progress(SimpleNamespace):
     def __init__(self, **how):
         known = {
             "settings": Settings(), "device": CPU, "step": 0, "epoch": 0, "batch_idx": 0, "stage": "train", "updates": 6,
-            "metrics": {}, "clip_val": None, "batches": (3, 2), "ranks": Ranks(),
+            "metrics": {}, "clip_val": None, "batches": (3, 2), "ranks": ProcessGroup(),
         }  # fmt: skip
         super().__init__(**{**known, **how})
 

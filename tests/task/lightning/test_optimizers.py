@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from workbench.settings import Settings
 from workbench.task.factory import task_of
-from workbench.task.lightning.task import LightningLike
+from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Optimization, TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,10 +36,10 @@ class Two:
         return self._configure(self, g, d)
 
 
-def task(thing, train: Any = DATA) -> LightningLike:
+def task(thing, train: Any = DATA) -> LightningTask:
     found = task_of(thing, train=train, val=None, test=None, loss=None, optimizer=torch.optim.AdamW, scheduler=None,
                     metrics=None, collate_fn=None)  # fmt: skip
-    assert isinstance(found, LightningLike)
+    assert isinstance(found, LightningTask)
     return found
 
 

@@ -11,7 +11,7 @@ from tests.ui.controls.test_run_history import brief
 from tests.ui.mirror import Mirror
 from workbench.ui.canvas.channels import Buckets, Samples
 from workbench.ui.canvas.messages import Outbox
-from workbench.ui.canvas.past_curves import Curves
+from workbench.ui.canvas.past_curves import PastCurves
 
 
 @pytest.mark.parametrize("updates", [1, 7, 16, 17, 1000])
@@ -78,7 +78,7 @@ def test_samples_are_thinned_evenly_and_keep_the_newest(count: int) -> None:
 
 def test_checks_of_another_metric_than_a_loss_are_not_drawn_on_its_axis() -> None:
     """The rule of `Comparison.chart`; and the words and the rows of a comparison say which one they are of."""
-    curves, mirror = Curves(), Mirror()
+    curves, mirror = PastCurves(), Mirror()
     outbox = Outbox({"compared": curves.compared})
     check = np.array([[40.0, 1.0, 2.0, 0.9]])
     for monitors, kinds, metric in (

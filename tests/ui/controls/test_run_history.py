@@ -31,7 +31,7 @@ from workbench.events import (
     pack,
     to_line,
 )
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.health import examine
 from workbench.runs.run import Run
 from workbench.settings import Settings
@@ -39,8 +39,8 @@ from workbench.ui.canvas.channels import Buckets
 from workbench.ui.canvas.findings import Findings
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.messages import LIMIT, Outbox
-from workbench.ui.canvas.past_curves import Curves
-from workbench.ui.canvas.run_brief import Growing
+from workbench.ui.canvas.past_curves import PastCurves
+from workbench.ui.canvas.run_brief import LiveRunBrief
 from workbench.ui.canvas.runs_table import MOST, ROOM, RunsTable, fits, listed
 from workbench.ui.canvas.widget import LiveView
 from workbench.ui.panel import Panel
@@ -141,7 +141,7 @@ def test_the_last_fits_of_the_same_model_lie_behind(tmp_path: Path) -> None:
     face = Face(tmp_path)
     face.settled(lambda: [one["run"] for one in face.state("past") or ()] == ["0003-fit", "0002-fit", "0001-fit"])
     rows = face.mirror.rows("past")
-    brief = Brief.read(tmp_path / "runs" / "0002-fit")
+    brief = RunBrief.read(tmp_path / "runs" / "0002-fit")
     np.testing.assert_allclose(rows[rows[:, 0] == 1][:, 1:], brief.curve[:, [0, 3]], rtol=1e-6)
     assert face.state("past")[1]["words"] == f"loss {brief.loss:.4g}, val_loss {brief.value:.4g}"
     face.panel.close()
@@ -315,7 +315,7 @@ def test_a_run_that_goes_on_elsewhere_is_followed_and_its_row_moves(tmp_path: Pa
     face.settled(lambda: face.state("progress")["status"] == face.state("runs")["rows"][0]["status"] == "finished")
     assert len(face.mirror.rows("fit")) == 100  # each update once
     row = face.state("runs")["rows"][0]
-    whole = Brief.read(path)
+    whole = RunBrief.read(path)
     assert (row["loss"], row["value"], len(row["spark"])) == (f"{whole.loss:.4g}", f"{whole.value:.4g}", 32)
     until(lambda: not alive("workbench-rows") and not alive("workbench-follow"), 60)  # nothing is left to look at
     recorded(tmp_path, told[:4], "0002-fit", created=9e9, task=TASK)
@@ -337,7 +337,7 @@ def alive(name: str) -> bool:
 
 def test_a_run_in_the_place_of_one_that_was_deleted_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = recorded(tmp_path, events(100)[:8], created=1000.0)
-    growing = Growing(path)
+    growing = LiveRunBrief(path)
     assert growing.brief().step == 70
     shutil.rmtree(path)
     recorded(tmp_path, events(40, lr=0.5)[:3], created=2000.0)
@@ -405,8 +405,8 @@ def test_requests_are_calls_of_the_bench(tmp_path: Path) -> None:
 # -- the parts
 
 
-def brief(i: int, **settings: Any) -> Brief:
-    return Brief.of(Run.from_events(events(40, id=f"{i:04d}-fit", **settings)))
+def brief(i: int, **settings: Any) -> RunBrief:
+    return RunBrief.of(Run.from_events(events(40, id=f"{i:04d}-fit", **settings)))
 
 
 def test_a_table_fits_into_a_message() -> None:
@@ -421,7 +421,7 @@ def test_a_table_fits_into_a_message() -> None:
 
 
 def test_a_comparison_of_long_names_fits_too() -> None:
-    curves = Curves()
+    curves = PastCurves()
     outbox = Outbox({"past": curves.past, "compared": curves.compared})
     wide = [brief(i, monitor="µ" * 500 + str(i), lr=0.1 + i) for i in range(5)]
     curves.over_one_another(outbox, wide)
@@ -434,7 +434,7 @@ def test_a_broken_folder_is_no_row(tmp_path: Path) -> None:
     three(tmp_path)
     (tmp_path / "runs" / "0001-fit" / "run.json").write_text("{")
     (tmp_path / "runs" / "0002-fit" / "metrics.jsonl").unlink()
-    read: list[list[Brief]] = []
+    read: list[list[RunBrief]] = []
     table = RunsTable(tmp_path, lambda briefs, count: read.append(briefs), pytest.fail)
     table.refresh()
     until(lambda: read)

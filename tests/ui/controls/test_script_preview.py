@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from workbench.ui.canvas.messages import LIMIT
-from workbench.ui.controls.script_preview import MOST, Preview
+from workbench.ui.controls.script_preview import MOST, ScriptPreview
 
 
 def shown(text: str) -> tuple[dict[str, object], str]:
     state: dict[str, object] = {}
-    preview = Preview(state.__setitem__)
+    preview = ScriptPreview(state.__setitem__)
     preview.show("0012-fit", text)
     assert preview.run == "0012-fit"
     about = state["script"]

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.serialization import unpacked
+from workbench.engine.checkpoint.serialization import from_plain
 from workbench.engine.checkpoint.weights import expanded
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
@@ -74,10 +74,10 @@ def save_weights(model: Modules, path: Path) -> None:
 def load_weights(model: Modules, path: Path) -> None:
     """Put the weights of `save_weights` into the modules, in place, whatever device they are on."""
     tensors = {**_left_out(model, path), **_read_tensors(path)}
-    wrong = misfit(model, tensors)
+    wrong = mismatch(model, tensors)
     if wrong is not None:
         raise RuntimeError(f"the weights in {path} are those of another model: {wrong}.")
-    fill(model, tensors)
+    load_tensors(model, tensors)
 
 
 def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors_of(model).items() if name in removed}
 
 
-def misfit(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
+def mismatch(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
     """The first difference between modules and weights that were saved, in words; None: they fit.
 
     grown: a buffer may be of another shape than here, as where forward() puts another tensor in its place. Weights of
@@ -114,7 +114,7 @@ def misfit(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False
     return None
 
 
-def fill(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
+def load_tensors(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
     """Make these the modules' weights, in place; tied ones may stand under one of their names. extra: the model's."""
     model, *others = _by_prefix(modules).items()
     _fill(model[1], tensors, extra)
@@ -186,7 +186,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
 
 def read_state(path: Path) -> dict[str, Any]:
     """All state in the directory of a checkpoint, in host memory; its weights under "weights"."""
-    state: dict[str, Any] = unpacked(_packed_state(path / "state.pt"))
+    state: dict[str, Any] = from_plain(_packed_state(path / "state.pt"))
     _check_types(path / "state.pt", state)
     return {**state, "weights": _read_tensors(path / "model.safetensors")}
 
@@ -197,7 +197,7 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
     missing = ", ".join(name for name in names if name not in state)
     if missing:
         raise _unreadable(path / "state.pt", f"it lacks {missing}")
-    found = {name: unpacked(state[name]) for name in names}
+    found = {name: from_plain(state[name]) for name in names}
     _check_types(path / "state.pt", found)
     return found
 

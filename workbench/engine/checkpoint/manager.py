@@ -12,12 +12,12 @@ from typing import Any
 from torch import Tensor
 
 from workbench.engine.checkpoint import files, per_rank
-from workbench.engine.checkpoint.module_state import Extras
-from workbench.engine.checkpoint.resume import Point, state_of
-from workbench.engine.checkpoint.serialization import NotPlainError, packed
+from workbench.engine.checkpoint.module_state import ModuleState
+from workbench.engine.checkpoint.resume import ResumePoint, state_of
+from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.metrics.flush import flush
 from workbench.engine.session import Session
-from workbench.engine.validation.schedule import Checks
+from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message, Saved
 from workbench.runs import checkpoints
 from workbench.runs.checkpoints import Mode, best_values, list_checkpoints, mode_of, name_of, obsolete
@@ -29,7 +29,7 @@ AUTOMATIC = 600.0
 _AVERAGED = "_averaged"
 
 
-class Keeper:
+class CheckpointManager:
     """Writes the checkpoints of one fit to `folder`, the directory of its run that holds them.
 
     What goes wrong in writing is said, and the fit goes on. Of several ranks all are asked, since each has state of its
@@ -37,7 +37,7 @@ class Keeper:
     """
 
     def __init__(
-        self, session: Session, checks: Checks, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
+        self, session: Session, checks: ValidationSchedule, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
     ) -> None:
         """settle: waits until what was emitted is in the record, which no checkpoint may be ahead of."""
         settings, every = session.settings, session.settings.checkpoint_every
@@ -48,10 +48,10 @@ class Keeper:
         self._top_k = settings.save_top_k
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
-        self._extras = Extras(session.task, session.moved)
+        self._extras = ModuleState(session.task, session.moved)
         self._step, self._seconds = session.step, session.seconds
         """When the last one was written."""
-        self._marked: tuple[tuple[int, ...], Point] | None = None
+        self._marked: tuple[tuple[int, ...], ResumePoint] | None = None
         self._judged: tuple[int, float] | None = None
         """The update behind which the monitor had a value, and that value."""
         self._pending = False
@@ -72,7 +72,7 @@ class Keeper:
 
     def keep(self) -> None:
         """Write one: an update is over, and nothing has been read for the next."""
-        self._save(Point.here(self._session))
+        self._save(ResumePoint.here(self._session))
 
     def keep_asked(self) -> None:
         """A person wants one of this place: it stays as long as the run does, and moves no other one.
@@ -82,7 +82,7 @@ class Keeper:
         there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.step]
         name = self._session.ranks.agree(there[-1].name if there else None)
         if name is None:
-            self._save(Point.here(self._session), asked=True)
+            self._save(ResumePoint.here(self._session), asked=True)
         elif self._session.ranks.first:
             try:
                 checkpoints.keep(there[-1])
@@ -96,13 +96,13 @@ class Keeper:
         asked = self._updates is not None or self._time is not None
         waited = self._session.seconds - self._seconds
         if self._pending or (self.due() if asked else waited >= AUTOMATIC):
-            self._save(Point.here(self._session))
+            self._save(ResumePoint.here(self._session))
 
     # -- the best
 
     def mark(self) -> None:
         """Remember this place: a check may come when the next batches have been read."""
-        self._marked = self._place(), Point.here(self._session)
+        self._marked = self._place(), ResumePoint.here(self._session)
 
     def take_averaged(self) -> None:
         """The model has the averaged weights, which have just been validated."""
@@ -148,7 +148,7 @@ class Keeper:
         session = self._session
         if session.ranks.any(session.batch_idx != session.data.batches or session.pieces > 0):
             flush(session, self._emit, wait=True)
-            state, why = self._state(Point.here(session))
+            state, why = self._state(ResumePoint.here(session))
             self._left = session.step, _copied(state), why
 
     @contextlib.contextmanager
@@ -175,18 +175,18 @@ class Keeper:
 
     # -- writing
 
-    def _here(self) -> Point:
+    def _here(self) -> ResumePoint:
         """The mark, if it is of this very place: by now the next batches may have been read."""
         if self._marked is not None and self._marked[0] == self._place():
             point = self._marked[1]  # but for the validation data, if it has been checked since
-            return Point(point.random, {**point.data, "val": self._session.data.val_position()})
-        return Point.here(self._session)
+            return ResumePoint(point.random, {**point.data, "val": self._session.data.val_position()})
+        return ResumePoint.here(self._session)
 
     def _place(self) -> tuple[int, ...]:
         session = self._session
         return session.step, session.epoch, session.batch_idx, session.pieces, session.checking
 
-    def _save(self, point: Point, asked: bool = False) -> None:
+    def _save(self, point: ResumePoint, asked: bool = False) -> None:
         session = self._session
         flush(session, self._emit, wait=True)  # what the record and the epoch's loss lack
         averaged, self._averaged = self._averaged, None
@@ -211,9 +211,9 @@ class Keeper:
 
     def _raw(self) -> dict[str, Any]:
         """The weights of the training, for a state beside which there are averaged ones."""
-        return {"raw": packed(self._session.moments.edits.stored(self._session.weights()), "the model")}
+        return {"raw": to_plain(self._session.moments.edits.stored(self._session.weights()), "the model")}
 
-    def _state(self, point: Point) -> tuple[dict[str, Any] | None, str | None]:
+    def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
         """All state but the weights, or why there is none; of several ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
@@ -229,7 +229,7 @@ class Keeper:
             state = None if why else state
         except NotPlainError as error:
             why = str(error)
-        state = per_rank.gathered(self._session, state)
+        state = per_rank.gather_states(self._session, state)
         why = next((found for found in self._session.ranks.gather(why) if found is not None), None)
         if why is not None:
             self._say("state", f"checkpoints have weights alone, and no fit can go on from them: {why}.")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.serialization import NotPlainError, packed
+from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.checkpoint.weights import COMMON, checksum, is_container, parts_of, set_attribute
 from workbench.task.batch import leaves, to_device
 from workbench.task.protocol import Task
@@ -26,7 +26,7 @@ Moved = set[tuple[str, str]]
 """Attributes, by module and name, that a checkpoint has brought: the next one keeps them too."""
 
 
-class Extras:
+class ModuleState:
     """What the modules of a task held when this was made; `state` gives what is different now."""
 
     def __init__(self, task: Task, moved: Moved) -> None:
@@ -61,11 +61,11 @@ class Extras:
     def _print(self, value: Any, *, own: bool) -> Any:
         """What tells one value from another without keeping it. own: it is a buffer, and no reference to one."""
         if isinstance(value, _RANDOM):
-            return print_of(packed(_random_state(value), "it"))
+            return fingerprint(to_plain(_random_state(value), "it"))
         if any(id(tensor) in self._known for tensor in _tensors(value)) and not own:
             return _Reference(value, "", counts=False)  # to the weights, as an LSTM's list of them: nothing of its own
         try:
-            return print_of(packed(value, "it"))
+            return fingerprint(to_plain(value, "it"))
         except NotPlainError as error:
             return _Reference(value, str(error).removeprefix("it holds "), counts=not callable(value))
 
@@ -86,8 +86,8 @@ class _Reference:
     __hash__ = None  # type: ignore[assignment]
 
 
-def put(task: Task, state: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
-    """Give the modules what `Extras.state` kept of them; what was put, and the modules that are not there any more."""
+def load_module_state(task: Task, state: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
+    """Give the modules what `ModuleState.state` kept of them; what was put, and the modules that are not there any more."""
     modules = dict(_named(task))
     moved: Moved = set()
     for path, attributes in state.items():
@@ -102,10 +102,10 @@ def put(task: Task, state: Mapping[str, Mapping[str, Any]], device: torch.device
 
 def _kept(value: Any) -> dict[str, Any]:
     if isinstance(value, _RANDOM):
-        return {"random": packed(_random_state(value), "a generator")}
+        return {"random": to_plain(_random_state(value), "a generator")}
     # Packed, a tensor lies in host memory: it is to be where it was.
     away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
-    return {"value": packed(value, "it"), "away": away}
+    return {"value": to_plain(value, "it"), "away": away}
 
 
 def _put(part: nn.Module, name: str, kept: Mapping[str, Any], device: torch.device) -> None:
@@ -170,14 +170,14 @@ def _alike(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype
 
 
-def print_of(packed: Any) -> Any:
+def fingerprint(packed: Any) -> Any:
     """What tells one packed value from another, without its tensors."""
     if isinstance(packed, Tensor):
         return packed.dtype, packed.shape, packed.layout, checksum([packed.to_dense()])
     if isinstance(packed, dict):
-        return type(packed), [(key, print_of(own)) for key, own in packed.items()]
+        return type(packed), [(key, fingerprint(own)) for key, own in packed.items()]
     if isinstance(packed, (list, tuple)):
-        return type(packed), [print_of(own) for own in packed]
+        return type(packed), [fingerprint(own) for own in packed]
     return type(packed), repr(packed)  # a NaN is equal to itself, and True is no 1
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from workbench.engine.checkpoint.serialization import NotPlainError, packed
+from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.optim import weight_averaging
-from workbench.engine.optim.optimizer_handle import Optimizing, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.protocol import TaskError
@@ -35,14 +35,14 @@ def plan(session: Session) -> dict[str, Any]:
     }
 
 
-def state_of(session: Session, opt: Optimizing) -> dict[str, Any]:
+def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     """All state of one optimizer and its schedules, packed."""
     kind = type(opt.optimizer).__name__
     parts = _Parts(session, opt)
     return {
         "type": kind,
         "shapes": _shapes(session, opt),
-        "state": packed(_own_state(session, opt), f"the state of {kind}"),
+        "state": to_plain(_own_state(session, opt), f"the state of {kind}"),
         "base_lr": float(opt.base_lr),
         "taken": opt.taken,
         "own": [_schedule_state(schedule) for schedule in parts.own],
@@ -51,7 +51,7 @@ def state_of(session: Session, opt: Optimizing) -> dict[str, Any]:
     }
 
 
-def _own_state(session: Session, opt: Optimizing) -> dict[str, Any]:
+def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     if session.shards is not None:
         return session.shards.optimizer_state(opt)
     try:
@@ -61,7 +61,7 @@ def _own_state(session: Session, opt: Optimizing) -> dict[str, Any]:
         raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
 
 
-def misfit(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
+def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
     """The first difference between a session's optimizers and those of a checkpoint; None: they fit."""
     if len(states) != len(session.optimizers):
         return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
@@ -135,7 +135,7 @@ def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: b
     return same
 
 
-def _redefine(session: Session, opt: Optimizing, schedule: weight_averaging.OwnSWALR, swa_lrs: Sequence[Any]) -> None:
+def _redefine(session: Session, opt: OptimizerHandle, schedule: weight_averaging.OwnSWALR, swa_lrs: Sequence[Any]) -> None:
     """SWA's schedule moves on to another rate, or in another way."""
     schedule.anneal_epochs = session.settings.annealing_epochs
     schedule._set_anneal_func(session.settings.annealing_strategy)
@@ -146,7 +146,7 @@ def _redefine(session: Session, opt: Optimizing, schedule: weight_averaging.OwnS
 class _Parts:
     """The schedules of an optimizer: the user's own, the built-in one, SWA's."""
 
-    def __init__(self, session: Session, opt: Optimizing) -> None:
+    def __init__(self, session: Session, opt: OptimizerHandle) -> None:
         there: list[Any] = [schedule.scheduler for schedule in opt.schedules]
         self.swa = there.pop() if weight_averaging.in_swa(opt) else None
         self.built_in = there.pop() if there and schedules.is_built_in(there[-1], session.settings) else None
@@ -158,10 +158,10 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
     if not hasattr(scheduler, "state_dict"):
         raise NotPlainError(f"the scheduler {kind} has no state_dict()")
     # Functions are of its making, not of its state: the one that takes the state has its own.
-    return {"type": kind, "state": packed(scheduler.state_dict(), f"the state of {kind}", functions=False)}
+    return {"type": kind, "state": to_plain(scheduler.state_dict(), f"the state of {kind}", functions=False)}
 
 
-def _put_state(session: Session, opt: Optimizing, state: dict[str, Any]) -> None:
+def _put_state(session: Session, opt: OptimizerHandle, state: dict[str, Any]) -> None:
     if session.shards is None:
         _load(opt, state)
     elif session.shards.own_steps:
@@ -170,7 +170,7 @@ def _put_state(session: Session, opt: Optimizing, state: dict[str, Any]) -> None
         _load(opt, session.shards.pieces_of_state(opt, state))
 
 
-def _load(opt: Optimizing, state: dict[str, Any]) -> None:
+def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
     """The state as its own `state_dict` gave it. TaskError: its own `load_state_dict` does not take that."""
     try:
         load_state(opt.optimizer, state)
@@ -191,7 +191,7 @@ def _put_back(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: I
                 group.pop(name, None)
 
 
-def _shapes(session: Session, opt: Optimizing) -> list[list[tuple[int, ...]]]:
+def _shapes(session: Session, opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
     if session.shards is not None:
         return session.shards.shapes(opt)
     return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]

@@ -12,8 +12,8 @@ from typing import Any
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.files import tensors_of
-from workbench.engine.checkpoint.module_state import print_of
-from workbench.engine.checkpoint.serialization import packed
+from workbench.engine.checkpoint.module_state import fingerprint
+from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.protocol import TaskError
@@ -24,13 +24,13 @@ _OWN = frozenset(("random", "data"))
 _ALIKE = frozenset(("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks"))
 
 
-def gathered(session: Session, state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def gather_states(session: Session, state: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The packed state of all ranks, on rank 0; None elsewhere, and where a rank has none. All ranks take part."""
     ranks = session.ranks
     if not ranks.several:
         return None if state is None else {**state, "world": 1}
     parts = {} if state is None else {key: value for key, value in state.items() if key not in _ALIKE}
-    parts[BUFFERS] = packed(_buffers(session), "the model")
+    parts[BUFFERS] = to_plain(_buffers(session), "the model")
     prints = ranks.gather(None if state is None else {key: _digest(value) for key, value in parts.items() if key not in _OWN})
     known = [found for found in prints if found is not None]
     if len(known) < ranks.world:
@@ -43,7 +43,7 @@ def gathered(session: Session, state: Mapping[str, Any] | None) -> dict[str, Any
     return {**state, "world": ranks.world, "ranks": others[1:]}
 
 
-def own(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def state_of_rank(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """This rank's own of such a state, and whether there were as many ranks as now; else it is rank 0's."""
     ranks, world = session.ranks, state.get("world", 1)
     if world != ranks.world:
@@ -74,7 +74,7 @@ def _buffers(session: Session) -> dict[str, Any]:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(repr(print_of(value)).encode()).hexdigest()
+    return hashlib.sha256(repr(fingerprint(value)).encode()).hexdigest()
 
 
 def _in_words(world: int) -> str:

@@ -14,12 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint import module_state, optimizer_state, per_rank
-from workbench.engine.checkpoint.files import extra_state_of, fill, misfit, tensors_of
-from workbench.engine.checkpoint.serialization import packed
+from workbench.engine.checkpoint.files import extra_state_of, load_tensors, mismatch, tensors_of
+from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.optim import total_steps
 from workbench.engine.rng import RandomState
 from workbench.engine.session import Session
-from workbench.engine.validation.schedule import Checks
+from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Message
 from workbench.task.batch import to_device
 from workbench.task.protocol import TaskError
@@ -32,14 +32,14 @@ _COUNTERS = (
 
 
 @dataclass(frozen=True)
-class Point:
+class ResumePoint:
     """A place to go on from: what the next batches will be, and what random numbers will be drawn."""
 
     random: RandomState
     data: dict[str, Any]
 
     @classmethod
-    def here(cls, session: Session) -> Point:
+    def here(cls, session: Session) -> ResumePoint:
         """As of now: between two updates, nothing having been read for the next, or behind an epoch's last update."""
         data, together = session.data, session.together
         if together is None or session.checking or not session.mid_epoch:
@@ -49,8 +49,8 @@ class Point:
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
-def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, Any]) -> dict[str, Any]:
-    """All state but the weights, packed. held: what the modules hold beside (`Extras.state`).
+def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
+    """All state but the weights, packed. held: what the modules hold beside (`ModuleState.state`).
 
     NotPlainError: something cannot be kept in a file.
     """
@@ -73,19 +73,19 @@ def state_of(session: Session, checks: Checks, point: Point, held: Mapping[str, 
     ]
     state: dict[str, Any] = {"held": held, "optimizers": [optimizer_state.state_of(session, opt) for opt in session.optimizers]}
     edits = session.moments.edits  # of what was asked for just now
-    packed_states = packed({"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint")
+    packed_states = to_plain({"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint")
     replace(edits, **packed_states).put_states(state["optimizers"])
     for whose, part in parts:
-        state |= packed(part, whose)
+        state |= to_plain(part, whose)
     return state
 
 
-def restore(session: Session, checks: Checks, state: Mapping[str, Any]) -> None:
+def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, Any]) -> None:
     """Make a freshly opened session the one that `state` is of, but for the settings, which are its own.
 
     The state is used up. TaskError: it is of another model or other optimizers, and nothing has been changed.
     """
-    state, alike = per_rank.own(session, state)
+    state, alike = per_rank.state_of_rank(session, state)
     weights = _restored(session, state)
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
@@ -194,14 +194,14 @@ def _average(session: Session, average: Average) -> dict[str, Any]:
 def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     pairs = _pairs(session, state)
     with contextlib.nullcontext() if session.shards is None else session.shards.whole():
-        wrong = misfit(session.task.trained_modules, weights, grown=True)
+        wrong = mismatch(session.task.trained_modules, weights, grown=True)
         if pairs is None:
             count = len(session.task.modules) - 1
             wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {count}"
         for part, kept in pairs or ():
             if kept["tensors"]:
-                wrong = wrong or misfit(part, kept["tensors"], grown=True)
-    wrong = wrong or optimizer_state.misfit(session, state["optimizers"])
+                wrong = wrong or mismatch(part, kept["tensors"], grown=True)
+    wrong = wrong or optimizer_state.mismatch(session, state["optimizers"])
     untrained = [prefix for prefix in session.task.trained_modules if not any(name.startswith(prefix) for name in weights)]
     if wrong is not None and untrained:
         raise TaskError(
@@ -217,16 +217,16 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
 
 def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     model = session.task.model
-    put = fill if session.shards is None else session.shards.fill
+    put = load_tensors if session.shards is None else session.shards.fill
     if session.shards is None:
-        fill(session.task.trained_modules, weights, state["extra_state"])
+        load_tensors(session.task.trained_modules, weights, state["extra_state"])
     else:
         session.shards.fill(model, weights, state["extra_state"])
     if per_rank.BUFFERS in state:
         put(model, state[per_rank.BUFFERS])
     for part, kept in _pairs(session, state) or ():
         put(part, kept["tensors"], kept["extra_state"])
-    session.moved, missing = module_state.put(session.task, state["held"], session.device)
+    session.moved, missing = module_state.load_module_state(session.task, state["held"], session.device)
     for name in missing:
         text = f"the checkpoint has state of the module {name!r}, which is not there any more."
         session.notes.append(Message(text, "warning", session.step))

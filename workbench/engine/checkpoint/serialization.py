@@ -26,7 +26,7 @@ class NotPlainError(TypeError):
     """Something that cannot be kept in a checkpoint; the message says where it is."""
 
 
-def packed(value: Any, whose: str, *, functions: bool = True) -> Any:
+def to_plain(value: Any, whose: str, *, functions: bool = True) -> Any:
     """The value as plain containers and tensors in host memory. whose: for the message.
 
     functions: refuse functions too; False: entries of a dict that are functions are left out (of a scheduler's state,
@@ -35,15 +35,15 @@ def packed(value: Any, whose: str, *, functions: bool = True) -> Any:
     return _Packing(whose, functions).pack(value, "")
 
 
-def unpacked(value: Any) -> Any:
+def from_plain(value: Any) -> Any:
     """What `packed` was given, its tensors in host memory."""
     if isinstance(value, dict):
         if _MARK in value:
             return _UNPACK[value[_MARK]](value)
-        items = ((unpacked(key), unpacked(own)) for key, own in value.items())
+        items = ((from_plain(key), from_plain(own)) for key, own in value.items())
         return OrderedDict(items) if type(value) is OrderedDict else dict(items)
     if type(value) in _SEQUENCES:
-        return type(value)(unpacked(own) for own in value)
+        return type(value)(from_plain(own) for own in value)
     return value
 
 
@@ -140,7 +140,7 @@ def _array(packed: Mapping[str, Any]) -> Any:
 
 
 def _pairs(packed: Mapping[str, Any]) -> dict[Any, Any]:
-    return {unpacked(key): unpacked(own) for key, own in packed["items"]}
+    return {from_plain(key): from_plain(own) for key, own in packed["items"]}
 
 
 _FACTORIES: dict[str, Any] = {"None": None, "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str}
@@ -149,6 +149,6 @@ _UNPACK: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "numpy": _array,
     "Counter": lambda value: Counter(_pairs(value)),
     "defaultdict": lambda value: defaultdict(_FACTORIES[value["factory"]], _pairs(value)),
-    "deque": lambda value: deque(unpacked(value["items"]), value["maxlen"]),
+    "deque": lambda value: deque(from_plain(value["items"]), value["maxlen"]),
     "frozenset": lambda value: frozenset(value["items"]),
 }

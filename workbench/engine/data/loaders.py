@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from workbench.engine.data.resumable_loader import Reading, close, first
-from workbench.engine.distributed.process_group import Ranks
+from workbench.engine.data.resumable_loader import ResumableLoader, close_workers, first_batches
+from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
 from workbench.task.data.sampler_order import number_of_samples, shuffles
 from workbench.task.data.spec import DataSpec, Loader, batches_in, positioned, set_epoch
@@ -15,27 +15,27 @@ from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
 from workbench.techniques.tbptt import pieces
 
-__all__ = ["Feeds", "first"]
+__all__ = ["Loaders", "first_batches"]
 
 
-class Feeds:
+class Loaders:
     """Training and validation batches, limited as the settings say. Everything else has loaders of its own."""
 
-    def __init__(self, task: Task, settings: Settings, ranks: Ranks | None = None) -> None:
+    def __init__(self, task: Task, settings: Settings, ranks: ProcessGroup | None = None) -> None:
         """ranks: those of the job, each of which has feeds of its own; None: there is one process."""
         if task.train is None:
             raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
-        self._task, self._ranks = task, ranks or Ranks()
+        self._task, self._ranks = task, ranks or ProcessGroup()
         self.settings = settings
         """Those of the session, with the batch size as it is now."""
         self._train = self._reading(settings)
-        self._going: Reading | None = None
+        self._going: ResumableLoader | None = None
         """What the latest epoch is read from; a live change of the batch size leaves it as it is."""
         self.epoch = 0
         """The epoch at hand, from 0, which samplers and data sets are told of (set_epoch)."""
         self._copied: list[DataSpec] = []
         """The data that are read from copies, since their position was set."""
-        self._placed: tuple[Reading, int, int] | None = None
+        self._placed: tuple[ResumableLoader, int, int] | None = None
         """What is left of an epoch: where it is read from, the batches done with, the pieces taken of the next one."""
         self._pieces = 0
         self.batches, self._even = self._of_all(_count(self._train.loader, settings, "train"))
@@ -44,14 +44,14 @@ class Feeds:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
         self._given, self._whole = 0, False
         """Of data without a length: the batches of the last whole epoch, or of the first one so far."""
-        self._val: Reading | None = None
+        self._val: ResumableLoader | None = None
         self._before_check: dict[str, Any] | None = None
         """Where the validation data were when the check at hand began; None: none is under way."""
         self.val_batches: int | None = 0
         """Batches of a check of the validation data; None where nobody can know."""
         if task.val is not None:
             # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
-            self._val = Reading(task.val.loader(settings), "val", settings.batch_size)
+            self._val = ResumableLoader(task.val.loader(settings), "val", settings.batch_size)
             self.val_batches, _ = self._of_all(_count(self._val.loader, settings, "val"))
 
     def use_batch_size(self, size: int) -> None:
@@ -62,12 +62,12 @@ class Feeds:
         self._train = self._reading(self.settings)
         self.batches, self._even = self._of_all(self._batches_of(self._train))
 
-    def _reading(self, settings: Settings) -> Reading:
+    def _reading(self, settings: Settings) -> ResumableLoader:
         assert self._task.train is not None
         cut = settings.truncated_bptt_steps is not None
-        return Reading(_train_loader(self._task.train, settings), "train", settings.batch_size, rereads=cut)
+        return ResumableLoader(_train_loader(self._task.train, settings), "train", settings.batch_size, rereads=cut)
 
-    def _batches_of(self, reading: Reading) -> int | None:
+    def _batches_of(self, reading: ResumableLoader) -> int | None:
         """Of another batch size than the run began with: of fewer, larger batches a fraction is at least one."""
         length, limit = batches_in(reading.loader), self.settings.limit_train_batches
         if length is not None and isinstance(limit, float):
@@ -145,9 +145,9 @@ class Feeds:
         loader = _train_loader(self._task.train, self.settings)
         set_epoch(loader, self.epoch)
         try:
-            yield from self.split(first(loader, self._given if self.batches is None else self.batches))
+            yield from self.split(first_batches(loader, self._given if self.batches is None else self.batches))
         finally:
-            close(loader)
+            close_workers(loader)
 
     @property
     def validates(self) -> bool:
@@ -161,7 +161,7 @@ class Feeds:
         if self._before_check is None:
             self._before_check = self._val.between()
         self._val.tell(self.epoch)
-        return counted(self._task, self._val.loader, self._val.batches(self.val_batches))
+        return with_sample_counts(self._task, self._val.loader, self._val.batches(self.val_batches))
 
     def checked(self) -> None:
         """The check is over; one that is stopped never is, and whoever goes on makes it again."""
@@ -189,9 +189,9 @@ class Feeds:
         with self._val.untouched(states=states and copied is None and most is not None and most != batches_in(loader)):
             set_epoch(loader, self.epoch)
             try:
-                yield from counted(self._task, loader, first(loader, most))
+                yield from with_sample_counts(self._task, loader, first_batches(loader, most))
             finally:
-                close(loader)
+                close_workers(loader)
 
     def sanity(self) -> Iterable[Any]:
         """The batches of the check before the first update, from a loader of its own; later checks do not notice."""
@@ -290,7 +290,7 @@ class Feeds:
             self._train = self._reading(self.settings)
         if self._val is not None and self._task.val in self._copied:
             self._val.close()
-            self._val = Reading(self._task.val.loader(self.settings), "val", self.settings.batch_size)
+            self._val = ResumableLoader(self._task.val.loader(self.settings), "val", self.settings.batch_size)
 
     def exact(self) -> str | None:
         """Why a checkpoint in the middle of an epoch would not be exact; None: it is, as far as can be known."""
@@ -325,7 +325,7 @@ class Feeds:
             spec.copied = None
 
 
-class Unread(Feeds):
+class NoLoaders(Loaders):
     """Of a job that trains nothing: no loader is made here."""
 
     def __init__(self, task: Task, settings: Settings) -> None:
@@ -340,7 +340,7 @@ class Unread(Feeds):
         """There is nothing to let go of."""
 
 
-def counted(task: Task, loader: Loader, batches: Iterable[Any]) -> Iterator[Any]:
+def with_sample_counts(task: Task, loader: Loader, batches: Iterable[Any]) -> Iterator[Any]:
     """Batches of this loader; while each is evaluated, the task knows how many samples it was made of."""
     try:
         for batch in batches:

@@ -12,7 +12,13 @@ from torch.utils.data import IterableDataset
 
 from workbench.task.data.datasets import Batches, CopiedStream
 from workbench.task.data.resumable_sampler import checksum_of
-from workbench.task.data.rng_state import Held, State, as_then, process_state, put_process
+from workbench.task.data.rng_state import (
+    DataRngState,
+    State,
+    process_state,
+    put_process,
+    restored_process_state,
+)
 from workbench.task.data.sharding import SharedLoader, gives_its_length, has_ended
 from workbench.task.data.spec import (
     Loader,
@@ -30,7 +36,7 @@ _NONE = object()
 _TOLD = -1
 
 
-class Reading:
+class ResumableLoader:
     """The passes over one loader. `taken`: the batches of the latest one so far.
 
     How a position is found again: indices are dealt out again without loading what they name, and the data set's own
@@ -145,7 +151,7 @@ class Reading:
                 return self._open_again(count, self._told)
             if self._rereads:
                 self._remember(first=True)
-        return ahead, first(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
+        return ahead, first_batches(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
 
     def _open_again(self, count: int | None, told: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
         """The pass after data were told where they are: some stay there, or at their end, until told otherwise."""
@@ -153,7 +159,7 @@ class Reading:
         for attempt in (1, 2, 3):
             if attempt == 3:
                 self._begin_anew()
-            rest = first(self.loader, count, self._iterator())
+            rest = first_batches(self.loader, count, self._iterator())
             batch = next(rest, _NONE)
             if batch is not _NONE and self._state_sum() != told:
                 break
@@ -198,7 +204,7 @@ class Reading:
 
     def _as_then(self, state: State) -> contextlib.AbstractContextManager[None]:
         """Inside, such data draw as they would have drawn then."""
-        return as_then(state) if self._shared is None else self._shared.as_then(state)
+        return restored_process_state(state) if self._shared is None else self._shared.as_then(state)
 
     def _state_sum(self) -> int:
         return checksum_of(self._data.state()["states"])
@@ -230,8 +236,8 @@ class Reading:
         """Whether there are processes that have served a pass and will serve the next one."""
         return self.loader.persistent_workers and self.loader._iterator is not None
 
-    def _held(self) -> Held:
-        return Held(dataset=users_own(self.loader), collate_fn=users_collate(self.loader))
+    def _held(self) -> DataRngState:
+        return DataRngState(dataset=users_own(self.loader), collate_fn=users_collate(self.loader))
 
     @property
     def _knows(self) -> bool:
@@ -454,10 +460,10 @@ class Reading:
         """Let go of loader processes."""
         _end(self._left)
         self._left = None
-        close(self.loader)
+        close_workers(self.loader)
 
 
-def first(loader: Loader, count: int | None, batches: Iterator[Any] | None = None, taken: int = 0) -> Generator[Any]:
+def first_batches(loader: Loader, count: int | None, batches: Iterator[Any] | None = None, taken: int = 0) -> Generator[Any]:
     """The first batches of a loader; all of them to its very end, for some samplers draw a last number there.
 
     `batches`: what is left of a pass, of which `taken` are gone. Processes that live for one pass end with it, also
@@ -472,7 +478,7 @@ def first(loader: Loader, count: int | None, batches: Iterator[Any] | None = Non
             _end(batches)
 
 
-def close(loader: Loader) -> None:
+def close_workers(loader: Loader) -> None:
     """Let go of a loader's processes that live on from pass to pass."""
     _end(getattr(loader, "_iterator", None))
 

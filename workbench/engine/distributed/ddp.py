@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from workbench.engine.distributed.process_group import Beat, ManyRanks
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.distributed.process_group import MultiProcessGroup, StepSync
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
 from workbench.events import Message
 from workbench.task.protocol import Task, TaskError
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 _NOTHING = object()
 
 
-class Together:
+class DDP:
     """The part of one rank in the updates of a session."""
 
-    def __init__(self, session: Session, ranks: ManyRanks, runtime: Runtime) -> None:
+    def __init__(self, session: Session, ranks: MultiProcessGroup, runtime: Runtime) -> None:
         self._session, self._ranks, self._runtime = session, ranks, runtime
-        self._round = Beat(0.0, 0, 0, 0)
+        self._round = StepSync(0.0, 0, 0, 0)
         self._kind = torch.float64 if session.double else torch.float32
         """The type of the mean loss where no rank's own is float64; one that is stays as it was measured."""
         self._copy: nn.Module | None = None
@@ -118,8 +118,8 @@ class Together:
             self.waiting = size
             yield () if window is None else window
 
-    def _beat(self, window: Sequence[Any] | None, size: int) -> Beat:
-        weights = [] if window is None else [w for w in weights_of(self._session, window) if w is not None]
+    def _beat(self, window: Sequence[Any] | None, size: int) -> StepSync:
+        weights = [] if window is None else [w for w in batch_weights(self._session, window) if w is not None]
         return self._ranks.beat(window is not None, weights, size)
 
     def _refuse_other_orders(self) -> None:
@@ -158,7 +158,7 @@ class Together:
         """How many batches of others this rank goes through behind its own, so that nobody waits for it."""
         return 0
 
-    def pass_borrowed(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor) -> None:
+    def pass_borrowed(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor) -> None:
         """Go through them; nothing of them counts. summed, weight: of its own, as for `tell`."""
 
     def formed(self, found: Result | None) -> Result | None:
@@ -205,7 +205,7 @@ class Together:
         self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
         self._ranks.add(self._numbers)
 
-    def settle(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
+    def settle(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
         """Behind this rank's backward: the gradients of `opt` become those of all ranks; the mean loss over all batches.
 
         summed, weight: as for `tell`. back: whether the last of its forwards has had its backward. None: no rank had any.
@@ -254,7 +254,7 @@ class Together:
                 parameter.grad = torch.zeros_like(parameter)
         self._ranks.mean([p.grad for p in parameters if p.grad is not None])
 
-    def _rescale(self, opt: Optimizing, total: Tensor) -> None:
+    def _rescale(self, opt: OptimizerHandle, total: Tensor) -> None:
         """Batches turned out to weigh something else than was planned."""
         if self._session.on_cpu and float(total) == 0.0:
             raise TaskError(
@@ -296,7 +296,7 @@ class Together:
             watch.remove()
         self._watches, self._seen = [], []
 
-    def reduce(self, opt: Optimizing, loss: Tensor) -> Tensor:
+    def reduce(self, opt: OptimizerHandle, loss: Tensor) -> Tensor:
         """Before the step of a manual task: its gradients and its loss as of all ranks."""
         has = self._ranks.sums([float(p.grad is not None) for p in opt.trained])
         self._bring_together([p for p, n in zip(opt.trained, has, strict=True) if n])
@@ -332,7 +332,7 @@ def _zero(parameters: Iterable[Tensor]) -> Tensor:
     return torch.stack([(p * 0.0).sum().float() for p in parameters]).sum()
 
 
-def weights_of(session: Session, window: Sequence[Any]) -> list[float | None]:
+def batch_weights(session: Session, window: Sequence[Any]) -> list[float | None]:
     """How much each batch weighs as far as can be known before; None: left out."""
     return [_weight(session, item, samples_at(window, number)) for number, item in enumerate(window)]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from workbench.engine.distributed.process_group import ManyRanks
+from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.distributed.shards import Borrowed
 
 _END: Any = object()
 
 
-class InStep(ManyRanks):
+class FSDPForward(MultiProcessGroup):
     """One of several processes, each of which has a piece of the weights."""
 
     def rounds(self, items: Iterable[Any], until: Callable[[], bool] = lambda: False) -> Iterator[Any]:

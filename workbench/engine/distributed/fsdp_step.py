@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from workbench.engine.batch_steps import Result, read
-from workbench.engine.distributed.ddp import Together, weights_of
-from workbench.engine.distributed.process_group import ManyRanks
+from workbench.engine.distributed.ddp import DDP, batch_weights
+from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.distributed.shards import Borrowed, Shards
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
 from workbench.task.protocol import TaskError
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from workbench.engine.session import Session
 
 
-class TogetherInShards(Together):
+class FSDPStep(DDP):
     """The part of one rank in the updates of a session with weights in shards."""
 
-    def __init__(self, session: Session, ranks: ManyRanks, runtime: Runtime, shards: Shards) -> None:
+    def __init__(self, session: Session, ranks: MultiProcessGroup, runtime: Runtime, shards: Shards) -> None:
         self._shards = shards
         super().__init__(session, ranks, runtime)
         self._borrowed, self._latest = 0, None
@@ -57,7 +57,7 @@ class TogetherInShards(Together):
                 self._refuse_other_orders()
                 return
             own = () if window is None else window
-            there = [item for item, weight in zip(own, weights_of(self._session, own), strict=True) if weight is not None]
+            there = [item for item, weight in zip(own, batch_weights(self._session, own), strict=True) if weight is not None]
             self._latest = there[-1] if there else self._latest
             self._borrowed = 0 if beat.even else self._borrow(there)
             self._round, self.waiting = beat._replace(able=self._ranks.world if beat.able else 0), size
@@ -82,7 +82,7 @@ class TogetherInShards(Together):
     def borrowed(self) -> int:
         return self._borrowed
 
-    def pass_borrowed(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor) -> None:
+    def pass_borrowed(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor) -> None:
         """The steps that the other ranks take, with a batch that was there before, at no weight."""
         session = self._session
         extra: dict[str, Any] = {**opt.extra} if session.tbptt is None else {**opt.extra, "hiddens": None}
@@ -122,7 +122,7 @@ class TogetherInShards(Together):
         self._pending = True
         return found
 
-    def settle(self, opt: Optimizing, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
+    def settle(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
         if self._telling is None:
             self.tell(summed, weight)
         if not back and self._pending:

@@ -10,22 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from workbench.engine.checkpoint.files import fill, tensors_of
+from workbench.engine.checkpoint.files import load_tensors, tensors_of
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards, like, local, whole, whole_of
 from workbench.engine.distributed.fake_collectives import PretendedGather, PretendedScatter
-from workbench.engine.distributed.process_group import ManyRanks
+from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.distributed.shards import Shards
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.task.protocol import Task
 
 
-class FullySharded(Shards):
+class FSDPWeights(Shards):
     """The modules of one task, in shards from here on to the end of the process."""
 
     name = fsdp.NAME
 
-    def __init__(self, task: Task, ranks: ManyRanks, device: torch.device) -> None:
+    def __init__(self, task: Task, ranks: MultiProcessGroup, device: torch.device) -> None:
         super().__init__(task)
         self._ranks = ranks
         applied = fsdp.apply(task, device, ranks.world, ranks.local_world)
@@ -93,17 +93,17 @@ class FullySharded(Shards):
                 continue
             optimizer.state[now] = {k: like(v, now) if isinstance(v, Tensor) and v.shape == now.shape else v for k, v in own}
 
-    def set_up(self, optimizers: Sequence[Optimizing]) -> None:
+    def set_up(self, optimizers: Sequence[OptimizerHandle]) -> None:
         """They were made of parameters in shards."""
 
-    def pieces(self, opt: Optimizing) -> list[Tensor]:
+    def pieces(self, opt: OptimizerHandle) -> list[Tensor]:
         return [local(p.grad) for p in opt.trained if p.grad is not None]
 
-    def copies(self, opt: Optimizing) -> list[int]:
+    def copies(self, opt: OptimizerHandle) -> list[int]:
         world = self._ranks.world
         return [self._copies if in_shards(p) else world for p in opt.trained if p.grad is not None]
 
-    def mean_of_the_rest(self, opt: Optimizing) -> None:
+    def mean_of_the_rest(self, opt: OptimizerHandle) -> None:
         """Gradients of parameters that are whole on each rank become their mean; those that no update has had a use for go."""
         self._drop_unused(opt)
         loose = [p for p in opt.trained if not in_shards(p)]
@@ -115,7 +115,7 @@ class FullySharded(Shards):
                 parameter.grad = torch.zeros_like(parameter)
         self._ranks.mean([p.grad for p in loose if p.grad is not None])
 
-    def _drop_unused(self, opt: Optimizing) -> None:
+    def _drop_unused(self, opt: OptimizerHandle) -> None:
         """A parameter that nothing uses has zeros for a gradient, and is to have none, as in one process.
 
         One that some update had a use for is known from then on: zeros count as its gradient where none has.
@@ -163,7 +163,7 @@ class FullySharded(Shards):
 
     def fill(self, module: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
         there = tensors_of(module)
-        fill(module, {name: like(value, there[name]) if name in there else value for name, value in tensors.items()}, extra)
+        load_tensors(module, {name: like(value, there[name]) if name in there else value for name, value in tensors.items()}, extra)
 
     def gradients(self) -> dict[str, Tensor]:
         named = self._task.model.named_parameters()
@@ -174,11 +174,11 @@ class FullySharded(Shards):
             if name in gradients:
                 parameter.grad = like(gradients[name], parameter).to(parameter.device)
 
-    def optimizer_state(self, opt: Optimizing) -> dict[str, Any]:
+    def optimizer_state(self, opt: OptimizerHandle) -> dict[str, Any]:
         found: dict[str, Any] = whole_of(opt.optimizer.state_dict(), wanted=self._ranks.first)
         return found
 
-    def pieces_of_state(self, opt: Optimizing, state: Mapping[str, Any]) -> dict[str, Any]:
+    def pieces_of_state(self, opt: OptimizerHandle, state: Mapping[str, Any]) -> dict[str, Any]:
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         parameters = [parameter for group in opt.optimizer.param_groups for parameter in group["params"]]
         pieces = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.engine.distributed import fsdp
-from workbench.engine.distributed.ddp import Together
-from workbench.engine.distributed.fsdp_step import TogetherInShards
-from workbench.engine.distributed.fsdp_weights import FullySharded
-from workbench.engine.distributed.process_group import ManyRanks
+from workbench.engine.distributed.ddp import DDP
+from workbench.engine.distributed.fsdp_step import FSDPStep
+from workbench.engine.distributed.fsdp_weights import FSDPWeights
+from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.distributed.shards import Shards
 from workbench.engine.runtime import Runtime
 from workbench.engine.zero import Zero
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from workbench.engine.session import Session
 
 
-def placed(task: Task, runtime: Runtime) -> Shards | None:
+def shard_model(task: Task, runtime: Runtime) -> Shards | None:
     """Put the task's modules where they are to be, alike on all ranks. None: they are not in shards."""
     ranks = runtime.ranks
-    if not isinstance(ranks, ManyRanks):
+    if not isinstance(ranks, MultiProcessGroup):
         for module in task.modules[1:]:
             module.to(runtime.device)
         runtime.prepare(task.model)
@@ -32,11 +32,11 @@ def placed(task: Task, runtime: Runtime) -> Shards | None:
     ranks.take_first([t for module in task.modules for t in (*module.parameters(), *module.buffers())])
     if runtime.shards is None:
         return None
-    return (FullySharded if runtime.shards == fsdp.NAME else Zero)(task, ranks, runtime.device)
+    return (FSDPWeights if runtime.shards == fsdp.NAME else Zero)(task, ranks, runtime.device)
 
 
-def together_of(session: Session, ranks: ManyRanks, runtime: Runtime) -> Together:
+def distributed_step(session: Session, ranks: MultiProcessGroup, runtime: Runtime) -> DDP:
     """This rank's part in the updates of several."""
     if session.shards is None:
-        return Together(session, ranks, runtime)
-    return TogetherInShards(session, ranks, runtime, session.shards)
+        return DDP(session, ranks, runtime)
+    return FSDPStep(session, ranks, runtime, session.shards)

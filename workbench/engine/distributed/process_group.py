@@ -1,6 +1,6 @@
 """The processes of one job (ranks), as the engine sees them: what they must agree on, and how they do.
 
-`Ranks` is the job that runs in one process, where nothing has to be agreed. `ManyRanks` talks over gloo in host memory,
+`ProcessGroup` is the job that runs in one process, where nothing has to be agreed. `MultiProcessGroup` talks over gloo in host memory,
 so that no decision waits for a device. Every method but the properties is a collective: all ranks call it at the same
 place. Source: torch.distributed.
 """
@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.commands import Command, Inbox
-from workbench.task.data.sharding import Share
+from workbench.task.data.sharding import RankShard
 
 T = TypeVar("T")
 
 
-class Beat(NamedTuple):
+class StepSync(NamedTuple):
     """What all ranks know of a round, in which each has something to do or has come to its end."""
 
     weight: float
@@ -38,7 +38,7 @@ class Beat(NamedTuple):
     """Whether all have as many to learn from."""
 
 
-class Ranks:
+class ProcessGroup:
     """One process alone. `rank` counts over all machines, `local_rank` on this one."""
 
     rank = local_rank = node_rank = 0
@@ -53,9 +53,9 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def share(self) -> Share:
+    def share(self) -> RankShard:
         """Which batches of each loader are this rank's."""
-        return Share(self.rank, self.world)
+        return RankShard(self.rank, self.world)
 
     def listen(self, inbox: Inbox) -> Inbox:
         """The inbox that all ranks read alike: commands come to rank 0."""
@@ -103,7 +103,7 @@ class Ranks:
             yield item
 
 
-class ManyRanks(Ranks):
+class MultiProcessGroup(ProcessGroup):
     """One of several processes; the process group is there already."""
 
     several = True
@@ -177,14 +177,14 @@ class ManyRanks(Ranks):
     def wait(self) -> None:
         self.sums([])
 
-    def beat(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> Beat:
+    def beat(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> StepSync:
         """One round begins: what there is in it, whether rank 0 has commands for all, and what its clock says."""
         count = len(weights)
         vector = [*self.news(), sum(weights), float(present), float(bool(weights)), size * self.first, count, count * count]
         commands, clock, total, there, able, first, counted, squares = self.sums(vector)
         self.hear(commands, clock)
         even = counted * counted == self.world * squares  # or else the squares add up to more
-        return Beat(total, round(there), round(able), round(first), even)
+        return StepSync(total, round(there), round(able), round(first), even)
 
     def news(self) -> tuple[float, float]:
         """What rank 0 has for all, to be summed up for `hear`: whether there are commands, and what its clock says."""
@@ -213,7 +213,7 @@ _END: Any = object()
 class _SharedInbox:
     """The commands that all ranks have heard of; rank 0's `own` inbox is where they come from."""
 
-    def __init__(self, ranks: ManyRanks) -> None:
+    def __init__(self, ranks: MultiProcessGroup) -> None:
         self.own: Inbox | None = None
         self._ranks = ranks
         self._commands: deque[Command] = deque()

@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights import kept_state
-from workbench.engine.distributed.process_group import Ranks
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.distributed.process_group import ProcessGroup
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.task.hooks import Stage
 from workbench.task.protocol import Scores, StepResult, Task, TaskError
 from workbench.techniques.tbptt import Piece
@@ -108,22 +108,22 @@ class Shards(abc.ABC):
         """An optimizer that was made before has the parameters of before: it gets those that are in their place."""
 
     @abc.abstractmethod
-    def set_up(self, optimizers: Sequence[Optimizing]) -> None:
+    def set_up(self, optimizers: Sequence[OptimizerHandle]) -> None:
         """The optimizers are made; there are none where nothing trains."""
 
-    def there(self, opt: Optimizing) -> list[Tensor]:
+    def there(self, opt: OptimizerHandle) -> list[Tensor]:
         """Those of `opt.trained` that have a gradient."""
         return [p for p in opt.trained if p.grad is not None]
 
     @abc.abstractmethod
-    def pieces(self, opt: Optimizing) -> list[Tensor]:
+    def pieces(self, opt: OptimizerHandle) -> list[Tensor]:
         """This rank's piece of each gradient that is there, in the order of `opt.trained`; it may have no elements."""
 
     @abc.abstractmethod
-    def copies(self, opt: Optimizing) -> list[int]:
+    def copies(self, opt: OptimizerHandle) -> list[int]:
         """On how many ranks each of these pieces lies."""
 
-    def layer_norms(self, ranks: Ranks, opt: Optimizing, pieces: Sequence[Tensor], p: float) -> Tensor:
+    def layer_norms(self, ranks: ProcessGroup, opt: OptimizerHandle, pieces: Sequence[Tensor], p: float) -> Tensor:
         """The p-norm of each whole gradient, alike on all ranks, shape (len(pieces),); one collective for all."""
         own = torch.zeros(len(pieces), dtype=torch.double, device=pieces[0].device)
         there = [number for number, piece in enumerate(pieces) if piece.numel()]
@@ -138,26 +138,26 @@ class Shards(abc.ABC):
         return powers.pow(1.0 / p).to(pieces[0].dtype)
 
     @abc.abstractmethod
-    def mean_of_the_rest(self, opt: Optimizing) -> None:
+    def mean_of_the_rest(self, opt: OptimizerHandle) -> None:
         """Gradients of parameters that are whole on each rank become their mean."""
 
-    def step(self, opt: Optimizing) -> bool:
+    def step(self, opt: OptimizerHandle) -> bool:
         """Take the optimizer's step; whether it was taken."""
         opt.optimizer.step()
         return True
 
-    def zero_grad(self, opt: Optimizing) -> None:
+    def zero_grad(self, opt: OptimizerHandle) -> None:
         opt.optimizer.zero_grad()
 
-    def state(self, opt: Optimizing) -> dict[str, Any]:
+    def state(self, opt: OptimizerHandle) -> dict[str, Any]:
         """A copy of this rank's part of the optimizer's state, for `load_state`."""
         return copy.deepcopy(opt.optimizer.state_dict())
 
-    def load_state(self, opt: Optimizing, state: dict[str, Any]) -> None:
+    def load_state(self, opt: OptimizerHandle, state: dict[str, Any]) -> None:
         """A state from `state` or `pieces_of_state` becomes the optimizer's."""
         opt.optimizer.load_state_dict(state)
 
-    def shapes(self, opt: Optimizing) -> list[list[tuple[int, ...]]]:
+    def shapes(self, opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
         """The whole shapes of the parameters in the optimizer's groups."""
         return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
@@ -202,11 +202,11 @@ class Shards(abc.ABC):
         """The way back."""
 
     @abc.abstractmethod
-    def optimizer_state(self, opt: Optimizing) -> dict[str, Any]:
+    def optimizer_state(self, opt: OptimizerHandle) -> dict[str, Any]:
         """The optimizer's state_dict with whole tensors, on rank 0; elsewhere with None for them."""
 
     @abc.abstractmethod
-    def pieces_of_state(self, opt: Optimizing, state: Mapping[str, Any]) -> dict[str, Any]:
+    def pieces_of_state(self, opt: OptimizerHandle, state: Mapping[str, Any]) -> dict[str, Any]:
         """The way back, on each rank: a state_dict that the optimizer takes."""
 
     @contextlib.contextmanager
@@ -266,5 +266,5 @@ class Borrowed:
     def pass_through(self, session: Session, stage: Stage, step: Callable[[Any], object]) -> None:
         """Take the step with it; buffers, attributes, random numbers and what is logged are as before behind it."""
         batch = self._batch.batch if isinstance(self._batch, Piece) else self._batch
-        with rng.kept(), session.moments.unheard(), kept_state(session.task), session.precision.autocast():
+        with rng.preserved(), session.moments.unheard(), kept_state(session.task), session.precision.autocast():
             step(session.to_device(batch, stage))

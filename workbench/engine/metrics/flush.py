@@ -28,20 +28,20 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
         session.recent = [m for m in session.recent if m.step > int(events[-1].steps[-1])]
 
 
-def say(session: Session, emit: Emit) -> None:
+def emit_notes(session: Session, emit: Emit) -> None:
     """What updates had to say, at its place in the record."""
     notes, session.notes = session.notes, []
     for note in notes:
-        tell(session, emit, note)
+        emit_message(session, emit, note)
 
 
-def tell(session: Session, emit: Emit, event: Event) -> None:
+def emit_message(session: Session, emit: Emit, event: Event) -> None:
     """Say something at its place in the record: behind the updates before it."""
     flush(session, emit, wait=True)
     emit(event)
 
 
-def keep(session: Session, emit: Emit) -> None:
+def flush_after_error(session: Session, emit: Emit) -> None:
     """An error ends the run: what led to it is kept, if the device still answers."""
     with contextlib.suppress(RuntimeError):
         for event in session.meter.flush(session.epoch, wait=True):
@@ -60,7 +60,7 @@ def _check_landed(session: Session, event: StepsDone) -> None:
     if skips and told >= nonfinite.TOLD:
         return
     step, loss = int(event.steps[bad[0]]), event.array("loss")[bad[0]]
-    began = nonfinite.landed(session, step)
+    began = nonfinite.locate_on_device(session, step)
     text = headline(step, float(loss), began, _first_bad_layer(session, event, int(bad[0])))
     if skips:
         session.notes.append(Message(f"{text}. The update was not taken.{behind(began)}", "warning", step))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from workbench.engine.metrics.flush import tell
+from workbench.engine.metrics.flush import emit_message
 from workbench.engine.session import Session
 from workbench.events import Emit, Observed
 
@@ -31,7 +31,7 @@ class Observations:
         if session.step == session.epoch_step + 1 or self._training != before:
             modes = tuple(in_evaluation_mode(session.task.model))
             if modes and modes != self._modes:
-                tell(session, self._emit, Observed(session.step, session.epoch, "evaluation_mode", modes))
+                emit_message(session, self._emit, Observed(session.step, session.epoch, "evaluation_mode", modes))
             self._modes = modes
 
     def after_pass(self) -> None:
@@ -43,7 +43,7 @@ class Observations:
             return
         if session.data.shuffled(FEWEST):
             self._repeats = True
-            tell(session, self._emit, Observed(session.step, session.epoch, "same_order"))
+            emit_message(session, self._emit, Observed(session.step, session.epoch, "same_order"))
 
 
 def in_evaluation_mode(model: nn.Module) -> Iterator[str]:

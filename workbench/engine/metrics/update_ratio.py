@@ -12,14 +12,14 @@ from time import perf_counter
 from torch import Tensor
 
 from workbench.engine.metrics.meter import Meter
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.instruments.update_ratio import copies, update_ratios
 
 PERIOD = 1.0
 """Seconds between two measurements of one optimizer."""
 
 
-class Ratios:
+class UpdateRatios:
     """The measurements of one session, from when it is made on; the first is of the next update that is recorded."""
 
     def __init__(self, meter: Meter) -> None:
@@ -29,7 +29,7 @@ class Ratios:
         self._before: dict[int, list[Tensor]] = {}
         meter.begin_ratios()
 
-    def begin(self, optimizers: Iterable[Optimizing]) -> None:
+    def begin(self, optimizers: Iterable[OptimizerHandle]) -> None:
         """An update is to come that is recorded: keep the weights of those of these optimizers that it is time for."""
         now = perf_counter()
         for opt in optimizers:
@@ -37,7 +37,7 @@ class Ratios:
             if last is None or now - last >= PERIOD:
                 self._before[opt.index] = copies(opt.parameters)
 
-    def finish(self, taken: Sequence[Optimizing], recorded: bool) -> None:
+    def finish(self, taken: Sequence[OptimizerHandle], recorded: bool) -> None:
         """Behind it: what came of those that have `taken` a step, into the meter's row if the update is `recorded`."""
         for opt in taken if recorded else ():
             before = self._before.get(opt.index)

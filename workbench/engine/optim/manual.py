@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine.distributed.ddp import weights_of
+from workbench.engine.distributed.ddp import batch_weights
 from workbench.engine.hooked_step import kept_rates
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import samples_at, shares
 from workbench.techniques.toggling import Toggle
 
-TakeStep = Callable[[Session, Optimizing, Sequence[Any], Tensor], bool]
+TakeStep = Callable[[Session, OptimizerHandle, Sequence[Any], Tensor], bool]
 
 
-class SessionHandle:
+class ManualOptimizers:
     """The `Handle` of one session; it lives as long as the session and knows the window at hand."""
 
     def __init__(self, session: Session) -> None:
@@ -34,7 +34,7 @@ class SessionHandle:
         self._share, self._last = 1.0, True
         self.loss: Tensor | None = None
         self._since: Tensor | None = None
-        self.taken: list[Optimizing] = []
+        self.taken: list[OptimizerHandle] = []
         self._stepped: set[int] = set()
         """Those that have stepped since the scale was last looked at (16-mixed)."""
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
@@ -106,7 +106,7 @@ class SessionHandle:
         for optimizer in list(self._kept):
             self.step(optimizer, **self._options[optimizer])
 
-    def _add_kept(self, opt: Optimizing) -> None:
+    def _add_kept(self, opt: OptimizerHandle) -> None:
         for parameter, kept in self._kept.pop(opt.index, ()):
             parameter.grad = kept if parameter.grad is None else parameter.grad + kept
 
@@ -140,16 +140,16 @@ def _started(session: Session, batch: Any, index: int, samples: int | None) -> b
 
 def update(
     session: Session, window: Sequence[Any], take_step: TakeStep
-) -> tuple[Tensor | None, list[Optimizing]]:
+) -> tuple[Tensor | None, list[OptimizerHandle]]:
     """Give each batch of the window to the task; the sum of the losses it gave to backward, and who stepped."""
     handle = session.handle
-    if not isinstance(handle, SessionHandle):
-        handle = session.handle = SessionHandle(session)
+    if not isinstance(handle, ManualOptimizers):
+        handle = session.handle = ManualOptimizers(session)
         session.task.drive(handle)
     handle.begin(window, take_step)
     there = [number for number, batch in enumerate(window) if batch is not None]
     batches = [window[number] for number in there]
-    weights = [weight for weight in weights_of(session, window) if weight is not None]
+    weights = [weight for weight in batch_weights(session, window) if weight is not None]
     returned: Tensor | None = None
     try:
         of_all = shares if session.together is None else session.together.shares

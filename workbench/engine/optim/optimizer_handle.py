@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
-from workbench.task.hooks import Moments
+from workbench.task.hooks import Hooks
 from workbench.task.optimizer_factory import base_rate, group_rates, leading
 from workbench.task.protocol import Optimization, Schedule, Task, TaskError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workbench.engine.distributed.shards import Shards
 
 
-class Optimizing:
+class OptimizerHandle:
     """Wraps an `Optimization`: `parameters` are those of its groups that required a gradient when the session began.
 
     `places` are their numbers among the session's parameters; `whole`: they are all of them, in order. `late` are those
@@ -122,7 +122,7 @@ class Optimizing:
                 if isinstance(getattr(part, "eta_min", None), float):
                     part.eta_min = scaled(part.eta_min)
 
-    def step_schedules(self, interval: str, count: int, moments: Moments, batches: int = 0) -> None:
+    def step_schedules(self, interval: str, count: int, moments: Hooks, batches: int = 0) -> None:
         """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken.
 
         batches: those of this epoch that are done with, for schedules that count them.
@@ -165,7 +165,7 @@ def _as_it_was(value: Any, loaded: Any) -> Any:
     return value
 
 
-def shares(optimizers: Sequence[Optimizing], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
+def shares(optimizers: Sequence[OptimizerHandle], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
     """Of each optimizer the name and the rate of its parameter groups, as a multiple of the setting `lr`; () of one at 0."""
     found = []
     for opt in optimizers:

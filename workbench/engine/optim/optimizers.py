@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.optim import Optimizer
 
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.settings import Settings
 from workbench.task.protocol import Optimization, Schedule, Task, TaskError
 from workbench.techniques.schedules import built_in
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def optimizers_of(
     task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], shards: Shards | None = None
-) -> list[Optimizing]:
+) -> list[OptimizerHandle]:
     """The task's optimizers, with the built-in schedules. TaskError: settings that do not go with them."""
     made = task.configure(settings, updates)
     listed = [made] if isinstance(made, Optimization) else list(made)
@@ -27,7 +27,7 @@ def optimizers_of(
         for optimization in listed:
             _refuse_others_parameters(task, optimization.optimizer)
             _refuse_stateless(optimization.optimizer)
-    found: list[Optimizing] = []
+    found: list[OptimizerHandle] = []
     frequencies = [optimization.frequency for optimization in listed]
     for index, optimization in enumerate(listed):
         # One that has its turn now and then has a schedule for its own turns.
@@ -35,7 +35,7 @@ def optimizers_of(
         schedule = built_in(optimization.optimizer, settings, own)
         if schedule is not None:
             optimization.schedules = (*optimization.schedules, Schedule(schedule))
-        found.append(Optimizing(index, optimization, parameters, task, shards))
+        found.append(OptimizerHandle(index, optimization, parameters, task, shards))
     if found[0].made_lr is None:
         found[0].base_lr = settings.lr
     if len(found) > 1 and not task.manual:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.engine.data.loaders import Feeds
+from workbench.engine.data.loaders import Loaders
 from workbench.techniques.accumulation import size_at, updates_in
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "s
 """What of a checkpoint's state it follows from."""
 
 
-def state_of(feeds: Feeds, epoch: int, ahead: int) -> dict[str, Any]:
+def state_of(feeds: Loaders, epoch: int, ahead: int) -> dict[str, Any]:
     """What a checkpoint keeps of it."""
     return {"per_epoch": feeds.updates_in(epoch), "ahead": ahead}
 
 
-def ahead_of_plan(feeds: Feeds, past: Mapping[str, Any]) -> int:
+def ahead_of_plan(feeds: Loaders, past: Mapping[str, Any]) -> int:
     """How many updates more there are than epochs times updates in an epoch, since earlier epochs had more of them.
 
     past: `NAMES` of the state that the fit goes on from. Epochs of the length that they had then change nothing.
@@ -41,7 +41,7 @@ def ahead_of_session(session: Session) -> int:
     return ahead_of_plan(session.data, {**past, "settings": settings, "length": {"per_epoch": None, "ahead": session.ahead}})
 
 
-def _left_in_epoch(feeds: Feeds, past: Mapping[str, Any]) -> int:
+def _left_in_epoch(feeds: Loaders, past: Mapping[str, Any]) -> int:
     """Updates until the end of the epoch that goes on; it keeps the batch size that it had."""
     if not past["mid_epoch"] or past["checking"]:
         return 0

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import SWALR
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights import kept_buffers
 from workbench.engine.distributed.shards import Borrowed
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.task.protocol import Averaging, Schedule, TaskError
@@ -52,7 +52,7 @@ def rates_begun(session: Session) -> bool:
     return _has_rates(session) and session.epoch + session.mid_epoch > swa_first_epoch(session.settings)
 
 
-def begin_rates(session: Session, opt: Optimizing) -> None:
+def begin_rates(session: Session, opt: OptimizerHandle) -> None:
     """SWA's own schedule takes over from an optimizer's others, if it has not done so yet."""
     if in_swa(opt):
         return
@@ -61,7 +61,7 @@ def begin_rates(session: Session, opt: Optimizing) -> None:
     opt.schedules = (Schedule(schedule, "epoch"),)
 
 
-def in_swa(opt: Optimizing) -> bool:
+def in_swa(opt: OptimizerHandle) -> bool:
     """Whether this optimizer's rate follows SWA's own schedule."""
     return any(isinstance(schedule.scheduler, OwnSWALR) for schedule in opt.schedules)
 
@@ -111,7 +111,7 @@ def _refresh(session: Session) -> None:
     if not has_batch_norm([session.task.model]):
         return
     modes = Modes.of(session.task)
-    with rng.kept(), torch.no_grad(), session.moments.unheard():
+    with rng.preserved(), torch.no_grad(), session.moments.unheard():
         try:
             session.train_mode()
             with refreshing_batch_norm([session.task.model]):

@@ -10,10 +10,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.commands import Inbox, Stop
 from workbench.engine.checkpoint.weights import kept_buffers
-from workbench.engine.control import obey
-from workbench.engine.metrics.flush import flush, tell
+from workbench.engine.control import apply_commands
+from workbench.engine.metrics.flush import emit_message, flush
 from workbench.engine.optim import weight_averaging
-from workbench.engine.optim.optimizer_handle import Optimizing
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.validation.monitors import missing, monitors_of, refuse_unreported, with_averages
 from workbench.engine.validation.validate import floats, validate
@@ -24,7 +24,7 @@ from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
 
 
-class HearsChecks(Protocol):
+class ValidationListener(Protocol):
     """What checkpoints want of the checks (engine/checkpoint/manager.py)."""
 
     def take_averaged(self) -> None:
@@ -34,7 +34,7 @@ class HearsChecks(Protocol):
         """All metrics that are known behind a check."""
 
 
-class Checks:
+class ValidationSchedule:
     """The checks of one fit. `ended`: why a metric has ended it, in words; None: it goes on."""
 
     def __init__(self, session: Session) -> None:
@@ -52,7 +52,7 @@ class Checks:
         self.checked = -1
         """The update behind which the last one was."""
         self.ended: str | None = None
-        self.keeper: HearsChecks | None = None
+        self.keeper: ValidationListener | None = None
         self._metrics: dict[str, float] | None = None
         """Of the check at the end of an epoch, until it is judged."""
         schedules = [schedule for opt in session.optimizers for schedule in opt.schedules]
@@ -221,7 +221,7 @@ class Checks:
         if metrics is None:
             return True
         if metrics:
-            tell(session, emit, Validated(session.step, session.epoch, metrics, shown, asked=True))
+            emit_message(session, emit, Validated(session.step, session.epoch, metrics, shown, asked=True))
         return False
 
     def _validated(self, emit: Emit, inbox: Inbox) -> dict[str, float] | None:
@@ -233,7 +233,7 @@ class Checks:
         return self._scores(session.data.val, emit, inbox, self.keeper)
 
     def _scores(
-        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: HearsChecks | None, *, aside: bool = False
+        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: ValidationListener | None, *, aside: bool = False
     ) -> dict[str, float] | None:
         """Raw metrics, and those of the averaged weights, which `keeper` hears of; None: it was stopped. aside: as for `validate`."""
         session = self._session
@@ -275,7 +275,7 @@ class Checks:
             self.ended = verdicts[0]
 
 
-def _plateaus(opt: Optimizing) -> list[tuple[ReduceLROnPlateau, Schedule]]:
+def _plateaus(opt: OptimizerHandle) -> list[tuple[ReduceLROnPlateau, Schedule]]:
     """The schedules that watch a metric, but for those that the task steps by itself."""
     there = [(s.scheduler, s) for s in opt.schedules if s.interval != "manual"]
     return [(plateau, schedule) for plateau, schedule in there if isinstance(plateau, ReduceLROnPlateau)]
@@ -298,4 +298,4 @@ class _Watch:
 
         yield from self._session.ranks.rounds(self._batches, stops)
         if cut:
-            self.stopped = obey(self._session, self._emit, self._inbox)
+            self.stopped = apply_commands(self._session, self._emit, self._inbox)

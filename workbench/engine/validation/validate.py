@@ -66,7 +66,7 @@ def validate(
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
     """Inside, all modules are in evaluation mode and nothing is learned; modes and random numbers come back."""
     modes, before, moments = Modes.of(session.task), session.stage, session.moments
-    with rng.kept(), torch.no_grad(), session.modes.evaluating():
+    with rng.preserved(), torch.no_grad(), session.modes.evaluating():
         try:
             session.stage = "sanity" if before == "sanity" else stage
             if not moments.evaluation_mode(stage):

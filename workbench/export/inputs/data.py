@@ -21,7 +21,7 @@ from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.task.batch import own_count, sample_count
 from workbench.task.data.datasets import Batches, Columns
-from workbench.task.data.sharding import Share, dealing_for
+from workbench.task.data.sharding import RankShard, sharding_for
 from workbench.task.data.spec import DataSpec, Loader, batches_in, makes_batches_itself, positioned, users_own
 from workbench.task.supervised import TARGETS
 
@@ -109,7 +109,7 @@ def _draws(loader: Loader, settings: Settings) -> bool:
     if deals is None:
         ready = users_own(loader)
         return not settings.num_workers and not isinstance(ready, (list, tuple))
-    return dealing_for(deals.batches, Share(0, 2), settings.seed) is not None
+    return sharding_for(deals.batches, RankShard(0, 2), settings.seed) is not None
 
 
 def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, tuple[str, ...], bool]:

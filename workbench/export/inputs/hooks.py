@@ -16,11 +16,11 @@ from workbench.export.inputs.step import returns
 from workbench.export.inputs.trainer import asked, attributes, methods, reads, words
 from workbench.export.source.source import Sliced
 from workbench.task.lightning import overrides
-from workbench.task.lightning.data_hooks import DataMoments
-from workbench.task.lightning.hooks import LightningMoments
+from workbench.task.lightning.data_hooks import DataHooks
+from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.setup import _home_of_trainer
-from workbench.task.lightning.task import LightningLike
+from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task
 
 _PROPERTIES = {
@@ -35,7 +35,7 @@ _METHODS = ("optimizers", "lr_schedulers", "clip_gradients", "all_gather", "togg
 def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
     """The objects that bring data, and then the one that trains itself, by what the script calls them."""
     found: dict[str, Any] = {}
-    module = task.module if isinstance(task, LightningLike) else None
+    module = task.module if isinstance(task, LightningTask) else None
     for spec, name in ((task.train, "train"), (task.val, "val")):
         maker = None if spec is None else maker_of(spec)
         if maker is None or any(maker.__self__ is one for one in (module, *found.values())):
@@ -48,14 +48,14 @@ def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
 def own_of(task: Task, sources: Mapping[str, Any], code: str) -> Own:
     """All that the script does for them beside training."""
     moments = task.moments
-    if not isinstance(moments, DataMoments):
+    if not isinstance(moments, DataHooks):
         return Own()
     hooks = dict(_transfers(task, moments, sources))
     asks = asked(sources.values(), code)
     asks |= {"sanity_checking"} if "validating" in asks else set()
     data = next((name for name in sources if name != "network"), "None")
     own = Own(hooks=hooks, asks=asks, trainers=tuple(_homes(sources)) if asks else (), datamodule=data)
-    return own if not isinstance(moments, LightningMoments) else _with_module(own, moments, sources["network"])
+    return own if not isinstance(moments, LightningHooks) else _with_module(own, moments, sources["network"])
 
 
 def prepared(sources: Mapping[str, Any]) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _calls(sources: Mapping[str, Any], call: str) -> Iterator[str]:
 # ---- hooks ------------------------------------------------------------------------------------------------------
 
 
-def _transfers(task: Task, moments: DataMoments, sources: Mapping[str, Any]) -> Iterator[tuple[str, Hook]]:
+def _transfers(task: Task, moments: DataHooks, sources: Mapping[str, Any]) -> Iterator[tuple[str, Hook]]:
     train, val = moments._transfers["train"], moments._transfers["val"]
     if task.val is not None and train != val:
         raise ExportError(f"{' or '.join(TRANSFER)} of the training data are others than those of the validation data, which no script has yet.")
@@ -93,7 +93,7 @@ def _transfers(task: Task, moments: DataMoments, sources: Mapping[str, Any]) -> 
             yield name, Hook(owner)
 
 
-def _with_module(own: Own, moments: LightningMoments, module: Any) -> Own:
+def _with_module(own: Own, moments: LightningHooks, module: Any) -> Own:
     """The same, with what the object that trains itself has."""
     found = {name: moments._own[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in moments._own}
     hooks = {name: Hook("network", _told(hook), reads(hook._hook, 0)) for name, hook in found.items()}

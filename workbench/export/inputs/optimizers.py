@@ -14,24 +14,24 @@ from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Optimizer, Schedule
 from workbench.settings import Settings
 from workbench.task import protocol
-from workbench.task.lightning.task import LightningLike
+from workbench.task.lightning.task import LightningTask
 from workbench.task.optimizer_factory import group_rates, leading
 from workbench.task.protocol import Optimization
 from workbench.task.schedulers import schedule_of
 from workbench.task.supervised import Supervised
 
 
-def optimizers_of(task: Supervised | LightningLike, settings: Settings, updates: int | None) -> tuple[Optimizer, ...]:
+def optimizers_of(task: Supervised | LightningTask, settings: Settings, updates: int | None) -> tuple[Optimizer, ...]:
     """The optimizers of a run, each with its schedules."""
     try:
         made = task.configure(settings, updates)
         listed = [made] if isinstance(made, Optimization) else list(made)
-        if isinstance(task, LightningLike):
+        if isinstance(task, LightningTask):
             return _of_object(task, listed)
         return (_of_bench(task, listed[0], updates),)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        whose = "configure_optimizers()" if isinstance(task, LightningLike) else "the optimizer or its scheduler"
+        whose = "configure_optimizers()" if isinstance(task, LightningTask) else "the optimizer or its scheduler"
         raise ExportError(f"{whose} cannot be looked at outside of a fit: {what}") from error
 
 
@@ -45,7 +45,7 @@ def _of_bench(task: Supervised, made: Optimization, updates: int | None) -> Opti
     return _optimizer(task, made, "", schedules)
 
 
-def _of_object(task: LightningLike, listed: Sequence[Optimization]) -> tuple[Optimizer, ...]:
+def _of_object(task: LightningTask, listed: Sequence[Optimization]) -> tuple[Optimizer, ...]:
     optimizers, schedulers = _places(task.module.configure_optimizers())
     own: list[list[Schedule]] = [[] for _ in optimizers]
     for place, entry, monitor in schedulers:

@@ -16,7 +16,7 @@ from workbench.engine.session import Session
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Step
 from workbench.settings import Settings
-from workbench.task.lightning.task import LightningLike
+from workbench.task.lightning.task import LightningTask
 from workbench.task.supervised import Supervised
 
 
@@ -25,8 +25,8 @@ def step_of(session: Session, batch: Any, settings: Settings) -> Step:
     task = session.task
     if task.manual:
         return Step()
-    assert isinstance(task, (Supervised, LightningLike))
-    by = task.module.training_step if isinstance(task, LightningLike) else task._loss
+    assert isinstance(task, (Supervised, LightningTask))
+    by = task.module.training_step if isinstance(task, LightningTask) else task._loss
     return Step(
         reports_weight=_reports_weight(session, batch, settings),
         in_dict=isinstance(task, Supervised) and by is not None and _form_of_loss(session, task, batch, settings) == "loss",
@@ -38,7 +38,7 @@ def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
     """One step on a few samples says so; nothing is left changed."""
     task = session.task
     extra: dict[str, Any] = {} if settings.truncated_bptt_steps is None else {"hiddens": None}
-    if isinstance(task, LightningLike) and "optimizer_idx" in task._step.extras:
+    if isinstance(task, LightningTask) and "optimizer_idx" in task._step.extras:
         extra["optimizer_idx"] = 0
     try:
         with session.scratch(), torch.no_grad():

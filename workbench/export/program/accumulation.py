@@ -7,10 +7,10 @@ from textwrap import dedent
 from workbench.export.program import distributed, hooks, loaders, precision, tbptt
 from workbench.export.program import loss as block_loss
 from workbench.export.program.lines import indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def sizes(r: Recipe) -> str:
+def sizes(r: ScriptSpec) -> str:
     """How many batches make one update, where that changes on the way."""
     if r.windows is None:
         return ""
@@ -27,7 +27,7 @@ def sizes(r: Recipe) -> str:
     return text.replace("@rows", rows).replace("@what", what).replace("@place", place)
 
 
-def head(r: Recipe) -> list[str]:
+def head(r: ScriptSpec) -> list[str]:
     """The head of the loop over an epoch's updates."""
     batches = "loader" if not r.limits else loaders.first(r.train, "loader", "limit")
     if r.carries:
@@ -42,7 +42,7 @@ def head(r: Recipe) -> list[str]:
     return [f"for {_item(r)} in {batches}:"]
 
 
-def batches_in_epoch(r: Recipe) -> str:
+def batches_in_epoch(r: ScriptSpec) -> str:
     """How many batches there are in an epoch, as an expression."""
     limit = r.settings.limit_train_batches
     if not r.limits:
@@ -52,7 +52,7 @@ def batches_in_epoch(r: Recipe) -> str:
     return "min(config.limit_train_batches, len(loader))" if r.train.sized else "config.limit_train_batches"
 
 
-def updates_in_epoch(r: Recipe) -> str | None:
+def updates_in_epoch(r: ScriptSpec) -> str | None:
     """How many updates there are in an epoch, as an expression; None where nobody knows before."""
     if r.carries or not (r.train.sized or r.limits):
         return None
@@ -62,21 +62,21 @@ def updates_in_epoch(r: Recipe) -> str | None:
     return f"-(-{batches} // {r.window})"
 
 
-def gradient(r: Recipe, moved: bool = False) -> list[str]:
+def gradient(r: ScriptSpec, moved: bool = False) -> list[str]:
     """The lines that add a window's gradient up and give its loss. moved: a single batch is on the device already."""
     if r.together:
         return distributed.gradient(r, _weighted(r, distributed.SHARE, varies=False))
     return _window(r) if r.accumulates else _one_batch(r, moved)
 
 
-def _item(r: Recipe) -> str:
+def _item(r: ScriptSpec) -> str:
     """The names of what the loop is over."""
     if r.carries:
         return tbptt.item(r)
     return "number, batch" if r.numbered else "batch"
 
 
-def _call(r: Recipe) -> str:
+def _call(r: ScriptSpec) -> str:
     """The forward pass of a training batch."""
     state = "hiddens" if r.skips else "None if first else hiddens"
     model = distributed.model(r) if r.together else "wrapped"
@@ -89,14 +89,14 @@ def _call(r: Recipe) -> str:
     return f"{model}({', '.join(['batch', *(['number'] if r.indexed else []), *more])})"
 
 
-def _one_batch(r: Recipe, moved: bool) -> list[str]:
+def _one_batch(r: ScriptSpec, moved: bool) -> list[str]:
     lines = ["if batch is None:", "    continue"] if r.train.empty and not r.carries else []
     lines += [*([] if moved else [hooks.to_device(r), *hooks.batch_started(r)]), *_fresh(r)]
     lines += precision.inside(r, hooks.left_out(r, block_loss.taken(r, _call(r))))
     return [*lines, *_backward(r, "loss"), *_carried(r)]
 
 
-def _backward(r: Recipe, loss: str, first: str = "") -> list[str]:
+def _backward(r: ScriptSpec, loss: str, first: str = "") -> list[str]:
     """The backward pass; an object that has a say in updates keeps its gradients until then. first: whether it is a window's."""
     if not r.within:
         return [f"{precision.scaled(r, loss)}.backward()"]
@@ -106,16 +106,16 @@ def _backward(r: Recipe, loss: str, first: str = "") -> list[str]:
     return [*lines, *hooks.backward(r, "scaled" if r.scales else loss)]
 
 
-def _fresh(r: Recipe) -> list[str]:
+def _fresh(r: ScriptSpec) -> list[str]:
     """A batch begins without a hidden state, also where its first piece is left out."""
     return ["hiddens = None if first else hiddens"] if r.carries and r.skips else []
 
 
-def _carried(r: Recipe) -> list[str]:
+def _carried(r: ScriptSpec) -> list[str]:
     return ["hiddens = detached(hiddens)"] if r.carries else []
 
 
-def _window(r: Recipe) -> list[str]:
+def _window(r: ScriptSpec) -> list[str]:
     """The backward passes of several batches; the last window of an epoch is divided by its true length."""
     item = _item(r)
     within = f"({item})" if "," in item else item
@@ -150,7 +150,7 @@ def _window(r: Recipe) -> list[str]:
     return [*lines, *_made_up(r)] if varies else lines
 
 
-def _weighted(r: Recipe, share: str, varies: bool) -> list[str]:
+def _weighted(r: ScriptSpec, share: str, varies: bool) -> list[str]:
     """The forward and backward pass of one batch of a window, at its share."""
     plain = not varies and len(block_loss.returned(r)) == 1
     if plain and not r.mixed:
@@ -169,7 +169,7 @@ def _weighted(r: Recipe, share: str, varies: bool) -> list[str]:
     return [*lines, *_backward(r, "part", "len(kept) == 1" if varies else "place == 0")]
 
 
-def _made_up(r: Recipe) -> list[str]:
+def _made_up(r: ScriptSpec) -> list[str]:
     """What is left of a window makes up the whole."""
     when = "len(window) > 1" if r.reports_weight else "len(kept) < len(window)"
     return [

@@ -11,12 +11,12 @@ from textwrap import dedent
 from workbench.export.inputs.collect import Data
 from workbench.export.program import hooks
 from workbench.export.program.lines import indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 # ---- functions --------------------------------------------------------------------------------------------------
 
 
-def share(r: Recipe) -> str:
+def share(r: ScriptSpec) -> str:
     """The class that deals a loader's batches out."""
     if not r.together:
         return ""
@@ -102,13 +102,13 @@ _ALIKE = dedent('''\
                 yield batch''')
 
 
-def dealt(r: Recipe, data: Data, batches: str) -> list[str]:
+def dealt(r: ScriptSpec, data: Data, batches: str) -> list[str]:
     """The arguments of a `Share` of a loader's batches."""
     whole = ["whole=True"] if data is r.train and r.settings.drop_last and data.kind != "batches" else []
     return [f"Alike({batches}, config.seed)" if data.draws else batches, "accelerator", *whole]
 
 
-def rounds(r: Recipe) -> str:
+def rounds(r: ScriptSpec) -> str:
     """The generator of updates, and the mean of gradients."""
     if not r.together:
         return ""
@@ -143,7 +143,7 @@ def rounds(r: Recipe) -> str:
 # ---- lines of main ----------------------------------------------------------------------------------------------
 
 
-def told(r: Recipe) -> list[str]:
+def told(r: ScriptSpec) -> list[str]:
     """One line where there are more or fewer processes than the run had."""
     if r.alone:
         return []
@@ -155,7 +155,7 @@ def told(r: Recipe) -> list[str]:
     ]
 
 
-def seeded(r: Recipe) -> list[str]:
+def seeded(r: ScriptSpec) -> list[str]:
     """Behind all that the processes make alike: from here on each draws its own random numbers."""
     if not r.together:
         return []
@@ -166,23 +166,23 @@ def seeded(r: Recipe) -> list[str]:
     ]
 
 
-def wrapped(r: Recipe, model: str) -> list[str]:
+def wrapped(r: ScriptSpec, model: str) -> list[str]:
     """The model, or the training step, as DistributedDataParallel; not where parameters may have no gradient."""
     return ["network.to(accelerator.device)"] if r.partial else [f"wrapped = accelerator.prepare_model({model})"]
 
 
-def head(r: Recipe, batches: str, size: str) -> str:
+def head(r: ScriptSpec, batches: str, size: str) -> str:
     """The head of the loop over an epoch's updates."""
     return f"for window, weights, whole, complete in rounds({batches}, {size}, accelerator):"
 
 
-def model(r: Recipe) -> str:
+def model(r: ScriptSpec) -> str:
     """What a batch goes forward through."""
     alone = "network" if r.hooks is None and not r.joins else "training"
     return alone if r.partial else "through"
 
 
-def gradient(r: Recipe, weighted: list[str]) -> list[str]:
+def gradient(r: ScriptSpec, weighted: list[str]) -> list[str]:
     """The lines of an update's gradient and loss. weighted: forward and backward of a batch at its share."""
     alone = "network" if r.hooks is None and not r.joins else "training"
     item = _item(r)
@@ -206,7 +206,7 @@ SHARE = "weights[place] * unit"
 """How much a batch of a window counts, as an expression."""
 
 
-def _item(r: Recipe) -> str:
+def _item(r: ScriptSpec) -> str:
     return "number, batch" if r.numbered else "batch"
 
 
@@ -227,7 +227,7 @@ def mean_statistics() -> list[str]:
 # ---- how to start it --------------------------------------------------------------------------------------------
 
 
-def start(r: Recipe, script: str) -> str:
+def start(r: ScriptSpec, script: str) -> str:
     """How to start the script such that it repeats the run, as lines of its head."""
     if not r.together:
         return f"    python {script}\n    accelerate launch {script}    (or torchrun; on every device there is)"

@@ -6,11 +6,11 @@ from textwrap import dedent
 
 from workbench.export.inputs.collect import quoted
 from workbench.export.program.lines import call, indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 from workbench.values import EarlyStopping
 
 
-def stopping(r: Recipe) -> str:
+def stopping(r: ScriptSpec) -> str:
     """A class that follows one metric, with what the monitors of the run make use of."""
     if not r.monitors:
         return ""
@@ -43,7 +43,7 @@ _OPTIONS = {
 """The options of `EarlyStopping` beside the metric and its patience; each is there where a monitor needs it."""
 
 
-def _takes(r: Recipe) -> list[str]:
+def _takes(r: ScriptSpec) -> list[str]:
     needed = {name for monitor in r.monitors for name in _given(monitor)}
     return [name for name in _OPTIONS if name in needed]
 
@@ -87,7 +87,7 @@ def _ends(takes: list[str]) -> str:
 _STALLED = "self.waited >= self.patience"
 
 
-def made(r: Recipe) -> list[str]:
+def made(r: ScriptSpec) -> list[str]:
     """The lines that make the monitors."""
     listed = []
     for monitor in r.monitors:

@@ -8,21 +8,21 @@ from workbench.export.inputs.collect import quoted
 from workbench.export.program import trainer
 from workbench.export.program.lines import call as written
 from workbench.export.program.lines import indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def called(r: Recipe, name: str, *given: str, network: str = "network") -> list[str]:
+def called(r: ScriptSpec, name: str, *given: str, network: str = "network") -> list[str]:
     """The line that calls a hook; none where the object does not define it."""
     return [f"{call(r, name, *given, network=network)}"] if r.owns(name) else []
 
 
-def call(r: Recipe, name: str, *given: str, network: str = "network") -> str:
+def call(r: ScriptSpec, name: str, *given: str, network: str = "network") -> str:
     """A hook's call."""
     owner = r.own.hooks[name].owner
     return f"{network if owner == 'network' else owner}.{name}({', '.join(_arguments(r, name, *given))})"
 
 
-def _arguments(r: Recipe, name: str, *given: str) -> list[str]:
+def _arguments(r: ScriptSpec, name: str, *given: str) -> list[str]:
     """What Lightning 2 tells a hook, and what Lightning 1 told it between, where it is written so."""
     told, left = [], list(given)
     for extra in r.own.hooks[name].told:
@@ -35,7 +35,7 @@ def _arguments(r: Recipe, name: str, *given: str) -> list[str]:
 # ---- batches on their way ---------------------------------------------------------------------------------------
 
 
-def moved(r: Recipe) -> str:
+def moved(r: ScriptSpec) -> str:
     """A function for an object that has a say in how batches come to the device."""
     if not r.transfers:
         return ""
@@ -50,11 +50,11 @@ def moved(r: Recipe) -> str:
     return "\n".join(["def moved(batch, device):", f"    {doc}", *indented(lines)])
 
 
-def _passed(r: Recipe, name: str) -> list[str]:
+def _passed(r: ScriptSpec, name: str) -> list[str]:
     return [f"batch = {call(r, name, 'batch', '0')}"] if r.owns(name) else []
 
 
-def to_device(r: Recipe, device: str = "accelerator.device") -> str:
+def to_device(r: ScriptSpec, device: str = "accelerator.device") -> str:
     """The line that brings a batch to the device."""
     return f"batch = moved(batch, {device})" if r.transfers else f"batch = send_to_device(batch, {device}, non_blocking=True)"
 
@@ -62,13 +62,13 @@ def to_device(r: Recipe, device: str = "accelerator.device") -> str:
 # ---- within an update -------------------------------------------------------------------------------------------
 
 
-def batch_started(r: Recipe) -> list[str]:
+def batch_started(r: ScriptSpec) -> list[str]:
     """A batch lies on the device; the object may leave out the rest of the epoch."""
     told = called(r, "on_train_batch_start", "batch", "number")
     return [f"if {told[0]} == -1:", "    break"] if told and r.own.ends_epochs else told
 
 
-def batch_ended(r: Recipe) -> list[str]:
+def batch_ended(r: ScriptSpec) -> list[str]:
     """A batch is done with, and so is the update that it may have completed."""
     if not r.owns("on_train_batch_end"):
         return []
@@ -77,14 +77,14 @@ def batch_ended(r: Recipe) -> list[str]:
     return called(r, "on_train_batch_end", outputs, "batch", "number")
 
 
-def _divided(r: Recipe) -> list[str]:
+def _divided(r: ScriptSpec) -> list[str]:
     """Lightning divides the loss that it hands on by the batches of an update."""
     if r.manual or not r.accumulates:
         return []
     return [r.window]
 
 
-def outputs_of(r: Recipe) -> str:
+def outputs_of(r: ScriptSpec) -> str:
     """A function for an object that looks at what its step has returned."""
     if not r.hands_results_on:
         return ""
@@ -98,7 +98,7 @@ def outputs_of(r: Recipe) -> str:
             return outputs''').replace("@@", ", batches" if _divided(r) else "").replace("@loss", loss)
 
 
-def left_out(r: Recipe, lines: list[str]) -> list[str]:
+def left_out(r: ScriptSpec, lines: list[str]) -> list[str]:
     """The lines that take a loss, where it may be none: the object hears of the batch's end all the same."""
     ended = batch_ended(r)
     if not ended or "    continue" not in lines:
@@ -107,7 +107,7 @@ def left_out(r: Recipe, lines: list[str]) -> list[str]:
     return [*lines[:place], *indented(ended), *lines[place:]]
 
 
-def own_step(r: Recipe, evaluated: str) -> list[str]:
+def own_step(r: ScriptSpec, evaluated: str) -> list[str]:
     """An update whose step the object takes itself: it is given a function that evaluates the batch."""
     number = "window[-1][0]" if r.accumulates else "number"
     arguments = ["epoch", number, "stepping", f"functools.partial(evaluate, {evaluated}, evaluations)"]
@@ -119,7 +119,7 @@ def own_step(r: Recipe, evaluated: str) -> list[str]:
     ]
 
 
-def stepping(r: Recipe, clip: list[str]) -> list[str]:
+def stepping(r: ScriptSpec, clip: list[str]) -> list[str]:
     """What an object that steps itself gets as its optimizer, made."""
     if not _readies(r):
         return ["stepping = Stepping(optimizer)", ""]
@@ -128,7 +128,7 @@ def stepping(r: Recipe, clip: list[str]) -> list[str]:
     return ["def ready():", *indented([doc, *ready]), "", "stepping = Stepping(optimizer, ready)", ""]
 
 
-def stepper(r: Recipe) -> str:
+def stepper(r: ScriptSpec) -> str:
     """The class of that."""
     if not r.owns("optimizer_step"):
         return ""
@@ -158,12 +158,12 @@ def stepper(r: Recipe) -> str:
     return text.replace("self.ready, ", "").replace("= optimizer, ready, False", "= optimizer, False")
 
 
-def _readies(r: Recipe) -> bool:
+def _readies(r: ScriptSpec) -> bool:
     """Whether anything comes between the gradients and such a step."""
     return r.clips or r.owns("on_before_optimizer_step", "configure_gradient_clipping")
 
 
-def members(r: Recipe, schedulers: list[str]) -> list[str]:
+def members(r: ScriptSpec, schedulers: list[str]) -> list[str]:
     """Lightning's methods that an object calls on itself, where the script steps its optimizers."""
     if r.manual:
         return []
@@ -175,11 +175,11 @@ def members(r: Recipe, schedulers: list[str]) -> list[str]:
     return lines
 
 
-def _clips_itself(r: Recipe) -> bool:
+def _clips_itself(r: ScriptSpec) -> bool:
     return "clip_gradients" in r.own.methods and not r.manual
 
 
-def clip_gradients(r: Recipe) -> str:
+def clip_gradients(r: ScriptSpec) -> str:
     """A function for an object that clips by itself."""
     if not _clips_itself(r):
         return ""
@@ -195,7 +195,7 @@ def clip_gradients(r: Recipe) -> str:
     ).replace("@algorithm", r.settings.gradient_clip_algorithm)
 
 
-def limits(r: Recipe) -> list[str]:
+def limits(r: ScriptSpec) -> list[str]:
     """Clipping by the object itself."""
     algorithm = quoted(r.settings.gradient_clip_algorithm) if r.clips else "None"
     value = "config.gradient_clip_val" if r.clips else "None"
@@ -204,20 +204,20 @@ def limits(r: Recipe) -> list[str]:
     return written("", "network.configure_gradient_clipping", told, 16)
 
 
-def zeroed(r: Recipe) -> list[str]:
+def zeroed(r: ScriptSpec) -> list[str]:
     """The gradients of the update before are dropped."""
     own = called(r, "optimizer_zero_grad", "epoch", "number", "optimizer")
     return [*called(r, "on_before_zero_grad", "optimizer"), *(own or ["optimizer.zero_grad()"])]
 
 
-def backward(r: Recipe, loss: str, options: str = "") -> list[str]:
+def backward(r: ScriptSpec, loss: str, options: str = "") -> list[str]:
     """Gradients of a loss, with what the object does before and behind."""
     own = called(r, "backward", loss, *([options] if options else []))
     around = called(r, "on_before_backward", loss), called(r, "on_after_backward")
     return [*around[0], *(own or [f"{loss}.backward({options})"]), *around[1]]
 
 
-def stepped(r: Recipe, scheduler: str, metric: str = "") -> str:
+def stepped(r: ScriptSpec, scheduler: str, metric: str = "") -> str:
     """The step of a scheduler."""
     if r.owns("lr_scheduler_step"):
         return call(r, "lr_scheduler_step", scheduler, metric or "None")
@@ -227,12 +227,12 @@ def stepped(r: Recipe, scheduler: str, metric: str = "") -> str:
 # ---- epochs and checks ------------------------------------------------------------------------------------------
 
 
-def epoch_ended(r: Recipe) -> list[str]:
+def epoch_ended(r: ScriptSpec) -> list[str]:
     """Behind an epoch and its check, before anything is concluded from it."""
     return [*called(r, "on_train_epoch_end"), *trainer.progress(r, "current_epoch", "epoch + 1")]
 
 
-def asked_to_end(r: Recipe, finished: str) -> str:
+def asked_to_end(r: ScriptSpec, finished: str) -> str:
     """Whether the object has asked for the end of the run, as a condition."""
     s = r.settings
     met = [f"{finished} >= config.min_epochs"] if s.min_epochs else []
@@ -240,14 +240,14 @@ def asked_to_end(r: Recipe, finished: str) -> str:
     return " and ".join(["trainer.should_stop", *met])
 
 
-def check_begins(r: Recipe) -> list[str]:
+def check_begins(r: ScriptSpec) -> list[str]:
     """Before a check, not the one before the first update."""
     if r.owns("on_validation_model_zero_grad"):
         return called(r, "on_validation_model_zero_grad")
     return ["network.zero_grad()"] if r.owns("optimizer_zero_grad") else []
 
 
-def sanity(r: Recipe, check: str) -> list[str]:
+def sanity(r: ScriptSpec, check: str) -> list[str]:
     """The check before the first update."""
     if not trainer.asks(r, "sanity_checking"):
         return [check]

@@ -6,10 +6,10 @@ import math
 from textwrap import dedent
 
 from workbench.export.errors import ExportError
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def changes(r: Recipe) -> str:
+def changes(r: ScriptSpec) -> str:
     """What was changed while the run went on."""
     if not r.changes:
         return ""
@@ -28,7 +28,7 @@ def _number(value: object) -> str:
     return repr(value)
 
 
-def set_lr(r: Recipe) -> str:
+def set_lr(r: ScriptSpec) -> str:
     """A new base rate, for live changes and for objects that make their own optimizer."""
     if not r.sets_lr:
         return ""

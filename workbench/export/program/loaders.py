@@ -7,7 +7,7 @@ from textwrap import dedent
 from workbench.export.inputs.collect import Data
 from workbench.export.program import distributed
 from workbench.export.program.lines import call, indented
-from workbench.export.script_spec import Recipe, is_whole
+from workbench.export.script_spec import ScriptSpec, is_whole
 
 CONVERTED = (
     'torch.as_tensor(np.array(column, dtype=np.asarray(column).dtype.newbyteorder("=")) if hasattr(column, "__array__") else column)'
@@ -15,7 +15,7 @@ CONVERTED = (
 """A frame, or an array that torch does not take as it is, as a tensor."""
 
 
-def datasets(r: Recipe) -> str:
+def datasets(r: ScriptSpec) -> str:
     """Classes for what is given in other forms than a Dataset."""
     parts = []
     if any(data.columns for data in r.loaders):
@@ -78,7 +78,7 @@ _WORKER_INIT = dedent('''\
     ''')
 
 
-def workers(r: Recipe) -> str:
+def workers(r: ScriptSpec) -> str:
     """With loader workers each batch has a seed of its own, as in `task.data`."""
     samples = [data for data in r.loaders if data.kind == "samples"]
     if not r.settings.num_workers or not samples:
@@ -122,7 +122,7 @@ def workers(r: Recipe) -> str:
                     yield int(np.random.SeedSequence(entropy).generate_state(1)[0]), indices''').replace("@@", fetch)
 
 
-def make_loader(r: Recipe) -> str:
+def make_loader(r: ScriptSpec) -> str:
     """The one function that makes loaders of samples."""
     samples = [data for data in r.loaders if data.kind == "samples"]
     if not samples:
@@ -159,7 +159,7 @@ def make_loader(r: Recipe) -> str:
     )
 
 
-def _batches(r: Recipe, samples: list[Data], options: list[str]) -> list[str]:
+def _batches(r: ScriptSpec, samples: list[Data], options: list[str]) -> list[str]:
     """The lines that make the batches of indices, and deal them out where there are several processes."""
     trains, validates = r.train in samples, r.val in samples
     plain, mixed = "SequentialSampler(dataset)", trains and validates
@@ -184,7 +184,7 @@ def _batches(r: Recipe, samples: list[Data], options: list[str]) -> list[str]:
     return [*lines, "if accelerator.num_processes > 1:", *indented(call("batches = ", "BatchSamplerShard", shard, 8))]
 
 
-def _differs(r: Recipe, samples: list[Data], option: str) -> bool:
+def _differs(r: ScriptSpec, samples: list[Data], option: str) -> bool:
     """Whether an option must be given for each loader."""
     if option == "collate_fn":
         return any(data.collate not in (None, "collate") for data in samples) or (
@@ -193,7 +193,7 @@ def _differs(r: Recipe, samples: list[Data], option: str) -> bool:
     return any(_options(r, data).get(option) for data in samples)
 
 
-def _options(r: Recipe, data: Data) -> dict[str, str | None]:
+def _options(r: ScriptSpec, data: Data) -> dict[str, str | None]:
     return {
         "batches": data.batch_sampler,
         "sampler": None if data.batch_sampler else data.sampler,
@@ -203,7 +203,7 @@ def _options(r: Recipe, data: Data) -> dict[str, str | None]:
     }
 
 
-def _collate(r: Recipe, data: Data) -> str | None:
+def _collate(r: ScriptSpec, data: Data) -> str | None:
     """The user's collate function; inside of `Counted` where batches weigh as the samples that they were made of."""
     return f"{_COUNTED[_counts_of(r).index(data.count)]}({data.collate})" if _is_counted(r, data) else data.collate
 
@@ -211,16 +211,16 @@ def _collate(r: Recipe, data: Data) -> str | None:
 _COUNTED = ("Counted", "CountedInValidation")
 
 
-def _is_counted(r: Recipe, data: Data) -> bool:
+def _is_counted(r: ScriptSpec, data: Data) -> bool:
     return data.collate is not None and data.kind != "batches" and r.weighs(data)
 
 
-def _counts_of(r: Recipe) -> list[str]:
+def _counts_of(r: ScriptSpec) -> list[str]:
     """How the counted batches of training and validation are counted."""
     return list(dict.fromkeys(data.count for data in r.loaders if _is_counted(r, data)))
 
 
-def counted(r: Recipe) -> str:
+def counted(r: ScriptSpec) -> str:
     """Classes that compare a batch with the samples that were drawn for it: the run weighs by these, the script by the batch."""
     where = "the loss" if r.hooks is None else "validation_step"
     return "\n\n\n".join(
@@ -243,7 +243,7 @@ def counted(r: Recipe) -> str:
     )
 
 
-def common(r: Recipe) -> list[str]:
+def common(r: ScriptSpec) -> list[str]:
     """Options that all loaders have."""
     s = r.settings
     found = []
@@ -258,7 +258,7 @@ def common(r: Recipe) -> list[str]:
     return found
 
 
-def loader(r: Recipe, data: Data, name: str) -> list[str]:
+def loader(r: ScriptSpec, data: Data, name: str) -> list[str]:
     """The lines that make one loader."""
     options = {option: value for option, value in _options(r, data).items() if value}
     if data.kind == "samples":
@@ -299,7 +299,7 @@ def first(data: Data | None, name: str, count: str) -> str:
     return f"itertools.islice({name}, {count})"
 
 
-def first_of(r: Recipe) -> str:
+def first_of(r: ScriptSpec) -> str:
     """The function that gives the first batches of a loader."""
     limits = ((r.train, r.settings.limit_train_batches), (r.val if r.validates else None, r.settings.limit_val_batches))
     tried = r.tries_validation and r.val is not None and r.val.sized and r.settings.num_sanity_val_steps > 0
@@ -311,7 +311,7 @@ def first_of(r: Recipe) -> str:
             return iter(loader) if count >= len(loader) else itertools.islice(loader, count)''')
 
 
-def remade(r: Recipe, data: Data, name: str, kind: str) -> list[str]:
+def remade(r: ScriptSpec, data: Data, name: str, kind: str) -> list[str]:
     """The lines of a function that makes a loader, for more than once, and of the loader."""
     lines = [line for line in loader(r, data, "made") if line not in data.before]
     if lines[0].startswith("made = ") and len(lines) == 1:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.program import hooks
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def listening(r: Recipe) -> list[str]:
+def listening(r: ScriptSpec) -> list[str]:
     """The lines that give the object its `log`."""
     if not r.validates:
         return ["network.log = network.log_dict = lambda *_, **__: None  # nobody reads it here"]
@@ -21,7 +21,7 @@ def listening(r: Recipe) -> list[str]:
     ]
 
 
-def log(r: Recipe) -> str:
+def log(r: ScriptSpec) -> str:
     """A class for an object that logs in more than one way, or elsewhere than in its `validation_step`."""
     if not (r.hooks is not None and r.validates and r.logs_widely):
         return ""
@@ -83,7 +83,7 @@ def log(r: Recipe) -> str:
                 return found''')
 
 
-def weighed(r: Recipe, weight: str, count: str) -> list[str]:
+def weighed(r: ScriptSpec, weight: str, count: str) -> list[str]:
     """Behind a batch's step: what its values weigh, and what was returned beside."""
     ended = hooks.called(r, "on_validation_batch_end", "result", "batch", "number", network="model")
     return [

@@ -12,10 +12,10 @@ from workbench.export.program.update import (
     scheduling,
     update,
 )
-from workbench.export.script_spec import Recipe, at
+from workbench.export.script_spec import ScriptSpec, at
 
 
-def loop(r: Recipe) -> list[str]:
+def loop(r: ScriptSpec) -> list[str]:
     """All lines from the log to the last epoch."""
     lines = [
         *evaluation(r),
@@ -39,11 +39,11 @@ def loop(r: Recipe) -> list[str]:
     return [*lines, *hooks.called(r, "on_train_end")]
 
 
-def _ends_by_epochs(r: Recipe) -> bool:
+def _ends_by_epochs(r: ScriptSpec) -> bool:
     return r.max_steps is None
 
 
-def _goes_on(r: Recipe) -> str:
+def _goes_on(r: ScriptSpec) -> str:
     epochs = "" if r.max_epochs is None else "epoch < config.max_epochs and "
     return f"{epochs}step < config.max_steps"
 
@@ -51,7 +51,7 @@ def _goes_on(r: Recipe) -> str:
 # ---- an epoch ---------------------------------------------------------------------------------------------------
 
 
-def _begin(r: Recipe) -> list[str]:
+def _begin(r: ScriptSpec) -> list[str]:
     """The start of an epoch."""
     lines = [*_milestone(r), *weight_averaging.annealed(r), *hooks.called(r, "on_train_epoch_start")]
     if r.limits and r.changed("batch_size"):
@@ -67,13 +67,13 @@ def _begin(r: Recipe) -> list[str]:
     return [*lines, *_told(r, "epoch")]
 
 
-def _told(r: Recipe, epoch: str) -> list[str]:
+def _told(r: ScriptSpec, epoch: str) -> list[str]:
     """Samplers and data sets that ask for it are told which epoch begins."""
     data = [r.train, *([r.val] if r.val is not None and r.validates else [])]
     return [f"{part}.set_epoch({epoch})" for part in dict.fromkeys(part for one in data for part in one.told)]
 
 
-def _milestone(r: Recipe) -> list[str]:
+def _milestone(r: ScriptSpec) -> list[str]:
     """What was found, or set, at the start of an epoch holds from there on."""
     set_there = any(step in r.joints.all for step, _ in r.changes)
     if not (set_there or (r.changes and (r.settings.find_lr_at or r.settings.find_batch_size_at))):
@@ -84,7 +84,7 @@ def _milestone(r: Recipe) -> list[str]:
     return lines
 
 
-def _updates(r: Recipe) -> list[str]:
+def _updates(r: ScriptSpec) -> list[str]:
     """The loop over an epoch's updates."""
     ends = [] if r.max_steps is None else ["step == config.max_steps"]
     ends += [at(r.joints.cut)] if r.joints.cut else []
@@ -96,7 +96,7 @@ def _updates(r: Recipe) -> list[str]:
     return [*accumulation.head(r), *indented(lines)]
 
 
-def _after(r: Recipe) -> list[str]:
+def _after(r: ScriptSpec) -> list[str]:
     """What follows an epoch: averages, schedules, a check."""
     lines = validation_schedule.ended_midway(r)
     if r.stops_short:
@@ -109,12 +109,12 @@ def _after(r: Recipe) -> list[str]:
     return lines
 
 
-def _followed(r: Recipe) -> bool:
+def _followed(r: ScriptSpec) -> bool:
     """Whether a rate is another one behind an epoch than before its end."""
     return r.anneals or any(s.interval == "epoch" or s.monitor is not None for o in r.optimizers for s in o.schedules)
 
 
-def _scheduled(r: Recipe) -> list[str]:
+def _scheduled(r: ScriptSpec) -> list[str]:
     """The schedules that step behind each epoch."""
     if r.manual:
         return []

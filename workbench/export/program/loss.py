@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.program.lines import indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def forward(r: Recipe) -> str:
+def forward(r: ScriptSpec) -> str:
     """A function for a model with a loss, a module for an object that has a `training_step`."""
     if r.hooks is not None:
         return _step(r)
@@ -36,7 +36,7 @@ _TOGETHER = dedent('''\
             return forward(self.parts[0], batch, *state)''')
 
 
-def returned(r: Recipe) -> list[str]:
+def returned(r: ScriptSpec) -> list[str]:
     """What a forward pass returns, by name."""
     weighs = r.reports_weight or (r.hooks is None and r.step.reports_weight)  # a validation weighs by it too
     names = ["loss", *(["weight"] if weighs else [])]
@@ -45,7 +45,7 @@ def returned(r: Recipe) -> list[str]:
     return [*names, *(["hiddens"] if r.carries else [])]
 
 
-def taken(r: Recipe, call: str) -> list[str]:
+def taken(r: ScriptSpec, call: str) -> list[str]:
     """The lines that take a training batch's loss (and what comes with it) from a call of the forward pass."""
     needed = {"loss", "hiddens", *(["weight"] if r.reports_weight else [])}
     wanted = [name if name in needed else "_" for name in returned(r)]
@@ -58,7 +58,7 @@ def taken(r: Recipe, call: str) -> list[str]:
     return [f"{', '.join(wanted)} = {call}"]
 
 
-def _step(r: Recipe) -> str:
+def _step(r: ScriptSpec) -> str:
     head = dedent('''\
         class TrainingStep(torch.nn.Module):
             """`training_step` as a forward pass, so that DistributedDataParallel can wrap it."""
@@ -80,7 +80,7 @@ def _step(r: Recipe) -> str:
     return head + "\n".join(indented(indented(lines)))
 
 
-def _with_loss(r: Recipe) -> list[str]:
+def _with_loss(r: ScriptSpec) -> list[str]:
     key = r.batch.removeprefix("dict:")
     state = ", hiddens" if r.carries else ""
     if r.batch == "pair":
@@ -112,7 +112,7 @@ def _with_loss(r: Recipe) -> list[str]:
     return [*lines, f"return {', '.join([*own, *names[len(own) :]])}"]
 
 
-def _without_loss(r: Recipe) -> list[str]:
+def _without_loss(r: ScriptSpec) -> list[str]:
     key = r.batch.removeprefix("dict:")
     by_name = r.batch.startswith("dict:")
     arguments = "**batch" if by_name else "batch" if r.batch == "single" else "*batch"

@@ -21,10 +21,10 @@ from workbench.export.program import schedule as block_schedule
 from workbench.export.program.lines import indented
 from workbench.export.program.loop import loop
 from workbench.export.program.update import schedulers, set_lr
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def main(r: Recipe) -> str:
+def main(r: ScriptSpec) -> str:
     """The whole function."""
     parts = [_model(r), _data(r), _optimizer(r), loop(r), _end(r)]
     body = "\n\n".join("\n".join(indented(lines)) for lines in parts)
@@ -34,7 +34,7 @@ def main(r: Recipe) -> str:
 # ---- set-up -----------------------------------------------------------------------------------------------------
 
 
-def _model(r: Recipe) -> list[str]:
+def _model(r: ScriptSpec) -> list[str]:
     # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
     cpu = "True" if r.settings.accelerator == "cpu" else "not torch.accelerator.is_available()"
     lines = [threads(r)] if r.sets_threads else []
@@ -74,7 +74,7 @@ def _model(r: Recipe) -> list[str]:
     return [*lines, "if not network.training:", "    network.train()"]
 
 
-def _loaded(r: Recipe) -> list[str]:
+def _loaded(r: ScriptSpec) -> list[str]:
     """The weights that the run began with."""
     if not r.joins:
         return [f"load_model({r.weights_of}, str(start))"]
@@ -86,11 +86,11 @@ def _loaded(r: Recipe) -> list[str]:
     ]
 
 
-def threads(r: Recipe) -> str:
+def threads(r: ScriptSpec) -> str:
     return f"torch.set_num_threads({r.threads})  # as in the run: with another number, sums are rounded otherwise"
 
 
-def _data(r: Recipe) -> list[str]:
+def _data(r: ScriptSpec) -> list[str]:
     lines = [f"set_seed(config.seed{'' if r.together else ', device_specific=True'})"]
     if r.remakes_loader:
         lines += loaders.remade(r, r.train, "loader", "training")
@@ -128,7 +128,7 @@ def _data(r: Recipe) -> list[str]:
     return [*lines, *trainer.planned(r), *_compiled(r)]
 
 
-def _compiled(r: Recipe) -> list[str]:
+def _compiled(r: ScriptSpec) -> list[str]:
     """The model is compiled in place: calls of it go through torch.compile."""
     wanted = r.settings.compile
     if not wanted or r.compiled:
@@ -144,7 +144,7 @@ def _compiled(r: Recipe) -> list[str]:
     ]
 
 
-def compile_calls(r: Recipe) -> str:
+def compile_calls(r: ScriptSpec) -> str:
     """A function that compiles a module in place, as engine/torch_compile.py does."""
     if not r.settings.compile or r.compiled:
         return ""
@@ -163,7 +163,7 @@ def compile_calls(r: Recipe) -> str:
 # ---- optimizers -------------------------------------------------------------------------------------------------
 
 
-def _optimizer(r: Recipe) -> list[str]:
+def _optimizer(r: ScriptSpec) -> list[str]:
     lines = _own_optimizers(r) if r.hooks is not None else _given_optimizer(r)
     lines += ["optimizer.train()"] if r.modes else []
     lines += trainer.configured(r)
@@ -175,7 +175,7 @@ def _optimizer(r: Recipe) -> list[str]:
     return [*lines, *weight_averaging.made(r), *distributed.seeded(r)]
 
 
-def _given_optimizer(r: Recipe) -> list[str]:
+def _given_optimizer(r: ScriptSpec) -> list[str]:
     rate = ", lr=config.lr" if r.optimizers[0].takes_lr else ""
     decay = "" if r.settings.weight_decay is None else ", weight_decay=config.weight_decay"
     lines = [
@@ -191,7 +191,7 @@ def _given_optimizer(r: Recipe) -> list[str]:
     return lines
 
 
-def _own_rate(r: Recipe) -> list[str]:
+def _own_rate(r: ScriptSpec) -> list[str]:
     """A function that makes the optimizer at a rate of its own: it gets the one that is asked for, before it is scheduled."""
     own = r.optimizers[0].made_lr
     return [] if own is None else [f"set_lr(optimizer, {'[], ' if r.scheduled else ''}{own!r}, config.lr)"]
@@ -209,7 +209,7 @@ def _placed(made: str, optimizers: tuple[Optimizer, ...], names: list[list[str]]
     return [f"made = {made}", *(f"{name} = made{place}" for name, place in placed)]
 
 
-def _parameters(r: Recipe, made: bool) -> list[str]:
+def _parameters(r: ScriptSpec, made: bool) -> list[str]:
     """The parameters that the loop looks at itself. made: they are there already, all of them."""
     if r.several or r.manual or not multiple_optimizers.needs_parameters(r):
         return []
@@ -218,7 +218,7 @@ def _parameters(r: Recipe, made: bool) -> list[str]:
     return [] if made else ["parameters = [p for p in network.parameters() if p.requires_grad]"]
 
 
-def _own_optimizers(r: Recipe) -> list[str]:
+def _own_optimizers(r: ScriptSpec) -> list[str]:
     """The optimizers and the schedulers that the user's object makes."""
     made = "network.configure_optimizers()"
     own = [["" for _ in optimizer.schedules] for optimizer in r.optimizers] if r.built_in else schedulers(r)
@@ -246,7 +246,7 @@ def _own_optimizers(r: Recipe) -> list[str]:
     return [*lines, *_rates(r)]
 
 
-def _is_pair(r: Recipe, places: list[str]) -> bool:
+def _is_pair(r: ScriptSpec, places: list[str]) -> bool:
     """Whether optimizers come as a plain list, or two lists of them and of their schedulers, in their order."""
     at = "[0]" if places else ""
     optimizers = [optimizer.place for optimizer in r.optimizers]
@@ -254,7 +254,7 @@ def _is_pair(r: Recipe, places: list[str]) -> bool:
     return listed and places == [f"[1][{n}]" for n in range(len(places))]
 
 
-def _decay(r: Recipe) -> list[str]:
+def _decay(r: ScriptSpec) -> list[str]:
     if r.settings.weight_decay is None:
         return []
     groups = "for group in optimizer.param_groups:"
@@ -263,7 +263,7 @@ def _decay(r: Recipe) -> list[str]:
     return [groups, '    if "weight_decay" in group:', '        group["weight_decay"] = config.weight_decay']
 
 
-def _rates(r: Recipe) -> list[str]:
+def _rates(r: ScriptSpec) -> list[str]:
     """Objects that make their optimizers at a rate of their own: they get the one that is asked for."""
     if r.optimizers[0].made_lr is None:
         return []
@@ -275,7 +275,7 @@ def _rates(r: Recipe) -> list[str]:
     return lines
 
 
-def _updates(r: Recipe) -> str:
+def _updates(r: ScriptSpec) -> str:
     """How many updates the scheduler is made for, as an expression."""
     known = accumulation.updates_in_epoch(r)
     if r.ended is not None or r.windows is not None or (known is None and r.max_steps is None):
@@ -289,14 +289,14 @@ def _updates(r: Recipe) -> str:
 # ---- the end ----------------------------------------------------------------------------------------------------
 
 
-def _saved(r: Recipe) -> list[str]:
+def _saved(r: ScriptSpec) -> list[str]:
     if not r.joins:
         return [f"torch.save({r.weights_of}.state_dict(), output)"]
     own = f'{{f"{r.loss_prefix}{{name}}": value for name, value in loss_function.state_dict().items()}}'
     return [f"torch.save({r.weights_of}.state_dict() | {own}, output)"]
 
 
-def _end(r: Recipe) -> list[str]:
+def _end(r: ScriptSpec) -> list[str]:
     return [
         *weight_averaging.handed_over(r),
         *(["optimizer.eval()"] if r.modes else []),

@@ -6,10 +6,10 @@ from textwrap import dedent
 
 from workbench.export.program import hooks, precision
 from workbench.export.program.lines import indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def manual(r: Recipe) -> str:
+def manual(r: ScriptSpec) -> str:
     """What the model finds as its optimizers, and the methods that it is given."""
     if not r.manual:
         return ""
@@ -17,11 +17,11 @@ def manual(r: Recipe) -> str:
     return "\n\n\n".join(parts)
 
 
-def _own_schedules(r: Recipe) -> bool:
+def _own_schedules(r: ScriptSpec) -> bool:
     return any(optimizer.schedules for optimizer in r.optimizers)
 
 
-def _optimizer(r: Recipe) -> str:
+def _optimizer(r: ScriptSpec) -> str:
     step = list(_SET_ASIDE) if r.accumulates else []
     step += hooks.called(r, "on_before_optimizer_step", "self.optimizer")
     clip = f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_(self.own, self.config.gradient_clip_val)"
@@ -120,7 +120,7 @@ _SCHEDULER = dedent('''\
                 self.scheduler.step(*arguments)''')
 
 
-def _methods(r: Recipe) -> str:
+def _methods(r: ScriptSpec) -> str:
     share = [
         *(["part = loss * window.share"] if r.accumulates else ["part = loss"]),
         *hooks.backward(r, "part", "**options"),
@@ -149,11 +149,11 @@ def _methods(r: Recipe) -> str:
     ).replace("@config", "config, " if _passes_config(r) else "") + "".join(f"\n{line}" if line else "" for line in indented(_more_methods(r)))
 
 
-def _passes_config(r: Recipe) -> bool:
+def _passes_config(r: ScriptSpec) -> bool:
     return r.clips and "clip_gradients" in r.own.methods
 
 
-def _more_methods(r: Recipe) -> list[str]:
+def _more_methods(r: ScriptSpec) -> list[str]:
     """Those that not every model calls."""
     lines = []
     if "toggled_optimizer" in r.own.methods:
@@ -174,7 +174,7 @@ def _more_methods(r: Recipe) -> list[str]:
     return lines
 
 
-def made(r: Recipe, schedulers: list[str]) -> list[str]:
+def made(r: ScriptSpec, schedulers: list[str]) -> list[str]:
     """The lines that give the model its methods."""
     if not r.manual:
         return []
@@ -189,13 +189,13 @@ def made(r: Recipe, schedulers: list[str]) -> list[str]:
     ]
 
 
-def _batch_ended(r: Recipe) -> list[str]:
+def _batch_ended(r: ScriptSpec) -> list[str]:
     """Behind all batches of a window but the last, behind which the update comes."""
     ended = hooks.batch_ended(r)
     return ["if place < len(window) - 1:", *indented(ended)] if ended else []
 
 
-def update(r: Recipe) -> list[str]:
+def update(r: ScriptSpec) -> list[str]:
     """Each batch of the window is given to the model, which calls backward and steps."""
     call = f"network.training_step(batch{', number' if r.indexed else ''})"
     call = f"result = {call}" if r.hands_results_on else call

@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.program.lines import indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def owned(r: Recipe) -> str:
+def owned(r: ScriptSpec) -> str:
     """Whose parameters are whose."""
     clips_itself = "clip_gradients" in r.own.methods
     if not (r.several or r.manual or clips_itself or (needs_parameters(r) and not r.optimizers[0].whole)):
@@ -20,14 +20,14 @@ def owned(r: Recipe) -> str:
             return [p for p in network.parameters() if p.requires_grad and id(p) in own]''')
 
 
-def needs_parameters(r: Recipe) -> bool:
+def needs_parameters(r: ScriptSpec) -> bool:
     """Whether the loop looks at parameters itself."""
     made_up = r.accumulates and (r.skips or r.reports_weight or r.train.empty)
     clips = r.clips and not r.owns("configure_gradient_clipping")
     return clips or r.settings.on_nonfinite == "skip" or made_up or r.together
 
 
-def toggled(r: Recipe) -> str:
+def toggled(r: ScriptSpec) -> str:
     """A context for one optimizer's turn."""
     if not r.several or r.manual:
         return ""
@@ -44,7 +44,7 @@ def toggled(r: Recipe) -> str:
                 parameter.requires_grad_(True)''')
 
 
-def made(r: Recipe) -> list[str]:
+def made(r: ScriptSpec) -> list[str]:
     """The lines behind the making of the optimizers."""
     if not r.several or r.manual:
         return []
@@ -56,7 +56,7 @@ def made(r: Recipe) -> list[str]:
     return lines
 
 
-def in_turn(r: Recipe, step: list[str]) -> list[str]:
+def in_turn(r: ScriptSpec, step: list[str]) -> list[str]:
     """The lines of an update: the lines of one optimizer's `step` (which give `loss`), for each whose turn it is."""
     one = ["optimizer = optimizers[turn]", "with toggled(network, owned[turn]):", *indented(step)]
     if r.in_turns:

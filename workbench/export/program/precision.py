@@ -5,12 +5,12 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.program.lines import indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 _TYPES = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
-def precision(r: Recipe) -> str:
+def precision(r: ScriptSpec) -> str:
     """The context of each forward pass."""
     if not r.mixed:
         return ""
@@ -20,11 +20,11 @@ def precision(r: Recipe) -> str:
             return torch.autocast(device.type, dtype=torch.@@)''').replace("@@", _TYPES[r.settings.precision])
 
 
-def inside(r: Recipe, lines: list[str], device: str = "accelerator.device") -> list[str]:
+def inside(r: ScriptSpec, lines: list[str], device: str = "accelerator.device") -> list[str]:
     """These lines in mixed precision, where it is on."""
     return [f"with mixed_precision({device}):", *indented(lines)] if r.mixed else lines
 
 
-def scaled(r: Recipe, loss: str) -> str:
+def scaled(r: ScriptSpec, loss: str) -> str:
     """The loss that is given to backward."""
     return f"scaler.scale({loss})" if r.scales else loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.export.program.lines import call, indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 _WORDS = {
     "constant": "stays",
@@ -17,7 +17,7 @@ _BEHIND = {
 }
 
 
-def schedule(r: Recipe) -> str:
+def schedule(r: ScriptSpec) -> str:
     """`make_schedule(optimizer, config, updates)`; without `updates` where the shape does not ask for them."""
     if not r.built_in:
         return ""
@@ -28,7 +28,7 @@ def schedule(r: Recipe) -> str:
     return "\n".join([f"def make_schedule({arguments}):", *indented(lines)])
 
 
-def made(r: Recipe, updates: str) -> list[str]:
+def made(r: ScriptSpec, updates: str) -> list[str]:
     """The lines that make the schedule of each optimizer, of a run of so many updates."""
     if not r.several:
         return [f"scheduler = {_call(r, 'optimizer', updates)}"]
@@ -41,23 +41,23 @@ def made(r: Recipe, updates: str) -> list[str]:
     ]
 
 
-def _call(r: Recipe, optimizer: str, updates: str) -> str:
+def _call(r: ScriptSpec, optimizer: str, updates: str) -> str:
     config = [] if r.settings.lr_schedule == "one_cycle" and not r.settings.warmup else ["config"]
     return f"make_schedule({', '.join([optimizer, *config, *([updates] if takes_updates(r) else [])])})"
 
 
-def takes_updates(r: Recipe) -> bool:
+def takes_updates(r: ScriptSpec) -> bool:
     """Whether the schedule depends on the number of updates of the run."""
     return r.settings.lr_schedule != "constant" or isinstance(r.settings.warmup, float)
 
 
-def _warmup(r: Recipe) -> list[str]:
+def _warmup(r: ScriptSpec) -> list[str]:
     if not r.settings.warmup:
         return []
     return [f"warmup = {'round(config.warmup * updates)' if isinstance(r.settings.warmup, float) else 'config.warmup'}"]
 
 
-def _multiplied(r: Recipe) -> list[str]:
+def _multiplied(r: ScriptSpec) -> list[str]:
     shape, warms = r.settings.lr_schedule, bool(r.settings.warmup)
     rises = "The rate rises over the first updates, then it" if warms else "The rate"
     lines = [f'"""{rises} {_WORDS[shape]}."""', *_warmup(r), ""]
@@ -73,7 +73,7 @@ def _multiplied(r: Recipe) -> list[str]:
     ]
 
 
-def _one_cycle(r: Recipe) -> list[str]:
+def _one_cycle(r: ScriptSpec) -> list[str]:
     lines = ['"""One cycle: the rate rises to its peak, then it falls to almost 0."""', *_warmup(r)]
     rise = "0.3"
     if r.settings.warmup:

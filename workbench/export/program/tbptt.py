@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import dedent
 
 from workbench.export.program.lines import indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def pieces(r: Recipe) -> str:
+def pieces(r: ScriptSpec) -> str:
     """The functions that split batches in time and cut off the hidden state."""
     if not r.carries:
         return ""
@@ -16,7 +16,7 @@ def pieces(r: Recipe) -> str:
     return "\n\n\n".join([*([] if own else [_split(r)]), _stream(r, own), _DETACHED])
 
 
-def _split(r: Recipe) -> str:
+def _split(r: ScriptSpec) -> str:
     return dedent('''\
         def split(batch, length, dim):
             """The batch in pieces of so many time steps, in the same containers."""
@@ -34,7 +34,7 @@ def _split(r: Recipe) -> str:
             return [cut(batch, start) for start in range(0, steps, length)]''').replace("@@", r.train.steps)
 
 
-def _stream(r: Recipe, own: bool) -> str:
+def _stream(r: ScriptSpec, own: bool) -> str:
     split = f"split(batch, config.truncated_bptt_steps, {r.settings.tbptt_time_dim})"
     given = "network.tbptt_split_batch(batch, config.truncated_bptt_steps)"
     numbered = r.numbered
@@ -59,12 +59,12 @@ _DETACHED = dedent('''\
         return state.detach() if isinstance(state, torch.Tensor) else state''')
 
 
-def stream(r: Recipe, batches: str) -> str:
+def stream(r: ScriptSpec, batches: str) -> str:
     """The call that gives the pieces."""
     own = r.hooks is not None and r.hooks.splits
     return f"pieces({batches}, config, network)" if own else f"pieces({batches}, config)"
 
 
-def item(r: Recipe) -> str:
+def item(r: ScriptSpec) -> str:
     """The names of what the stream yields."""
     return "number, first, batch" if r.numbered else "first, batch"

@@ -33,7 +33,7 @@ from workbench.export.program import (
     validation_schedule,
     weight_averaging,
 )
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 from workbench.export.source.layout import Import, set_imports
 from workbench.techniques.averaging import swa_first_epoch
 
@@ -49,7 +49,7 @@ _IMPORTS = [
 ]  # fmt: skip
 
 
-def text_of(r: Recipe) -> str:
+def text_of(r: ScriptSpec) -> str:
     """The file."""
     ours = _ours(r)
     tree = ast.parse(ours)
@@ -76,13 +76,13 @@ def text_of(r: Recipe) -> str:
     return _joined(r, imports, renamed, bindings, names.replaced(ours, inside))
 
 
-def _place(r: Recipe, name: str) -> int:
+def _place(r: ScriptSpec, name: str) -> int:
     """Where an argument stands in the call: they were evaluated in that order."""
     arguments = list(r.sliced.arguments)
     return arguments.index(GIVEN[name]) if GIVEN[name] in arguments else len(arguments)
 
 
-def _ours(r: Recipe) -> str:
+def _ours(r: ScriptSpec) -> str:
     """All that is not the user's, in the names of `GIVEN`."""
     functions = [
         loaders.datasets(r), distributed.share(r), loaders.workers(r), loaders.counted(r), loaders.make_loader(r), loaders.first_of(r), accumulation.sizes(r), distributed.rounds(r), tbptt.pieces(r),
@@ -99,7 +99,7 @@ def _ours(r: Recipe) -> str:
     return f"{head}\n\n\n{_rule('the loop')}\n\n\n{written}\n"
 
 
-def _joined(r: Recipe, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
+def _joined(r: ScriptSpec, imports: list[Import], renamed: Mapping[str, str], bindings: list[str], ours: str) -> str:
     code = r.sliced.code.strip("\n")
     parts = [_head(r) + "\n\n" + _import_lines(r, imports, renamed)]
     if not r.sets_threads:
@@ -131,7 +131,7 @@ def _ends_in_block(text: str) -> bool:
     return text.splitlines()[-1].startswith(" ")
 
 
-def _head(r: Recipe) -> str:
+def _head(r: ScriptSpec) -> str:
     script = shlex.quote(r.script)
     end = ""
     if r.ended is not None:
@@ -155,7 +155,7 @@ def _head(r: Recipe) -> str:
         """''').format(_plain(r.model), _plain(r.run), end, distributed.start(r, _plain(script)), start, needs, notes, r.version)
 
 
-def _preloaded(r: Recipe) -> list[str]:
+def _preloaded(r: ScriptSpec) -> list[str]:
     """Where the run read its samples from memory, which changes them only if they draw random numbers."""
     if not r.settings.preload:
         return []
@@ -171,7 +171,7 @@ def _plain(text: str) -> str:
 # ---- names and imports ------------------------------------------------------------------------------------------
 
 
-def _expression(r: Recipe, name: str) -> tuple[str, list[str]]:
+def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
     """What one of `GIVEN` stands for: our text with an @ for each piece of the user's, and the pieces."""
     given = r.given(GIVEN[name])
     if given is None:
@@ -200,12 +200,12 @@ def _is_tensor(node: ast.expr, kinds: Mapping[str, str]) -> bool:
     return isinstance(node, ast.Name) and kinds.get(node.id) == "tensor"
 
 
-def _taken(r: Recipe) -> set[str]:
+def _taken(r: ScriptSpec) -> set[str]:
     """The names that the user's code binds."""
     return set(r.sliced.names) | {item.binds for item in _imported(r.sliced.imports)}
 
 
-def _rebound(r: Recipe, used: set[str]) -> list[str]:
+def _rebound(r: ScriptSpec, used: set[str]) -> list[str]:
     """The built-ins that our text reads and the user's code gives another meaning."""
     found = sorted(name for name in used & _taken(r) & set(dir(builtins)) if not name.startswith("_"))
     if "super" in found:
@@ -213,7 +213,7 @@ def _rebound(r: Recipe, used: set[str]) -> list[str]:
     return found
 
 
-def _renamed(r: Recipe, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
+def _renamed(r: ScriptSpec, ours: Iterable[str], imports: list[Import]) -> dict[str, str]:
     """Our names that the user's code has too, with what they are called instead."""
     theirs = {item.binds: item.identity for item in _imported(r.sliced.imports)}
     taken = _taken(r)
@@ -239,7 +239,7 @@ def _imported(imports: str) -> list[Import]:
     return found
 
 
-def _import_lines(r: Recipe, imports: list[Import], renamed: Mapping[str, str]) -> str:
+def _import_lines(r: ScriptSpec, imports: list[Import], renamed: Mapping[str, str]) -> str:
     theirs = _imported(r.sliced.imports)
     ours = []
     for item in imports:
@@ -263,7 +263,7 @@ def _folded(line: str) -> str:
 # ---- settings ---------------------------------------------------------------------------------------------------
 
 
-def _config(r: Recipe, loop: str) -> str:
+def _config(r: ScriptSpec, loop: str) -> str:
     """The settings that the loop reads, each with its value in the run."""
     lines = [
         f"    {name}: {kind} = {value}" + (f"  # {note}" if note else "")
@@ -273,7 +273,7 @@ def _config(r: Recipe, loop: str) -> str:
     return "@dataclasses.dataclass\nclass Config:\n" + "\n".join(lines)
 
 
-def _rows(r: Recipe) -> list[tuple[str, str, str, str]]:
+def _rows(r: ScriptSpec) -> list[tuple[str, str, str, str]]:
     """Each setting's name, type, value and note."""
     s = r.settings
     clip = 'float("inf")' if s.gradient_clip_val is None else repr(s.gradient_clip_val)
@@ -295,7 +295,7 @@ def _rows(r: Recipe) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _technique_rows(r: Recipe) -> list[tuple[str, str, str, str]]:
+def _technique_rows(r: ScriptSpec) -> list[tuple[str, str, str, str]]:
     s = r.settings
     every = "of an epoch" if isinstance(s.val_check_interval, float) else "updates"
     start = str(swa_first_epoch(s)) if s.weight_averaging == "swa" else "0"
@@ -320,7 +320,7 @@ def _part(name: str, value: float, of: str, number: str) -> tuple[str, str, str,
     return (name, type(value).__name__, repr(value), of if isinstance(value, float) else number)
 
 
-def _parse(r: Recipe) -> str:
+def _parse(r: ScriptSpec) -> str:
     whole = dedent("""\
         def parse():
             parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.export.inputs.collect import Data, quoted
-from workbench.export.script_spec import Recipe, is_whole
+from workbench.export.script_spec import ScriptSpec, is_whole
 
 _SETTINGS = (
     "precision", "log_every_n_steps", "check_val_every_n_epoch", "val_check_interval", "limit_train_batches",
@@ -29,12 +29,12 @@ _CONSTANT = {
 _STAGES = {"training": "True", "validating": "False", "sanity_checking": "False", "evaluating": "False"}
 
 
-def asks(r: Recipe, *names: str) -> bool:
+def asks(r: ScriptSpec, *names: str) -> bool:
     """Whether the user's code asks for one of these."""
     return not r.own.asks.isdisjoint(names)
 
 
-def made(r: Recipe) -> list[str]:
+def made(r: ScriptSpec) -> list[str]:
     """The lines that make it and give it to the objects that look for one."""
     like = [f"network.{name} = {value}" for name, value in r.own.like.items()]
     if not r.own.asks:
@@ -44,14 +44,14 @@ def made(r: Recipe) -> list[str]:
     return [*like, f"{' = '.join(['trainer', *r.own.trainers])} = SimpleNamespace(", *members, ")"]
 
 
-def progress(r: Recipe, name: str, value: str) -> list[str]:
+def progress(r: ScriptSpec, name: str, value: str) -> list[str]:
     """The line that says how far it is now."""
     places = [f"trainer.{name}"] if asks(r, name) else []
     places += [f"network.{name}"] if name in r.own.like else []
     return [f"{' = '.join([*places, value])}"] if places else []
 
 
-def _first(r: Recipe) -> dict[str, str]:
+def _first(r: ScriptSpec) -> dict[str, str]:
     """What each of its members is before the first epoch."""
     s = r.settings
     return {
@@ -77,7 +77,7 @@ def _first(r: Recipe) -> dict[str, str]:
     }
 
 
-def _nodes(r: Recipe) -> dict[str, str]:
+def _nodes(r: ScriptSpec) -> dict[str, str]:
     """Of a run on several machines."""
     if r.settings.num_nodes == 1:
         return {}
@@ -89,7 +89,7 @@ def _nodes(r: Recipe) -> dict[str, str]:
     }
 
 
-def planned(r: Recipe) -> list[str]:
+def planned(r: ScriptSpec) -> list[str]:
     """Behind the making of the loaders: how long an epoch is."""
     lines = []
     if asks(r, "num_training_batches") and (r.train.sized or r.limits):
@@ -99,7 +99,7 @@ def planned(r: Recipe) -> list[str]:
     return lines
 
 
-def _val_batches(r: Recipe, val: Data) -> list[str]:
+def _val_batches(r: ScriptSpec, val: Data) -> list[str]:
     limit = r.settings.limit_val_batches
     if not r.validates:
         return ["trainer.num_val_batches = [0]"]
@@ -112,27 +112,27 @@ def _val_batches(r: Recipe, val: Data) -> list[str]:
     return [f"trainer.num_val_batches = [{count}]"]
 
 
-def configured(r: Recipe) -> list[str]:
+def configured(r: ScriptSpec) -> list[str]:
     """Behind the making of the optimizers."""
     if not asks(r, "optimizers"):
         return []
     return [f"trainer.optimizers = {'list(optimizers)' if r.several else '[optimizer]'}"]
 
 
-def epoch_begun(r: Recipe) -> list[str]:
+def epoch_begun(r: ScriptSpec) -> list[str]:
     """At the start of an epoch."""
     if r.windows is None or not asks(r, "accumulate_grad_batches"):
         return []
     return ["trainer.accumulate_grad_batches = window_size(epoch)"]
 
 
-def checking(r: Recipe) -> list[str]:
+def checking(r: ScriptSpec) -> list[str]:
     """At the beginning of a check."""
     now = {"training": "False", "evaluating": "True", "validating": "not trainer.sanity_checking"}
     return [f"trainer.{name} = {value}" for name, value in now.items() if asks(r, name)]
 
 
-def checked(r: Recipe) -> list[str]:
+def checked(r: ScriptSpec) -> list[str]:
     """Behind it."""
     now = {"training": "True", "evaluating": "False", "validating": "False"}
     return [f"trainer.{name} = {value}" for name, value in now.items() if asks(r, name)]

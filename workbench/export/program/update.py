@@ -12,10 +12,10 @@ from workbench.export.program import (
     weight_averaging,
 )
 from workbench.export.program.lines import indented, only
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def update(r: Recipe) -> list[str]:
+def update(r: ScriptSpec) -> list[str]:
     """The lines of one update, `loss` being its loss."""
     if r.manual:
         lines = [f"rate = {_rate(r)}  # before the model steps a schedule", *manual.update(r)]
@@ -32,7 +32,7 @@ def update(r: Recipe) -> list[str]:
     return [*changed(r), *lines, *_log(r), *_recorded(r), "step += 1", *_counted(r), *behind]
 
 
-def _step(r: Recipe, parameters: str) -> list[str]:
+def _step(r: ScriptSpec, parameters: str) -> list[str]:
     """Gradient, clipping and step of one optimizer."""
     lines = accumulation.gradient(r)
     clip = [*hooks.called(r, "on_before_optimizer_step", "optimizer"), *clipped(r, parameters)]
@@ -51,20 +51,20 @@ def _step(r: Recipe, parameters: str) -> list[str]:
     return [*lines, *([] if r.within else ["optimizer.zero_grad()"])]
 
 
-def _before(r: Recipe) -> list[str]:
+def _before(r: ScriptSpec) -> list[str]:
     if not r.spoiled:
         return []
     return [f"before = [(buffer, buffer.clone()) for buffer in {weight_averaging.buffers_of(r.spoiled)}]"]
 
 
-def _put_back(r: Recipe) -> list[str]:
+def _put_back(r: ScriptSpec) -> list[str]:
     """Of an update that is left out nothing stays: its forward pass has moved batch-norm statistics already."""
     if not r.spoiled:
         return []
     return ["else:  # left out, with what its forward pass has moved", "    for buffer, value in before:", "        buffer.copy_(value)"]
 
 
-def evaluation(r: Recipe) -> list[str]:
+def evaluation(r: ScriptSpec) -> list[str]:
     """Of an optimizer that evaluates the loss itself: the function that it calls, as often as it likes."""
     own = r.owns("optimizer_step")
     if not (r.closure or own):
@@ -81,11 +81,11 @@ def evaluation(r: Recipe) -> list[str]:
     return [*lines, *hooks.stepping(r, clipped(r, "parameters"))] if own else lines
 
 
-def _evaluated(r: Recipe) -> str:
+def _evaluated(r: ScriptSpec) -> str:
     return "window" if r.accumulates else "number, batch" if r.numbered else "batch"
 
 
-def _by_closure(r: Recipe) -> list[str]:
+def _by_closure(r: ScriptSpec) -> list[str]:
     return [
         *([] if r.accumulates else [hooks.to_device(r)]),
         "evaluations = []",
@@ -95,7 +95,7 @@ def _by_closure(r: Recipe) -> list[str]:
     ]
 
 
-def clipped(r: Recipe, parameters: str) -> list[str]:
+def clipped(r: ScriptSpec, parameters: str) -> list[str]:
     """The clipping of an optimizer's gradients."""
     if r.owns("configure_gradient_clipping"):
         return hooks.limits(r)
@@ -104,16 +104,16 @@ def clipped(r: Recipe, parameters: str) -> list[str]:
     return [f"torch.nn.utils.clip_grad_{r.settings.gradient_clip_algorithm}_({parameters}, config.gradient_clip_val)"]
 
 
-def _rate(r: Recipe) -> str:
+def _rate(r: ScriptSpec) -> str:
     """The rate that is reported, as an expression."""
     return f'{_first(r)}.param_groups[{r.optimizers[0].leading}]["lr"]'
 
 
-def _first(r: Recipe) -> str:
+def _first(r: ScriptSpec) -> str:
     return "optimizers[0]" if r.several else "optimizer"
 
 
-def _log(r: Recipe) -> list[str]:
+def _log(r: ScriptSpec) -> list[str]:
     rate = "rate" if r.manual or r.within else _rate(r)
     return [
         "if log:",
@@ -123,7 +123,7 @@ def _log(r: Recipe) -> list[str]:
     ]
 
 
-def _recorded(r: Recipe) -> list[str]:
+def _recorded(r: ScriptSpec) -> list[str]:
     """What monitors hear of the training loss: the losses that the run kept."""
     if not r.watches_training:
         return []
@@ -131,7 +131,7 @@ def _recorded(r: Recipe) -> list[str]:
     return [line] if every == 1 else [f"if step % {every} == 0:", f"    {line}"]
 
 
-def _counted(r: Recipe) -> list[str]:
+def _counted(r: ScriptSpec) -> list[str]:
     """What the epoch's mean and the user's object know of the update."""
     lines = []
     if not r.watches_training:
@@ -140,7 +140,7 @@ def _counted(r: Recipe) -> list[str]:
     return [*lines, *trainer.progress(r, "global_step", "step")]
 
 
-def _behind(r: Recipe) -> list[str]:
+def _behind(r: ScriptSpec) -> list[str]:
     """Schedules and averages, which follow the steps that were taken."""
     lines = [*_stepped(r), *weight_averaging.after_update(r)]
     if not (r.may_not_step and lines):
@@ -149,19 +149,19 @@ def _behind(r: Recipe) -> list[str]:
     return only("stepping.taken" if r.owns("optimizer_step") else "taken", [*count, *lines])
 
 
-def counts_taken(r: Recipe) -> bool:
+def counts_taken(r: ScriptSpec) -> bool:
     """Whether the updates that were taken must be counted apart from all."""
     return r.may_not_step and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
 
 
-def _stepped(r: Recipe) -> list[str]:
+def _stepped(r: ScriptSpec) -> list[str]:
     if r.manual and r.hooks is not None:
         return []
     lines = _built_in(r) if r.built_in else _own(r)
     return only("annealing is None", lines) if r.anneals and lines else lines
 
 
-def _built_in(r: Recipe) -> list[str]:
+def _built_in(r: ScriptSpec) -> list[str]:
     """The steps of the schedules that the settings ask for."""
     name = "scheduler" if not r.in_turns else "schedulers[turn]"
     lines = [hooks.stepped(r, name)]
@@ -170,7 +170,7 @@ def _built_in(r: Recipe) -> list[str]:
     return ["for scheduler in schedulers:", *indented(lines)] if r.several and not r.in_turns else lines
 
 
-def _own(r: Recipe) -> list[str]:
+def _own(r: ScriptSpec) -> list[str]:
     """The steps of the user's schedules."""
     lines = []
     counted = "updates" if counts_taken(r) else "step"
@@ -184,12 +184,12 @@ def _own(r: Recipe) -> list[str]:
     return lines
 
 
-def counts_turns(r: Recipe) -> bool:
+def counts_turns(r: ScriptSpec) -> bool:
     """Whether the steps of each optimizer must be counted."""
     return r.in_turns and any(s.frequency > 1 and s.interval == "step" for o in r.optimizers for s in o.schedules)
 
 
-def scheduling(r: Recipe, number: int, optimizer: Optimizer, interval: str, counter: str) -> list[str]:
+def scheduling(r: ScriptSpec, number: int, optimizer: Optimizer, interval: str, counter: str) -> list[str]:
     """The steps of one optimizer's schedulers that step at this interval."""
     lines = []
     for name, schedule in zip(schedulers(r)[number], optimizer.schedules, strict=True):
@@ -211,7 +211,7 @@ _IN_CYCLE = "{0}.last_epoch < {0}.total_steps - 1"
 _LAST_RATE = "# Behind its cycle the last rate stays."
 
 
-def _may_end(r: Recipe, schedule: Schedule) -> bool:
+def _may_end(r: ScriptSpec, schedule: Schedule) -> bool:
     """Whether a scheduler is one cycle that the run may outlast."""
     steps = r.planned if schedule.interval == "step" else r.settings.epochs
     if schedule.cycle is None:
@@ -219,7 +219,7 @@ def _may_end(r: Recipe, schedule: Schedule) -> bool:
     return steps is None or steps > schedule.cycle * schedule.frequency or r.another_length
 
 
-def schedulers(r: Recipe) -> list[list[str]]:
+def schedulers(r: ScriptSpec) -> list[list[str]]:
     """What the schedulers of each optimizer are called."""
     if r.built_in:
         return [[f"schedulers[{n}]"] for n in range(len(r.optimizers))] if r.several else [["scheduler"]]
@@ -230,12 +230,12 @@ def schedulers(r: Recipe) -> list[list[str]]:
     return [[next(names) for _ in range(count)] for count in counts]
 
 
-def changed(r: Recipe) -> list[str]:
+def changed(r: ScriptSpec) -> list[str]:
     """Replay what was changed while the run went on."""
     return replayed(r, "CHANGES.get(step, ())") if r.changes else []
 
 
-def replayed(r: Recipe, pairs: str) -> list[str]:
+def replayed(r: ScriptSpec, pairs: str) -> list[str]:
     """The lines that bring changes into force."""
     lines = [f"for name, value in {pairs}:"]
     if r.changed("lr"):
@@ -243,7 +243,7 @@ def replayed(r: Recipe, pairs: str) -> list[str]:
     return [*lines, "    setattr(config, name, value)"]
 
 
-def set_lr(r: Recipe, old: str, new: str, number: int = 0, begun: bool = True) -> str:
+def set_lr(r: ScriptSpec, old: str, new: str, number: int = 0, begun: bool = True) -> str:
     """The call that sets an optimizer's base rate. begun: the run goes on, and SWA's own schedule may be there."""
     names = [*schedulers(r)[number], *(["annealing"] if r.anneals and begun else [])]
     own = f"[{', '.join(names)}], " if r.scheduled else ""

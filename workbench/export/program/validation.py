@@ -8,10 +8,10 @@ from workbench.export.inputs.collect import Data, quoted
 from workbench.export.program import hooks, log, precision, trainer
 from workbench.export.program.lines import indented
 from workbench.export.program.loss import returned
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def kept(r: Recipe) -> str:
+def kept(r: ScriptSpec) -> str:
     """A context that gives random numbers back."""
     if not (r.validates or r.refreshes):
         return ""
@@ -26,7 +26,7 @@ def kept(r: Recipe) -> str:
             np.random.set_state(numpy_state)''')
 
 
-def evaluation_weights(r: Recipe) -> str:
+def evaluation_weights(r: ScriptSpec) -> str:
     """A context in which the optimizer has put the weights to evaluate into the model."""
     if not (r.modes and r.validates):
         return ""
@@ -44,7 +44,7 @@ def evaluation_weights(r: Recipe) -> str:
                     p.copy_(value)''')
 
 
-def validate(r: Recipe) -> str:
+def validate(r: ScriptSpec) -> str:
     """Validation, weighted by samples."""
     if not r.validates:
         return ""
@@ -68,7 +68,7 @@ def validate(r: Recipe) -> str:
     return f"{head}{indent(chr(10).join([*trainer.checking(r), *lines]), '    ')}\n\n\n{_MEAN}{named}"
 
 
-def _of_first(r: Recipe) -> list[str]:
+def _of_first(r: ScriptSpec) -> list[str]:
     """Each process has statistics of its own share: those of the first are validated, which are saved too."""
     if not (r.together and r.buffers):
         return []
@@ -77,18 +77,18 @@ def _of_first(r: Recipe) -> list[str]:
     return [f"for buffer in [{buffers}]:  # of the first process", "    broadcast(buffer)"] if holders else []
 
 
-def arguments(r: Recipe, *given: str) -> list[str]:
+def arguments(r: ScriptSpec, *given: str) -> list[str]:
     """What `validate` takes."""
     stage = trainer.asks(r, "training", "validating", "sanity_checking", "evaluating")
     return [*given, *(["logged"] if r.hooks is not None else []), *(["trainer"] if stage else [])]
 
 
-def _told(r: Recipe, *names: str) -> list[str]:
+def _told(r: ScriptSpec, *names: str) -> list[str]:
     """The object hears of moments of a check."""
     return [line for name in names for line in hooks.called(r, f"on_{name}", network="model")]
 
 
-def _in_eval_mode(r: Recipe) -> list[str]:
+def _in_eval_mode(r: ScriptSpec) -> list[str]:
     """The model, with a loss and metrics that are modules, goes to eval mode; `modes` says what was."""
     if not (r.loss_is_module or r.metrics.modules):
         eval_mode = _told(r, "validation_model_eval") or ["model.eval()"]
@@ -121,12 +121,12 @@ _NAMED = dedent('''\
         return {key if key.startswith("val_") else f"val_{key}": one for key, one in value.items()}''')
 
 
-def _over_check(r: Recipe) -> bool:
+def _over_check(r: ScriptSpec) -> bool:
     """Whether metrics are computed over a check."""
     return r.measures and r.metrics.objects
 
 
-def _begun(r: Recipe) -> list[str]:
+def _begun(r: ScriptSpec) -> list[str]:
     """The metrics that are computed over the check begin with nothing."""
     if not _over_check(r):
         return []
@@ -135,7 +135,7 @@ def _begun(r: Recipe) -> list[str]:
     return [*lines, *(["batches = []"] if r.metrics.gathered else [])]
 
 
-def _updated(r: Recipe) -> list[str]:
+def _updated(r: ScriptSpec) -> list[str]:
     """They take a batch in. Those that do not synchronise themselves wait for the batches of all processes."""
     if not r.metrics.objects:
         return []
@@ -152,11 +152,11 @@ def _updated(r: Recipe) -> list[str]:
     ]
 
 
-def _names(r: Recipe) -> str:
+def _names(r: ScriptSpec) -> str:
     return "(" + ", ".join(map(quoted, r.metrics.gathered)) + ("," if len(r.metrics.gathered) == 1 else "") + ")"
 
 
-def _computed(r: Recipe) -> list[str]:
+def _computed(r: ScriptSpec) -> list[str]:
     """Their values over the batches of all processes."""
     if not _over_check(r):
         return []
@@ -174,12 +174,12 @@ def _computed(r: Recipe) -> list[str]:
     ]
 
 
-def _one_score(r: Recipe) -> bool:
+def _one_score(r: ScriptSpec) -> bool:
     """Whether the loss is all there is to report."""
     return r.hooks is None and not r.measures
 
 
-def _means(r: Recipe) -> list[str]:
+def _means(r: ScriptSpec) -> list[str]:
     """The mean over the samples of all processes."""
     assert r.val is not None
     if r.logs_widely:
@@ -197,7 +197,7 @@ def _means(r: Recipe) -> list[str]:
     ]
 
 
-def _scores(r: Recipe, data: Data) -> list[str]:
+def _scores(r: ScriptSpec, data: Data) -> list[str]:
     """The metrics of each batch."""
     told = r.owns("on_validation_batch_start", "on_validation_batch_end")
     numbered = told or (r.hooks is not None and r.hooks.val_index)
@@ -241,12 +241,12 @@ def _reported(data: Data) -> str:
     return f'result.get("weight", {data.count}) if isinstance(result, dict) else {data.count}'
 
 
-def _forward_gives(r: Recipe) -> list[str]:
+def _forward_gives(r: ScriptSpec) -> list[str]:
     """What the forward pass returns in a validation, by the names that are made use of."""
     return ["_" if name == "hiddens" else name for name in returned(r)]
 
 
-def _given_scores(r: Recipe) -> list[str]:
+def _given_scores(r: ScriptSpec) -> list[str]:
     lines = [f"{', '.join(_forward_gives(r))} = forward(model, batch)", *_updated(r)]
     if not r.metrics.functions:
         return [*lines, 'scores = {"val_loss": loss}']
@@ -258,7 +258,7 @@ def _given_scores(r: Recipe) -> list[str]:
     return [*lines, f"scores = {scores}", 'scores = {"val_loss": loss, **scores}']
 
 
-def _own_scores(r: Recipe) -> list[str]:
+def _own_scores(r: ScriptSpec) -> list[str]:
     assert r.hooks is not None
     index = ", number" if r.hooks.val_index else ""
     lines = [

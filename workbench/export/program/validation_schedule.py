@@ -7,15 +7,15 @@ from textwrap import dedent
 from workbench.export.program import hooks, loaders, validation, weight_averaging
 from workbench.export.program.lines import indented, only, when
 from workbench.export.program.update import schedulers
-from workbench.export.script_spec import Recipe, at, is_whole
+from workbench.export.script_spec import ScriptSpec, at, is_whole
 
 
-def counts_looks(r: Recipe) -> bool:
+def counts_looks(r: ScriptSpec) -> bool:
     """Whether the checks must be counted."""
     return any(s.monitor is not None and s.frequency > 1 for o in r.optimizers for s in o.schedules)
 
 
-def begun(r: Recipe) -> list[str]:
+def begun(r: ScriptSpec) -> list[str]:
     """The lines before the first epoch."""
     lines = ["ended = False"] if r.monitors else []
     lines += ["looks = itertools.count(1)  # the checks, numbered"] if counts_looks(r) else []
@@ -25,7 +25,7 @@ def begun(r: Recipe) -> list[str]:
     return lines
 
 
-def sanity(r: Recipe) -> list[str]:
+def sanity(r: ScriptSpec) -> list[str]:
     """The check before the first update: it counts for nothing, but the object hears of it."""
     if not r.tries_validation:
         return []
@@ -44,7 +44,7 @@ def sanity(r: Recipe) -> list[str]:
 # ---- within an epoch --------------------------------------------------------------------------------------------
 
 
-def midway(r: Recipe) -> list[str]:
+def midway(r: ScriptSpec) -> list[str]:
     """A check between two updates of an epoch: the epoch's last update is followed by another one."""
     if not r.midway:
         return []
@@ -61,19 +61,19 @@ def midway(r: Recipe) -> list[str]:
     return [when([*due, call], 12), "    ended = True", "    break"]
 
 
-def ended_midway(r: Recipe) -> list[str]:
+def ended_midway(r: ScriptSpec) -> list[str]:
     """Such a check has ended the run: of what follows an epoch nothing comes but the object's own."""
     if not (r.midway and r.monitors):
         return []
     return ["if ended:", *indented([*hooks.called(r, "on_train_epoch_end"), "break"])]
 
 
-def _arguments(r: Recipe, finished: str) -> str:
+def _arguments(r: ScriptSpec, finished: str) -> str:
     losses = "losses" if r.watches_training else "total / (step - began)"
     return f"epoch, {finished}, {losses}" if r.settings.min_epochs else f"epoch, {losses}"
 
 
-def _check(r: Recipe) -> list[str]:
+def _check(r: ScriptSpec) -> list[str]:
     """A function for a check, where there are several places for one."""
     finished = "finished, " if r.settings.min_epochs else ""
     losses = "losses" if r.watches_training else "loss"
@@ -99,7 +99,7 @@ def _check(r: Recipe) -> list[str]:
 # ---- behind an epoch --------------------------------------------------------------------------------------------
 
 
-def behind(r: Recipe) -> list[str]:
+def behind(r: ScriptSpec) -> list[str]:
     """The check behind an epoch, what follows from it, and what comes between."""
     if r.midway:
         return _late(r)
@@ -114,7 +114,7 @@ def behind(r: Recipe) -> list[str]:
     return [*lines, *(["if ended:", "    break"] if r.monitors else [])]
 
 
-def _if_due(r: Recipe, lines: list[str]) -> list[str]:
+def _if_due(r: ScriptSpec, lines: list[str]) -> list[str]:
     """These lines where a check is due."""
     if r.settings.check_val_every_n_epoch in (1, None) or not lines:
         return lines
@@ -122,13 +122,13 @@ def _if_due(r: Recipe, lines: list[str]) -> list[str]:
     return [f"if {due}:", *indented(lines)]
 
 
-def _training_score(r: Recipe) -> str:
+def _training_score(r: ScriptSpec) -> str:
     if r.watches_training:
         return "mean_of(losses)"
     return f'{{"loss": float(total) / {"max(1, step - began)" if r.gaps else "(step - began)"}}}'
 
 
-def _late(r: Recipe) -> list[str]:
+def _late(r: ScriptSpec) -> list[str]:
     """The check behind an epoch, where there are others in the middle of it."""
     interval = r.settings.val_check_interval
     if isinstance(interval, float):
@@ -152,7 +152,7 @@ def _late(r: Recipe) -> list[str]:
     return [when([*conditions, call], 8), "    break"]
 
 
-def _last(r: Recipe) -> list[str]:
+def _last(r: ScriptSpec) -> list[str]:
     """Whether the run ends behind this epoch, as conditions."""
     last = [] if r.max_epochs is None else ["epoch + 1 == config.max_epochs"]
     last += [] if r.max_steps is None else ["step == config.max_steps"]
@@ -163,7 +163,7 @@ def _last(r: Recipe) -> list[str]:
 # ---- a check ----------------------------------------------------------------------------------------------------
 
 
-def _look(r: Recipe) -> list[str]:
+def _look(r: ScriptSpec) -> list[str]:
     """The metrics, of the averaged weights too, in `scores`."""
     if not r.validates:
         return []
@@ -174,11 +174,11 @@ def _look(r: Recipe) -> list[str]:
     return [*hooks.check_begins(r), *validated, *weight_averaging.validated(r, call)]
 
 
-def _call(r: Recipe, batches: str) -> str:
+def _call(r: ScriptSpec, batches: str) -> str:
     return f"validate({', '.join(validation.arguments(r, 'network', batches, 'accelerator.device'))})"
 
 
-def _limited(r: Recipe, loader: str) -> str:
+def _limited(r: ScriptSpec, loader: str) -> str:
     """The batches of a check, as an expression."""
     limit = r.settings.limit_val_batches
     if is_whole(limit):
@@ -188,7 +188,7 @@ def _limited(r: Recipe, loader: str) -> str:
     return loaders.first(r.val, loader, "config.limit_val_batches")
 
 
-def _plateaus(r: Recipe) -> list[str]:
+def _plateaus(r: ScriptSpec) -> list[str]:
     """The schedules that follow a metric."""
     lines = ["look = next(looks)"] if counts_looks(r) else []
     stepped = []
@@ -205,7 +205,7 @@ def _plateaus(r: Recipe) -> list[str]:
     return [*lines, *(only("annealing is None", stepped) if r.anneals else stepped)]
 
 
-def _judged(r: Recipe, finished: str) -> list[str]:
+def _judged(r: ScriptSpec, finished: str) -> list[str]:
     """Whether a metric ends the run: each monitor hears of every check."""
     s = r.settings
     met = [f"{finished} >= config.min_epochs"] if s.min_epochs else []
@@ -219,13 +219,13 @@ def _judged(r: Recipe, finished: str) -> list[str]:
     ]
 
 
-def _comes_late(r: Recipe, name: str) -> bool:
+def _comes_late(r: ScriptSpec, name: str) -> bool:
     """Whether a metric may have no value yet: before the first average, or where no loss of an epoch was kept."""
     gaps = r.gaps or r.settings.log_every_n_steps > 1 or r.settings.on_nonfinite == "skip"
     return (r.averages and name.endswith("_averaged")) or (name == "train_loss" and gaps)
 
 
-def mean_of(r: Recipe) -> str:
+def mean_of(r: ScriptSpec) -> str:
     """The mean of an epoch's losses, as a metric."""
     if not r.watches_training:
         return ""

@@ -6,17 +6,17 @@ from textwrap import dedent
 
 from workbench.export.program import distributed, hooks, loaders, precision
 from workbench.export.program.lines import call, indented
-from workbench.export.script_spec import Recipe
+from workbench.export.script_spec import ScriptSpec
 
 
-def averaging(r: Recipe) -> str:
+def averaging(r: ScriptSpec) -> str:
     """A class that holds the average, and the refreshing of batch-norm statistics where the model has them."""
     if not r.averages:
         return ""
     return "\n\n\n".join(part for part in (_average(r), _refresh(r)) if part)
 
 
-def _average(r: Recipe) -> str:
+def _average(r: ScriptSpec) -> str:
     doc = "The exponential average of the weights." if r.settings.weight_averaging == "ema" else "The mean of the weights."
     decay = ", decay" if r.settings.weight_averaging == "ema" and r.given("avg_fn") is None else ""
     made = "torch.optim.swa_utils.get_ema_multi_avg_fn(decay)" if decay else "torch.optim.swa_utils.get_swa_multi_avg_fn()"
@@ -68,7 +68,7 @@ def buffers_of(holders: tuple[str, ...]) -> str:
     return f"[{', '.join(f'*{name}.buffers()' for name in holders)}]"
 
 
-def _listed(r: Recipe) -> str:
+def _listed(r: ScriptSpec) -> str:
     """All buffers, of metrics too, in a list."""
     modules = [name for name in r.buffers if name != "metrics"]
     if "metrics" in r.buffers:
@@ -78,7 +78,7 @@ def _listed(r: Recipe) -> str:
     return f"list({buffers_of(tuple(modules))})" if len(modules) == 1 else buffers_of(tuple(modules))
 
 
-def _in_place(r: Recipe) -> list[str]:
+def _in_place(r: ScriptSpec) -> list[str]:
     text = dedent('''\
 
         @contextlib.contextmanager
@@ -95,7 +95,7 @@ def _in_place(r: Recipe) -> list[str]:
     return ["    " + line if line else "" for line in text.splitlines()]
 
 
-def _refresh(r: Recipe) -> str:
+def _refresh(r: ScriptSpec) -> str:
     if not r.refreshes:
         return ""
     indexed, device = r.indexed, "accelerator.device" if r.together else "device"
@@ -133,7 +133,7 @@ def _refresh(r: Recipe) -> str:
     return text
 
 
-def made(r: Recipe) -> list[str]:
+def made(r: ScriptSpec) -> list[str]:
     """The lines that make it."""
     if not r.averages:
         return []
@@ -141,7 +141,7 @@ def made(r: Recipe) -> list[str]:
     return [f"average = Average(network{decay})", *(["annealing = None"] if r.anneals else [])]
 
 
-def annealed(r: Recipe) -> list[str]:
+def annealed(r: ScriptSpec) -> list[str]:
     """At the start of the first epoch of SWA: the rates move to its own."""
     if not r.anneals:
         return []
@@ -155,7 +155,7 @@ def annealed(r: Recipe) -> list[str]:
     return ["if epoch == config.swa_epoch_start:", *indented(lines)]
 
 
-def after_update(r: Recipe) -> list[str]:
+def after_update(r: ScriptSpec) -> list[str]:
     """EMA, behind an update."""
     if r.settings.weight_averaging != "ema":
         return []
@@ -168,7 +168,7 @@ def after_update(r: Recipe) -> list[str]:
     return [f"if {' and '.join(when)}:", "    average.update()"] if when else ["average.update()"]
 
 
-def after_epoch(r: Recipe) -> list[str]:
+def after_epoch(r: ScriptSpec) -> list[str]:
     """SWA, behind an epoch."""
     if r.settings.weight_averaging != "swa":
         return []
@@ -177,7 +177,7 @@ def after_epoch(r: Recipe) -> list[str]:
     return ["if epoch >= config.swa_epoch_start:", "    average.update()"]
 
 
-def validated(r: Recipe, validate: str) -> list[str]:
+def validated(r: ScriptSpec, validate: str) -> list[str]:
     """The metrics of the averaged weights, beside those of the raw ones."""
     if not r.averages or not r.validates:
         return []
@@ -190,14 +190,14 @@ def validated(r: Recipe, validate: str) -> list[str]:
     ]
 
 
-def handed_over(r: Recipe) -> list[str]:
+def handed_over(r: ScriptSpec) -> list[str]:
     """At the end the model has the averaged weights."""
     if not r.averages:
         return []
     return ["if average.count:", "    average.hand_over()", *indented(_refreshed(r))]
 
 
-def _refreshed(r: Recipe) -> list[str]:
+def _refreshed(r: ScriptSpec) -> list[str]:
     if not r.refreshes:
         return []
     batches = "training_batches()"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Program:
+class Namespace:
     """The statements of one namespace, and which of them are kept."""
 
     name: str
@@ -197,7 +197,7 @@ def _imports_root(node: ast.stmt, name: str) -> bool:
 class At:
     """A program at one of its places: what `effects` asks about names there."""
 
-    program: Program
+    program: Namespace
     place: int
     open: frozenset[str] = frozenset()
     """Functions whose summaries are being made."""
@@ -255,7 +255,7 @@ class At:
             break
         return None
 
-    def _from_elsewhere(self, program: Program, name: str) -> Summary | None:
+    def _from_elsewhere(self, program: Namespace, name: str) -> Summary | None:
         """The summary of a function of another module, with that module's names spelt as such."""
         found = At(program, program.end, self.open).summary(name)
         if found is None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from workbench.export.source import effects
-from workbench.export.source.namespace import At, Program
+from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.uses import own_level
 
 _FAMILIES = ("torch", "numpy", "random")
@@ -32,7 +32,7 @@ _OWN_STATE = {"generator", "random_state", "rng", "seed"}
 """Keywords that give a call its own source of random numbers."""
 
 
-def notes(program: Program, call: list[ast.expr]) -> tuple[str, ...]:
+def notes(program: Namespace, call: list[ast.expr]) -> tuple[str, ...]:
     """One sentence for each source of random numbers from which the script draws something else than the run did."""
     found: list[str] = []
     for family in _FAMILIES:
@@ -60,12 +60,12 @@ def notes(program: Program, call: list[ast.expr]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def draws(node: ast.AST, program: Program, place: int) -> frozenset[str]:
+def draws(node: ast.AST, program: Namespace, place: int) -> frozenset[str]:
     """The global sources of random numbers that `node` evidently draws from when it runs."""
     return frozenset(_draws(node, program, place, set()))
 
 
-def _draws(node: ast.AST, program: Program, place: int, seen: set[tuple[str, int]]) -> Iterator[str]:
+def _draws(node: ast.AST, program: Namespace, place: int, seen: set[tuple[str, int]]) -> Iterator[str]:
     context = At(program, place)
     for part in own_level(node):
         if isinstance(part, ast.For) and isinstance(part.iter, ast.Name) and context.kind(part.iter.id) == "loader":
@@ -89,7 +89,7 @@ def _draws(node: ast.AST, program: Program, place: int, seen: set[tuple[str, int
             yield from _drawn_by(part.func.id, program, place, seen)
 
 
-def _drawn_by(name: str, program: Program, place: int, seen: set[tuple[str, int]]) -> Iterator[str]:
+def _drawn_by(name: str, program: Namespace, place: int, seen: set[tuple[str, int]]) -> Iterator[str]:
     """What a call of the function or class `name` draws from."""
     for at in program.reaching(name, place):
         node = program.statements[at].node
@@ -110,7 +110,7 @@ def _drawn_by(name: str, program: Program, place: int, seen: set[tuple[str, int]
                         yield from _draws(statement, program, program.end, seen)
 
 
-def _seeds(node: ast.AST, program: Program, place: int) -> frozenset[str]:
+def _seeds(node: ast.AST, program: Namespace, place: int) -> frozenset[str]:
     context = At(program, place)
     if not effects.sets_state(node, context):
         return frozenset()
@@ -125,6 +125,6 @@ def _calls_seed(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
 
 
-def _named(program: Program, place: int) -> str:
+def _named(program: Namespace, place: int) -> str:
     statement = program.statements[place]
     return f"`{statement.gist}` ({statement.place})"

@@ -18,7 +18,7 @@ from workbench.export.errors import ExportError
 from workbench.export.source import effects, origins
 from workbench.export.source.capture import kind
 from workbench.export.source.effects import Summary
-from workbench.export.source.namespace import At, Program, is_star
+from workbench.export.source.namespace import At, Namespace, is_star
 from workbench.export.source.statements import Line, Loop, Source, Statement, is_main_guard, run
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
 
@@ -33,7 +33,7 @@ _TAINTED = "it comes from the workbench"
 class _Ask:
     """A name wanted at a place."""
 
-    program: Program
+    program: Namespace
     name: str
     place: int
     user: int | None
@@ -47,16 +47,16 @@ class Slicer:
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.sources = sources
-        self.programs: dict[str, Program] = {}
+        self.programs: dict[str, Namespace] = {}
         self.inlined: set[str] = set()
         self.lazy = False
         self.summaries: dict[tuple[str, int], Summary] = {}
         # Names that a cell would have bound after the line at which it raised, and that cell.
         self.stopped_names: Mapping[str, str] = {}
-        self._queue: deque[tuple[str, Program, int, int]] = deque()
+        self._queue: deque[tuple[str, Namespace, int, int]] = deque()
         self._touched: set[tuple[str, int, int]] = set()
         self._late_found: set[tuple[str, int, str]] = set()
-        self._late_missing: list[tuple[Program, int, str]] = []
+        self._late_missing: list[tuple[Namespace, int, str]] = []
         self._tainted: dict[tuple[str, int], bool] = {}
         self._methods: dict[str, Summary | None] = {}
         self._changed: dict[tuple[str, int], frozenset[str]] = {}
@@ -67,7 +67,7 @@ class Slicer:
         """Whether `name` is a module of its own, not a name in one."""
         return name in sys.modules or name in self.sources
 
-    def module(self, name: str) -> Program:
+    def module(self, name: str) -> Namespace:
         """The program of the user's module `name`."""
         if name not in self.programs:
             loaded = sys.modules.get(name)
@@ -88,10 +88,10 @@ class Slicer:
             run(line, source, [node for node in source.tree.body if not is_main_guard(node)], None, 0, {})
             kinds = {key: kind(value) for key, value in held.items()}
             package = name if is_package else name.rpartition(".")[0]
-            self.programs[name] = Program(name, source.label, package, line, kinds, self)
+            self.programs[name] = Namespace(name, source.label, package, line, kinds, self)
         return self.programs[name]
 
-    def imported(self, program: Program, node: ast.ImportFrom, name: str) -> tuple[Program, str] | None:
+    def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None:
         """The module, and the name in it, that `name` was imported from, if it is one of the user's."""
         module = origins.resolve(node.module, node.level, program.package)
         if not origins.is_inlined(module):
@@ -103,7 +103,7 @@ class Slicer:
                 return self.module(module), alias.name
         return None
 
-    def star_names(self, program: Program, node: ast.stmt) -> frozenset[str]:
+    def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]:
         """The names that `from module import *` binds."""
         assert isinstance(node, ast.ImportFrom)
         module = origins.resolve(node.module, node.level, program.package)
@@ -118,14 +118,14 @@ class Slicer:
 
     # -- asking
 
-    def want(self, program: Program, names: Uses) -> None:
+    def want(self, program: Namespace, names: Uses) -> None:
         """Keep what the Workbench call itself reads."""
         self._start(program)
         for name in sorted(names.eager | names.late):
             self._ask(_Ask(program, name, program.end, None))
         self._settle()
 
-    def _start(self, program: Program) -> None:
+    def _start(self, program: Namespace) -> None:
         """Process state that a program sets is part of what its statements compute."""
         for place, statement in enumerate(program.statements):
             unmade = statement.refusal is None and not statement.made
@@ -297,12 +297,12 @@ class Slicer:
 
     # -- keeping
 
-    def _keep(self, program: Program, place: int) -> None:
+    def _keep(self, program: Namespace, place: int) -> None:
         if place not in program.kept:
             program.kept.add(place)
             self._queue.append(("keep", program, place, place))
 
-    def _follow(self, program: Program, place: int) -> None:
+    def _follow(self, program: Namespace, place: int) -> None:
         """Ask for all that a kept statement reads."""
         statement = program.statements[place]
         if isinstance(statement.node, (ast.Import, ast.ImportFrom)):
@@ -323,7 +323,7 @@ class Slicer:
             for part in ast.walk(statement.node)
         )
 
-    def _check_fit(self, program: Program, statement: Statement) -> None:
+    def _check_fit(self, program: Namespace, statement: Statement) -> None:
         where = f"`{statement.gist}` ({statement.place})"
         if statement.refusal is not None:
             raise ExportError(
@@ -348,7 +348,7 @@ class Slicer:
                         f"another statement. Move the import to the top level of {program.label}."
                     )
 
-    def _touch(self, program: Program, place: int, at: int) -> None:
+    def _touch(self, program: Namespace, place: int, at: int) -> None:
         """The value that statement `place` bound may be called at `at`: its functions read their globals then."""
         if at == program.end or (program.name, place, at) in self._touched:
             return
@@ -381,14 +381,14 @@ class Slicer:
                 grew = True
         return grew
 
-    def changes(self, program: Program, place: int) -> frozenset[str]:
+    def changes(self, program: Namespace, place: int) -> frozenset[str]:
         """The names whose objects statement `place` changes."""
         key = (program.name, place)
         if key not in self._changed or self.lazy:
             self._changed[key] = effects.changed(program.statements[place].node, At(program, place))
         return self._changed[key]
 
-    def _holds(self, program: Program, name: str, place: int) -> bool:
+    def _holds(self, program: Namespace, name: str, place: int) -> bool:
         """Whether what `name` holds at `place` is, or may share a part with, something needed."""
         module, dot, inner = name.partition(DOT)
         if dot:
@@ -406,7 +406,7 @@ class Slicer:
                     left += [(root, at) for root in effects.aliases(program.statements[at].node, name, At(program, at))]
         return False
 
-    def _refuse_change(self, program: Program, place: int) -> None:
+    def _refuse_change(self, program: Namespace, place: int) -> None:
         statement = program.statements[place]
         for name in sorted(effects.directly_changed(statement.node)):
             own = [at for at in program.reaching(name, place) if self.tainted(program, at)]
@@ -418,7 +418,7 @@ class Slicer:
 
     # -- the workbench itself
 
-    def tainted(self, program: Program, place: int) -> bool:
+    def tainted(self, program: Namespace, place: int) -> bool:
         """Whether statement `place` uses the workbench."""
         key = (program.name, place)
         if key not in self._tainted:
@@ -426,7 +426,7 @@ class Slicer:
             self._tainted[key] = self._is_tainted(program, place)
         return self._tainted[key]
 
-    def _is_tainted(self, program: Program, place: int) -> bool:
+    def _is_tainted(self, program: Namespace, place: int) -> bool:
         node = program.statements[place].node
         if program.name.partition(".")[0] == "workbench":
             return False
@@ -436,7 +436,7 @@ class Slicer:
             return any(self._is_face(program, place, imported_name(alias), "") for alias in node.names)
         return any(self._reads_face(program, name, place, set()) for name in program.uses[place].eager)
 
-    def _is_face(self, program: Program, at: int, base: str, attribute: str) -> bool:
+    def _is_face(self, program: Namespace, at: int, base: str, attribute: str) -> bool:
         """Whether `base` (or its `attribute`), bound at `at`, is a part of the workbench that no script has."""
         node = program.statements[at].node
         if isinstance(node, ast.ImportFrom):
@@ -449,7 +449,7 @@ class Slicer:
             return any(imported_name(alias) == base for alias in own_names)
         return self.tainted(program, at)
 
-    def _reads_face(self, program: Program, name: str, place: int, seen: set[tuple[str, int]]) -> bool:
+    def _reads_face(self, program: Namespace, name: str, place: int, seen: set[tuple[str, int]]) -> bool:
         """Whether reading `name` at `place`, or calling what it holds, uses the workbench."""
         base, _, attribute = name.partition(DOT)
         for at in program.reaching(base, place):
@@ -479,7 +479,7 @@ class Slicer:
                 self._methods[name] = Summary(("self",), frozenset({"self"} if may else ()), frozenset({"self"} if does else ()))
         return self._methods[name]
 
-    def _method_nodes(self, name: str) -> Iterator[tuple[Program, ast.FunctionDef]]:
+    def _method_nodes(self, name: str) -> Iterator[tuple[Namespace, ast.FunctionDef]]:
         for program in self.programs.values():
             for statement in program.statements:
                 if isinstance(statement.node, ast.ClassDef):

@@ -28,7 +28,7 @@ from workbench.export.errors import ExportError
 from workbench.export.source import effects, layout, origins, rng_usage
 from workbench.export.source.capture import CallSite, Piece, Spot
 from workbench.export.source.layout import Block, Import
-from workbench.export.source.namespace import At, Program
+from workbench.export.source.namespace import At, Namespace
 from workbench.export.source.secret_literals import Secrets, hide_in_comments, needs
 from workbench.export.source.slicer import Slicer
 from workbench.export.source.statements import (
@@ -91,7 +91,7 @@ def slice_call(site: CallSite) -> Sliced:
     slicer = Slicer(site.sources)
     line = _line(site, sources, call)
     label = "the notebook" if len(sources) > 1 or source.label.startswith("In [") else source.label
-    program = Program("", label, site.package, line, site.kinds, slicer)
+    program = Namespace("", label, site.package, line, site.kinds, slicer)
     slicer.programs[""] = program
     slicer.stopped_names = _stopped_names(site.pieces, sources)
     _refuse_rebound(program)
@@ -177,7 +177,7 @@ def _arguments(call: ast.Call, source: Source) -> dict[str, ast.expr]:
     return found
 
 
-def _without_batches(given: dict[str, ast.expr], program: Program) -> frozenset[str]:
+def _without_batches(given: dict[str, ast.expr], program: Namespace) -> frozenset[str]:
     """Take `wb.batches(…)` away from around arguments: the script makes loaders of ready batches by itself."""
     found = set()
     for name, node in given.items():
@@ -220,7 +220,7 @@ def _line(site: CallSite, sources: list[Source], call: ast.Call) -> Line:
     return line
 
 
-def _refuse_rebound(program: Program) -> None:
+def _refuse_rebound(program: Namespace) -> None:
     """What is known of a parameter or loop variable is its value at the call: it must have had it all along."""
     for place, statement in enumerate(program.statements):
         if not statement.made or isinstance(statement.node, ast.Import) or statement.refusal is not None:
@@ -243,7 +243,7 @@ def _stopped_names(pieces: Iterable[Piece], sources: list[Source]) -> dict[str, 
     return found
 
 
-def _uses_of(given: dict[str, ast.expr], program: Program, source: Source) -> Uses:
+def _uses_of(given: dict[str, ast.expr], program: Namespace, source: Source) -> Uses:
     """The names that the arguments read."""
     nodes = list(given.values())
     return uses(ast.Expr(ast.Tuple(nodes, ast.Load())), frozenset(program.modules), source.postponed)
@@ -279,7 +279,7 @@ class _Writer:
     _written: set[str] = field(default_factory=set)
     _environment: bool = False
 
-    def write(self, program: Program) -> None:
+    def write(self, program: Namespace) -> None:
         """Write what is kept of `program`, and of a module of the user's where it is first imported."""
         if program.name in self._written:
             return
@@ -293,7 +293,7 @@ class _Writer:
             else:
                 self._write_statement(program, place, statement)
 
-    def _write_statement(self, program: Program, place: int, statement: Statement) -> None:
+    def _write_statement(self, program: Namespace, place: int, statement: Statement) -> None:
         own = program.uses[place]
         block = self._without_secrets(statement, own.attributes)
         state = effects.sets_state(statement.node, At(program, place))
@@ -320,7 +320,7 @@ class _Writer:
         block = layout.cut(statement, _joined(edits, secret))
         return replace(block, text=f"# {needs(self.secrets.variables_of(secret))}\n{block.text}") if secret else block
 
-    def _write_import(self, program: Program, place: int, node: ast.Import | ast.ImportFrom) -> None:
+    def _write_import(self, program: Namespace, place: int, node: ast.Import | ast.ImportFrom) -> None:
         for item, alias in _items(program, node):
             name = imported_name(alias)
             is_star = alias.name == "*"
@@ -338,7 +338,7 @@ class _Writer:
             else:
                 self.imports.append(item)
 
-    def _write_inlined(self, program: Program, item: Import, name: str) -> None:
+    def _write_inlined(self, program: Namespace, item: Import, name: str) -> None:
         if name in program.modules:
             self._write_module(program.modules[name])
         elif item.name is not None:
@@ -356,7 +356,7 @@ class _Writer:
             if other.partition(".")[0] == "workbench" and name == "workbench":
                 self.write(self.slicer.module(other))
 
-    def _is_extra(self, program: Program, place: int, item: Import) -> bool:
+    def _is_extra(self, program: Namespace, place: int, item: Import) -> bool:
         """Whether `import a.b` adds nothing: `a.b` is not used, and something else imports `a`."""
         if item.name is not None or item.alias or "." not in item.module:
             return False
@@ -371,7 +371,7 @@ class _Writer:
                         used.append(other)
         return bool(used) and place not in used
 
-    def _chains(self, program: Program) -> set[str]:
+    def _chains(self, program: Namespace) -> set[str]:
         """The `a.b` that kept code spells."""
         nodes: list[ast.AST] = [program.statements[place].node for place in program.kept]
         return {
@@ -407,7 +407,7 @@ class _Writer:
                 self._check_short(program, own, where, meanings)
 
     def _check_short(
-        self, program: Program, own: Uses, where: str, meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]]
+        self, program: Namespace, own: Uses, where: str, meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]]
     ) -> None:
         for node, short in own.attributes:
             if short in own.inner or any(space[0] == program.name for space in meanings.get(short, {})):
@@ -416,7 +416,7 @@ class _Writer:
                     f"Import it under a name of its own: `from … import {short} as …`."
                 )
 
-    def _programs(self) -> list[Program]:
+    def _programs(self) -> list[Namespace]:
         return [program for program in self.slicer.programs.values() if program.kept]
 
 
@@ -426,7 +426,7 @@ def _joined(edits: Iterable[tuple[ast.AST, str]], secret: layout.Edits) -> layou
     return (*(edit for edit in edits if id(edit[0]) not in inside), *secret)
 
 
-def _items(program: Program, node: ast.Import | ast.ImportFrom) -> Iterable[tuple[Import, ast.alias]]:
+def _items(program: Namespace, node: ast.Import | ast.ImportFrom) -> Iterable[tuple[Import, ast.alias]]:
     for alias in node.names:
         if isinstance(node, ast.Import):
             yield Import(alias.name, None, alias.asname), alias
@@ -435,7 +435,7 @@ def _items(program: Program, node: ast.Import | ast.ImportFrom) -> Iterable[tupl
             yield Import(module, alias.name, alias.asname if alias.asname != alias.name else None), alias
 
 
-def _meanings(program: Program, place: int) -> Iterable[tuple[str, str]]:
+def _meanings(program: Namespace, place: int) -> Iterable[tuple[str, str]]:
     """What a kept statement makes each name mean."""
     node, scope = program.statements[place].node, program.statements[place].scope
     code = f"{program.name}/{scope}"
@@ -454,7 +454,7 @@ def _meanings(program: Program, place: int) -> Iterable[tuple[str, str]]:
                 yield name, code
 
 
-def _identities(program: Program) -> dict[str, set[str]]:
+def _identities(program: Namespace) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for place in program.kept:
         for name, meaning in _meanings(program, place):

@@ -54,7 +54,7 @@ _PROCESS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """How a job is launched. `notes`: what of the config does not hold. `shards`: the way in which weights are shared."""
 
     options: tuple[str, ...]
@@ -86,7 +86,7 @@ class Plan:
         return {**own, "ACCELERATE_USE_CPU": "true"} if self.cpu else own
 
 
-def plan(settings: Settings, accelerator: str) -> Plan:
+def plan(settings: Settings, accelerator: str) -> LaunchPlan:
     """What settings and config come down to. `accelerator`: the kind of device here. SettingsError: what cannot be."""
     given = dict(settings.launch or {})
     _check_names(given)
@@ -111,10 +111,10 @@ def plan(settings: Settings, accelerator: str) -> Plan:
     options = tuple(word for name, value in {**given, **own}.items() for word in _words(name, value))
     _check_values(settings.launch, options)
     notes = (*_notes(settings, config), *fsdp_config.notes(kind, given, config, processes, settings))
-    return Plan(options, processes, machines, cpu, notes, shards)
+    return LaunchPlan(options, processes, machines, cpu, notes, shards)
 
 
-def start(found: Plan, folder: Path) -> subprocess.Popen[bytes]:
+def start(found: LaunchPlan, folder: Path) -> subprocess.Popen[bytes]:
     """Start the job of the run in this folder: it belongs to nobody's terminal, and outlives this process."""
     ours = {name: value for name, value in os.environ.items() if name not in _PROCESS and not name.startswith(("FSDP_", "ACCELERATE_DEEPSPEED_"))}
     environment = ours | found.environment()
@@ -125,7 +125,7 @@ def start(found: Plan, folder: Path) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def write_script(found: Plan, folder: Path) -> Path:
+def write_script(found: LaunchPlan, folder: Path) -> Path:
     """The command for the other machines: a script that takes the number of the machine."""
     lines = ["#!/bin/sh", f"# Starts this run's processes on one more machine: sh {SCRIPT} NUMBER, from 1 to {found.machines - 1}.", "set -e"]
     lines += [f"cd {shlex.quote(os.getcwd())}"]

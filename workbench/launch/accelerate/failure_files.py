@@ -32,7 +32,7 @@ _GRACE = 3.0
 """Seconds in which others are heard of, where an error is but an echo."""
 
 
-class Ended(BaseException):
+class RankEnded(BaseException):
     """This process was told to end (SIGTERM): by the launcher, since another one has failed, or by somebody."""
 
 
@@ -82,13 +82,13 @@ class Process(NamedTuple):
 
 
 class _Told(LaunchError):
-    """Stands for `Ended`, as an error that can be raised where the job was asked for."""
+    """Stands for `RankEnded`, as an error that can be raised where the job was asked for."""
 
 
 def of(error: BaseException, rank: int, world: int) -> Failure:
     """The failure that this error is."""
     text = "".join(traceback.format_exception(error))
-    if isinstance(error, Ended):
+    if isinstance(error, RankEnded):
         error = _Told(f"rank {rank} of {world} was told to end (SIGTERM), by the launcher or by somebody else.")
     return Failure(rank, world, _sendable(error), text, time.time())
 
@@ -121,7 +121,7 @@ def root(folder: Path, mine: Failure | None = None) -> Failure | None:
         time.sleep(0.05)
 
 
-def hung(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
+def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
     """Rank 0 has waited in vain: those of this machine are ended, and say where they were; the failure to be told."""
     here = [process.pid for process in others if process.host == socket.gethostname()]
     _send(here, _STACKS)  # also of one that is not in Python; it goes to the output

@@ -15,7 +15,7 @@ from workbench.events import Message
 from workbench.launch import torch_flags as flags
 from workbench.launch.accelerate import private_file
 from workbench.launch.assignments import Assignment
-from workbench.launch.first_events import Words
+from workbench.launch.first_events import FirstMessages
 from workbench.settings import Settings
 
 FOLDER = "launch"
@@ -25,11 +25,11 @@ VALUE = "value"
 
 
 @dataclass(frozen=True)
-class Order:
+class JobFile:
     """An assignment, and what its owner has to say at its beginning."""
 
     assignment: Assignment
-    words: Words
+    words: FirstMessages
 
     @property
     def settings(self) -> Settings:
@@ -37,7 +37,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Around:
+class ProcessEnv:
     """What code of a kernel counts on around it; known before anything of it is unpacked."""
 
     path: list[str]
@@ -51,7 +51,7 @@ class Around:
     """Seconds that ranks wait for each other at most."""
 
     @classmethod
-    def here(cls, timeout: float) -> Around:
+    def here(cls, timeout: float) -> ProcessEnv:
         # Lines without a time of change belong to no file.
         cells = {file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None}
         return cls(list(sys.path), list(sys.argv), os.getcwd(), cells, flags.flags(), timeout)
@@ -65,14 +65,14 @@ class Around:
         flags.take(self.flags)
 
 
-def write(run: Path, assignment: Assignment, words: Words, notes: Sequence[str]) -> None:
+def write(run: Path, assignment: Assignment, words: FirstMessages, notes: Sequence[str]) -> None:
     """Leave the order in the folder of its run."""
     words = words._replace(messages=[*words.messages, *(Message(note, "warning") for note in notes)])
-    private_file.write(_job(run), Order(assignment, words), Around.here(assignment.settings.rank_timeout), assignment.names())
+    private_file.write(_job(run), JobFile(assignment, words), ProcessEnv.here(assignment.settings.rank_timeout), assignment.names())
 
 
-def read(run: Path) -> private_file.Sealed:
-    """The order as it lies there: its head is `Around`, the rest an `Order`."""
+def read(run: Path) -> private_file.PrivateFile:
+    """The order as it lies there: its head is `ProcessEnv`, the rest an `JobFile`."""
     return private_file.read(_job(run))
 
 

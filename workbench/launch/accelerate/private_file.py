@@ -19,8 +19,8 @@ from typing import Any
 
 from workbench.instruments.memory import available_memory
 from workbench.runs.files import check_no_link
-from workbench.share.capacity import Room
-from workbench.share.package import Parcel, pack, unpack
+from workbench.share.capacity import Capacity
+from workbench.share.package import Package, pack, unpack
 from workbench.share.segment import Segment
 
 _DATA = ".data"
@@ -28,11 +28,11 @@ _CHUNK = 1 << 24
 
 
 @dataclass
-class Sealed:
+class PrivateFile:
     """A parcel that was read. `head` is plain data, and all that is known before it is unpacked."""
 
     head: Any
-    parcel: Parcel
+    parcel: Package
 
     def open(self) -> Any:
         """What was packed; its large data stays in the file, mapped copy-on-write, also when the file is gone."""
@@ -44,18 +44,18 @@ def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | N
     """Pack `value` into a file. `names`: see `share.parcel.pack`. OSError where it cannot be written."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     check_no_link(path.parent)
-    with pack(value, names, lists=True, room=Room(path.parent, available_memory)) as parcel:
+    with pack(value, names, lists=True, room=Capacity(path.parent, available_memory)) as parcel:
         for segment in parcel.segments:  # one, or none where nothing is large
             _write_data(_beside(path), segment)
         _write(path, pickle.dumps((head, parcel.code, bool(parcel.segments), parcel.devices)))
 
 
-def read(path: Path) -> Sealed:
+def read(path: Path) -> PrivateFile:
     """A parcel that `write` left. PermissionError: somebody else may have written it."""
     with os.fdopen(_opened(path), "rb") as file:
         head, code, has_data, devices = pickle.load(file)
     segments = (Segment.attach(_opened(_beside(path))),) if has_data else ()
-    return Sealed(head, Parcel(code, segments, devices))
+    return PrivateFile(head, Package(code, segments, devices))
 
 
 def remove(path: Path) -> None:

@@ -30,11 +30,11 @@ from workbench.engine.runtime import RANK
 from workbench.events import Event, Message, Status
 from workbench.launch.accelerate import failure_files, job_file, private_file
 from workbench.launch.accelerate.failure_files import Process
-from workbench.launch.accelerate.job_file import FOLDER, VALUE, Around, Order
-from workbench.launch.first_events import Opening
-from workbench.launch.job import Desk, Job
+from workbench.launch.accelerate.job_file import FOLDER, VALUE, JobFile, ProcessEnv
+from workbench.launch.first_events import FirstEvents
+from workbench.launch.job import Job, JobSink
 from workbench.launch.listeners import Listeners
-from workbench.launch.thread import JobDesk
+from workbench.launch.thread import JobRunner
 from workbench.runs import control
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
@@ -60,11 +60,11 @@ def main(run: Path) -> int:
     signal.signal(signal.SIGTERM, _told_to_end)
     try:
         found = job_file.read(run)
-        around: Around = found.head
+        around: ProcessEnv = found.head
         around.take()
         if world > 1:
             _join(world, around.timeout)
-        given: Order = found.open()
+        given: JobFile = found.open()
         processes = _all_here(world, around.timeout)
         code = _first(run, given, processes) if rank == 0 else _other(given)
         if world > 1 and code == 0:  # behind an error others may wait in there for ever
@@ -89,7 +89,7 @@ def _leave(code: int) -> NoReturn:
 
 def _told_to_end(number: int, frame: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise failure_files.Ended(f"signal {number}")
+    raise failure_files.RankEnded(f"signal {number}")
 
 
 def _join(world: int, timeout: float) -> None:
@@ -135,13 +135,13 @@ def _interface(world: int) -> str | None:
 # -- rank 0
 
 
-def _first(run: Path, given: Order, processes: list[Process]) -> int:
+def _first(run: Path, given: JobFile, processes: list[Process]) -> int:
     job_file.remove(run)
     folder = RunFolder.take_over(run)
     work = _Work(run, given, processes)
     job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
     trackers = given.words.trackers
-    JobDesk(job, Listeners(trackers).hear).run()
+    JobRunner(job, Listeners(trackers).hear).run()
     for tracker in trackers:
         tracker.close()
     return 0 if job.exception() is None else 1
@@ -150,14 +150,14 @@ def _first(run: Path, given: Order, processes: list[Process]) -> int:
 class _Work:
     """The assignment as the work of a job of this process, which writes its record."""
 
-    def __init__(self, run: Path, given: Order, processes: list[Process]) -> None:
+    def __init__(self, run: Path, given: JobFile, processes: list[Process]) -> None:
         self._run, self._given, self._processes = run, given, processes
         self.settings, self.updates = given.settings, 0
 
-    def __call__(self, emit: Desk, inbox: Mailbox) -> Status:
+    def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         try:
             with _listening(self._run, inbox, emit, self.settings):
-                done = self._given.assignment(Opening(emit, self._given.words), inbox)
+                done = self._given.assignment(FirstEvents(emit, self._given.words), inbox)
             if done.value is not None:
                 private_file.write(self._run / FOLDER / VALUE, done.value)
             return done.status
@@ -167,13 +167,13 @@ class _Work:
         finally:
             self.updates = self._given.assignment.updates
 
-    def _fail(self, emit: Desk, error: BaseException) -> NoReturn:
+    def _fail(self, emit: JobSink, error: BaseException) -> NoReturn:
         """Tell what really ended the job, which may be another rank's error."""
         mine = failure_files.of(error, 0, len(self._processes))
         print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
         root = failure_files.root(self._run / FOLDER, mine) or mine
         if root.waited:
-            root = mine = failure_files.hung(self._run / FOLDER, mine, self._processes[1:], self.settings.rank_timeout)
+            root = mine = failure_files.hang_error(self._run / FOLDER, mine, self._processes[1:], self.settings.rank_timeout)
         failure_files.leave(self._run / FOLDER, mine)
         emit(Message(f"{root.where}:\n{root.text}", "error", self._given.assignment.updates))
         raise root.error
@@ -219,7 +219,7 @@ def _refused(command: Command, settings: Settings) -> str | None:
 # -- the others
 
 
-def _other(given: Order) -> int:
+def _other(given: JobFile) -> int:
     given.assignment(_Unheard(), Mailbox())
     return 0
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.memory import is_out_of_memory
-from workbench.launch.module_diff import Left
-from workbench.launch.pool.supervisor import Course, Fate
+from workbench.launch.module_diff import ModuleDiff
+from workbench.launch.pool.supervisor import JobOutcome, RankOutcome
 from workbench.launch.process.run_in_child import ChildDied, RemoteTraceback, in_words
 
 
@@ -25,7 +25,7 @@ _CRASH = "Fatal Python error"
 _FRAMES = 12
 
 
-def cause(course: Course) -> BaseException:
+def cause(course: JobOutcome) -> BaseException:
     """The error of the job."""
     if course.hung:
         return RankTimeout(f"{course.hung}\n\n{_kept(course)}")
@@ -40,7 +40,7 @@ def cause(course: Course) -> BaseException:
     return error
 
 
-def _rank_of_cause(fate: Fate) -> tuple[int, float, int]:
+def _rank_of_cause(fate: RankOutcome) -> tuple[int, float, int]:
     """Errors of a rank's own come before a death, which may be its consequence, and before those of a lost partner."""
     if fate.dead:
         kind = 1
@@ -52,14 +52,14 @@ def _rank_of_cause(fate: Fate) -> tuple[int, float, int]:
     return kind, fate.at if kind == 0 else 0.0, fate.rank
 
 
-def _own(fate: Fate) -> BaseException:
+def _own(fate: RankOutcome) -> BaseException:
     error: BaseException = fate.value
     if fate.said is not None and fate.said.traceback:
         error.__cause__ = RemoteTraceback(fate.said.traceback)
     return error
 
 
-def _of_the_dead(fate: Fate, course: Course) -> BaseException:
+def _of_the_dead(fate: RankOutcome, course: JobOutcome) -> BaseException:
     world = len(course.fates)
     who = f"rank {fate.rank} of {world}" if world > 1 else "the process of the job"
     error = ChildDied(f"{who} died: {fate.lost or in_words(fate.code)}. {_kept(course)}")
@@ -77,13 +77,13 @@ def _end_of(tail: str) -> str:
     return "\n".join([crash + what, *(threads[max(0, threads.find("Current thread")) :].splitlines()[:_FRAMES])])
 
 
-def _kept(course: Course) -> str:
-    if not isinstance(course.left, Left):
+def _kept(course: JobOutcome) -> str:
+    if not isinstance(course.left, ModuleDiff):
         return "The model has the weights that it had before; the next job starts new processes."
     return "The model has the weights of its last update; the next job starts new processes."
 
 
-def _with(first: Fate, fates: Sequence[Fate]) -> str:
+def _with(first: RankOutcome, fates: Sequence[RankOutcome]) -> str:
     """Whether the others failed alike."""
     same = [f for f in fates if not f.dead and f.failed and (type(f.value), str(f.value)) == (type(first.value), str(first.value))]
     return "" if len(same) < len(fates) else ", and in all others alike"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """To a new rank: which one of how many it is, and how they find each other. Its place does not change."""
 
     rank: int
@@ -23,17 +23,17 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StartJob:
     """A job; its letter's file descriptors come with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Ping:
     """How far are you?"""
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Exit:
     """To rank 0, which waits for a rank that is lost: what is there of the task?"""
 
 
@@ -48,7 +48,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Pong:
     """How often rank 0 has looked for commands or said something: it grows while the job comes on."""
 
     count: int
@@ -63,7 +63,7 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RankEnded:
     """A rank is done. Two parcels come with it: from rank 0 the job's `Done`, or an error; what rank 0 has left."""
 
     failed: bool = False
@@ -74,7 +74,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """The answer to `Leave`; the parcel of what there is comes with it."""
+class LateEvents:
+    """The answer to `Exit`; the parcel of what there is comes with it."""
 
     updates: int

@@ -24,18 +24,18 @@ from workbench.commands import Mailbox
 from workbench.events import Event, Message, RunStarted
 from workbench.instruments.memory import available_memory
 from workbench.launch.assignments import Assignment, Done
-from workbench.launch.job import Outlet
-from workbench.launch.module_diff import Left
+from workbench.launch.job import EventSink
+from workbench.launch.module_diff import ModuleDiff
 from workbench.launch.pool.failures import cause
-from workbench.launch.pool.messages import Place
+from workbench.launch.pool.messages import Placement
 from workbench.launch.pool.placement import backend, device, environment
-from workbench.launch.pool.supervisor import Course, Following
-from workbench.launch.pool.worker_handle import Member
+from workbench.launch.pool.supervisor import JobOutcome, Supervisor
+from workbench.launch.pool.worker_handle import WorkerHandle
 from workbench.launch.process import fork_client, message
 from workbench.launch.process.fork_client import ServerError
 from workbench.launch.process.run_in_child import FORK, request
-from workbench.share.buffer_cache import Shelf
-from workbench.share.capacity import Room
+from workbench.share.buffer_cache import BufferCache
+from workbench.share.capacity import Capacity
 from workbench.share.package import pack
 from workbench.share.rebind import rebind
 
@@ -51,14 +51,14 @@ class Pool:
         self.key = accelerator, devices
         self.server = fork_client.server()
         self._store = os.path.join(self.server.temporary, f"store-{next(_numbers)}")
-        self.members: list[Member] = []
+        self.members: list[WorkerHandle] = []
         try:
             for rank in range(len(devices)):
-                place = Place(
+                place = Placement(
                     rank, len(devices), environment(rank, accelerator, devices), self._store, backend(accelerator, devices),
                     device(rank, accelerator, devices),
                 )  # fmt: skip
-                self.members.append(Member(place, self.server))
+                self.members.append(WorkerHandle(place, self.server))
         except BaseException:  # an interrupt, or no file descriptors are left: those that are there would stay
             self.close()
             raise
@@ -98,7 +98,7 @@ _working = threading.Lock()
 """Held while its ranks do a job, or end."""
 
 
-def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: Outlet, inbox: Mailbox) -> Done:
+def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: EventSink, inbox: Mailbox) -> Done:
     """Have ranks do an assignment; behind it the task here is as they have left it. Its errors are raised."""
     with _working, _letter(assignment, len(devices)) as (handles, note):
         outlet = _Noted(emit, note)
@@ -106,7 +106,7 @@ def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], em
         if _never_began(course):  # the server died between two jobs
             course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
     assignment.updates = course.updates
-    if isinstance(course.left, Left):
+    if isinstance(course.left, ModuleDiff):
         course.left.put(assignment.task)
     if _never_began(course):
         raise ServerError(f"no process could be started for the job: {course.fates[0].lost}")
@@ -149,8 +149,8 @@ def close() -> None:
         _working.release()
 
 
-def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: Outlet, inbox: Mailbox) -> Course:
-    following = Following(pool.members, emit, inbox, assignment.settings.rank_timeout)
+def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: EventSink, inbox: Mailbox) -> JobOutcome:
+    following = Supervisor(pool.members, emit, inbox, assignment.settings.rank_timeout)
     try:
         following.hand_out(handles)
         course = following.follow()
@@ -182,7 +182,7 @@ def _drop(pool: Pool) -> None:
             pool.close()
 
 
-_shelf = Shelf()
+_shelf = BufferCache()
 """The large data of the latest job, which the next one finds there."""
 _placed: list[weakref.ref[torch.Tensor]] = []
 """The tensors of the latest job that lie on it."""
@@ -208,7 +208,7 @@ def keep_one_copy() -> None:
 def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
     """The job, packed once for all ranks; inside, its file descriptors, and what is to be told of how it was packed."""
     threads = max(1, torch.get_num_threads() // ranks)
-    room = Room(assignment.folder or Path(tempfile.gettempdir()), available_memory)
+    room = Capacity(assignment.folder or Path(tempfile.gettempdir()), available_memory)
     packed = pack(assignment, assignment.names(), lists=True, shelf=_shelf, room=room)
     _placed[:] = map(weakref.ref, packed.tensors)
     packed.tensors = ()
@@ -221,7 +221,7 @@ def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str
 class _Noted:
     """An outlet that tells behind the job's beginning how its data was packed."""
 
-    def __init__(self, emit: Outlet, note: str | None) -> None:
+    def __init__(self, emit: EventSink, note: str | None) -> None:
         self._emit, self._note = emit, note
         self.settle, self.printed = emit.settle, emit.printed
 
@@ -231,7 +231,7 @@ class _Noted:
             self._emit(Message(self._note, "warning"))
 
 
-def _never_began(course: Course) -> bool:
+def _never_began(course: JobOutcome) -> bool:
     return all(fate.dead and fate.pid is None for fate in course.fates)
 
 

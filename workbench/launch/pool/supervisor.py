@@ -11,14 +11,14 @@ from typing import Any
 
 from workbench.commands import Mailbox
 from workbench.events import Event, StepsDone
-from workbench.launch.job import Outlet
-from workbench.launch.module_diff import Left
-from workbench.launch.pool.messages import Ended, Leave, Rest, Seen, Settle, Settled, Work
+from workbench.launch.job import EventSink
+from workbench.launch.module_diff import ModuleDiff
+from workbench.launch.pool.messages import Exit, LateEvents, Pong, RankEnded, Settle, Settled, StartJob
 from workbench.launch.pool.watchdog import Watchdog
-from workbench.launch.pool.worker_handle import Member
+from workbench.launch.pool.worker_handle import WorkerHandle
 from workbench.launch.process import message as letter
 from workbench.launch.process.channel import Received
-from workbench.share.package import Parcel, unpack
+from workbench.share.package import Package, unpack
 
 POLL = 0.02
 """Seconds between two looks into the inbox."""
@@ -36,12 +36,12 @@ _FOLLOWS = re.compile(
 
 
 @dataclass
-class Fate:
+class RankOutcome:
     """What became of a rank. Neither failed nor dead: it has done its part, or is still at it."""
 
     rank: int
     pid: int | None = None
-    said: Ended | None = None
+    said: RankEnded | None = None
     value: Any = None
     """Of rank 0 the job's `Done`; of one that failed its error."""
     dead: bool = False
@@ -72,11 +72,11 @@ def is_echo(error: object) -> bool:
 
 
 @dataclass
-class Course:
+class JobOutcome:
     """How a job went."""
 
-    fates: list[Fate]
-    left: Left | Exception | None = None
+    fates: list[RankOutcome]
+    left: ModuleDiff | Exception | None = None
     """What rank 0 has left of the task, or why that cannot be read here."""
     updates: int = 0
     hung: str = ""
@@ -88,12 +88,12 @@ class Course:
         return bool(self.hung) or any(fate.failed for fate in self.fates)
 
 
-class Following:
+class Supervisor:
     """Nothing here outlives the job but the members."""
 
-    def __init__(self, members: Sequence[Member], emit: Outlet, inbox: Mailbox, timeout: float) -> None:
+    def __init__(self, members: Sequence[WorkerHandle], emit: EventSink, inbox: Mailbox, timeout: float) -> None:
         self._members, self._emit, self._inbox = members, emit, inbox
-        self.course = Course([Fate(member.rank, member.pid) for member in members])
+        self.course = JobOutcome([RankOutcome(member.rank, member.pid) for member in members])
         self._watchdog = Watchdog(members, timeout)
         self._deadline = float("inf")
         self._asked = self._explained = False
@@ -103,9 +103,9 @@ class Following:
     def hand_out(self, handles: Sequence[int]) -> None:
         """The job to all of them; each has the letter for itself."""
         for member in self._members:
-            member.tell(Work(), list(handles))
+            member.tell(StartJob(), list(handles))
 
-    def follow(self) -> Course:
+    def follow(self) -> JobOutcome:
         """Until all have said how it ended, or that cannot be waited for any longer."""
         with selectors.DefaultSelector() as select:
             for member in self._members:
@@ -123,14 +123,14 @@ class Following:
             member.lines.finish()
         return self.course
 
-    def _hear(self, member: Member, received: Received) -> None:
+    def _hear(self, member: WorkerHandle, received: Received) -> None:
         message, fds = received
-        if isinstance(message, Ended):
+        if isinstance(message, RankEnded):
             self._take_end(member, message, fds)
-        elif isinstance(message, Rest):
+        elif isinstance(message, LateEvents):
             (self.course.left,), self.course.updates = _values(fds), message.updates
             self._deadline = 0.0
-        elif isinstance(message, Seen):
+        elif isinstance(message, Pong):
             self._watchdog.hear(message.count)
         elif isinstance(message, Settle):
             self._emit.settle(message.seconds)
@@ -143,7 +143,7 @@ class Following:
             self.course.updates = event.step + event.every * (event.rows - 1) + 1
         self._emit(event)
 
-    def _take_end(self, member: Member, ended: Ended, fds: list[int]) -> None:
+    def _take_end(self, member: WorkerHandle, ended: RankEnded, fds: list[int]) -> None:
         fate = self.course.fates[member.rank]
         fate.said, fate.at = ended, time.monotonic()
         member.files.update(ended.files)
@@ -177,7 +177,7 @@ class Following:
             self._deadline = 0.0
         if time.monotonic() >= self._deadline and not self._asked and not self.course.fates[0].over:
             self._asked, self._deadline = True, time.monotonic() + _HAND_OVER
-            self._members[0].tell(Leave())
+            self._members[0].tell(Exit())
 
 
 def _values(fds: list[int]) -> list[Any]:
@@ -186,7 +186,7 @@ def _values(fds: list[int]) -> list[Any]:
     return [_value(parcel) for parcel in parcels]
 
 
-def _value(parcel: Parcel) -> Any:
+def _value(parcel: Package) -> Any:
     with parcel:
         try:
             return unpack(parcel)

@@ -6,8 +6,8 @@ import re
 import time
 from collections.abc import Sequence
 
-from workbench.launch.pool.messages import Look
-from workbench.launch.pool.worker_handle import Member
+from workbench.launch.pool.messages import Ping
+from workbench.launch.pool.worker_handle import WorkerHandle
 
 _EVERY = 1.0
 """Seconds between two looks, at most."""
@@ -22,7 +22,7 @@ _QUIET = 0.3
 class Watchdog:
     """Asks rank 0 now and then how far it is. No rank can be ahead of another by more than a step, so one is enough."""
 
-    def __init__(self, members: Sequence[Member], timeout: float) -> None:
+    def __init__(self, members: Sequence[WorkerHandle], timeout: float) -> None:
         self._members, self._timeout = members, timeout
         self._every = min(_EVERY, timeout / 4)
         self._count = -1
@@ -46,7 +46,7 @@ class Watchdog:
         self._looked = now
         if self._answered:
             self._answered = False
-            self._members[0].tell(Look())
+            self._members[0].tell(Ping())
         return self._waited > (self._timeout if self._count >= 0 else max(self._timeout, _STARTING))
 
     def report(self) -> str:
@@ -58,13 +58,13 @@ class Watchdog:
         told = [f"rank {m.rank} of {len(self._members)}:\n{self._doing(m, stopped)}" for m in self._members]
         return "\n\n".join([f"no rank has come on for {self._timeout:g} s (rank_timeout). {_culprit(stopped)}", *told])
 
-    def _doing(self, member: Member, stopped: Sequence[int]) -> str:
+    def _doing(self, member: WorkerHandle, stopped: Sequence[int]) -> str:
         if member.rank in stopped:
             return f"its process {member.pid} is stopped (SIGSTOP, or by a debugger)."
         return _own_threads(member.stacks()) or "it did not say what it does."
 
 
-def _written(members: Sequence[Member]) -> None:
+def _written(members: Sequence[WorkerHandle]) -> None:
     """Wait until these have written their stacks, to the last line."""
     until = time.monotonic() + _WRITING
     there, since = [""], time.monotonic()

@@ -29,13 +29,23 @@ from cloudpickle import cloudpickle as _cloudpickle
 from workbench.commands import Command, Mailbox
 from workbench.events import Event
 from workbench.launch.assignments import Assignment
-from workbench.launch.module_diff import Before, Left
-from workbench.launch.pool.messages import Ended, Leave, Look, Place, Rest, Seen, Settle, Settled, Work
+from workbench.launch.module_diff import ModuleDiff, ModulesBefore
+from workbench.launch.pool.messages import (
+    Exit,
+    LateEvents,
+    Ping,
+    Placement,
+    Pong,
+    RankEnded,
+    Settle,
+    Settled,
+    StartJob,
+)
 from workbench.launch.process import child_main
 from workbench.launch.process import message as letter
 from workbench.launch.process.channel import Channel
 from workbench.launch.process.child_main import become_child, flush, pack_error, settle_in, told, unpacked
-from workbench.share.package import Parcel, pack
+from workbench.share.package import Package, pack
 from workbench.share.segment import Segment
 
 _OURS = (__file__, child_main.__file__)
@@ -61,11 +71,11 @@ class _Rank:
         self._inbox = _Inbox()
         self._sender = _Sender(channel)
         self._outlet = _Outlet(self._sender)
-        self._at_work: tuple[Assignment, Before] | None = None
+        self._at_work: tuple[Assignment, ModulesBefore] | None = None
         self._known = frozenset(sys.modules)
 
     def serve(self) -> NoReturn:
-        place: Place = next(self._messages).message
+        place: Placement = next(self._messages).message
         threading.Thread(target=self._hear, daemon=True).start()
         try:
             _form(place)
@@ -74,7 +84,7 @@ class _Rank:
         while True:
             self._do(place, *self._works.get())
 
-    def _do(self, place: Place, handles: list[int], inbox: _Inbox) -> None:
+    def _do(self, place: Placement, handles: list[int], inbox: _Inbox) -> None:
         """One job. Behind one that has failed here the group is of no use any more, and this rank ends."""
         _forget_classes()
         try:
@@ -82,13 +92,13 @@ class _Rank:
             settle_in(request)
             os.environ.update(place.environment)
             (assignment,) = unpacked(request.name, parcels)
-            self._at_work = assignment, Before.of(assignment.task)
+            self._at_work = assignment, ModulesBefore.of(assignment.task)
             done = assignment(self._outlet if place.rank == 0 else _Nowhere(), inbox)
             value = pack(done if place.rank == 0 else None, names={"what the job found": done})
             left = pack(self._left(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - it is the owner's, SystemExit and KeyboardInterrupt too
             self._fail(error)
-        self._say(Ended(updates=assignment.updates, files=_own_files(self._known)), [value, left])
+        self._say(RankEnded(updates=assignment.updates, files=_own_files(self._known)), [value, left])
         self._at_work = None
         del assignment, done, parcels
         gc.collect()  # the data of the job is not held until the next
@@ -103,18 +113,18 @@ class _Rank:
         except Exception as second:  # noqa: BLE001 - the first is what matters
             error.add_note(f"and what it left of the model cannot be sent: {second}")
             left = pack(None)
-        self._say(Ended(True, told(error, _OURS), updates), [pack_error(error), left])
+        self._say(RankEnded(True, told(error, _OURS), updates), [pack_error(error), left])
         self._sender.flush()
         os._exit(1)
 
-    def _left(self) -> Left | None:
+    def _left(self) -> ModuleDiff | None:
         """What there is of the task, which rank 0 alone is asked for."""
         if self._at_work is None or (dist.is_initialized() and dist.get_rank()):
             return None
         assignment, before = self._at_work
-        return Left.of(assignment.task, before) if assignment.trains else None
+        return ModuleDiff.of(assignment.task, before) if assignment.trains else None
 
-    def _say(self, message: Ended | Rest, parcels: Sequence[Parcel]) -> None:
+    def _say(self, message: RankEnded | LateEvents, parcels: Sequence[Package]) -> None:
         flush()
         cover, handles = letter.write(None, parcels)
         segments = [cover, *(segment for parcel in parcels for segment in parcel.segments)]
@@ -130,12 +140,12 @@ class _Rank:
             os.killpg(0, signal.SIGKILL)  # the owner is gone, or has let go; loader workers go too
 
     def _take(self, message: Any, fds: list[int]) -> None:
-        if isinstance(message, Work):
+        if isinstance(message, StartJob):
             self._inbox = _Inbox()
             self._works.put((fds, self._inbox))
-        elif isinstance(message, Look):
-            self._sender.send(Seen(self._inbox.looks + self._outlet.said))
-        elif isinstance(message, Leave):
+        elif isinstance(message, Ping):
+            self._sender.send(Pong(self._inbox.looks + self._outlet.said))
+        elif isinstance(message, Exit):
             self._leave()
         elif isinstance(message, Settled):
             self._outlet.settled(message.number)
@@ -146,10 +156,10 @@ class _Rank:
         """The main thread waits for what will not come: the task is as the last update has left it."""
         with contextlib.suppress(Exception):  # then there is nothing that could be handed over
             if self._at_work is not None:
-                self._say(Rest(self._at_work[0].updates_now()), [pack(self._left())])
+                self._say(LateEvents(self._at_work[0].updates_now()), [pack(self._left())])
 
 
-def _form(place: Place) -> None:
+def _form(place: Placement) -> None:
     """Take the place in the group."""
     os.environ.update(place.environment)
     if place.device is not None:

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.launch.pool.messages import Place
+from workbench.launch.pool.messages import Placement
 from workbench.launch.process import fd_passing
 from workbench.launch.process.channel import Channel, Received
 from workbench.launch.process.child_handle import Child, Hear, Server
-from workbench.launch.process.output_lines import Lines
+from workbench.launch.process.output_lines import OutputLines
 
 
-class Member(Child):
+class WorkerHandle(Child):
     """A rank, between jobs and in one."""
 
-    def __init__(self, place: Place, server: Server) -> None:
-        self.lines = Lines()
+    def __init__(self, place: Placement, server: Server) -> None:
+        self.lines = OutputLines()
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rank
         super().__init__(lambda name, data: self.lines.feed(name, data))
         self.rank = place.rank
@@ -47,9 +47,9 @@ class Member(Child):
 
     def listen(self, also: Callable[[str], None]) -> None:
         """A job begins: its lines are told here from now on."""
-        self.lines = Lines(prefix="" if self.rank == 0 else f"[rank {self.rank}] ", also=also)
+        self.lines = OutputLines(prefix="" if self.rank == 0 else f"[rank {self.rank}] ", also=also)
 
-    def all_sources(self, hear: Callable[[Member, Received], None]) -> Iterator[tuple[int, Hear]]:
+    def all_sources(self, hear: Callable[[WorkerHandle, Received], None]) -> Iterator[tuple[int, Hear]]:
         """What to read from, and what to call then; `hear` gets what it says."""
 
         def take() -> bool:

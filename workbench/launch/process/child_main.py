@@ -27,7 +27,7 @@ from workbench.instruments.memory import limited, peak_bytes, reset_peak
 from workbench.launch import torch_flags as flags
 from workbench.launch.process import message as letter
 from workbench.share import segment
-from workbench.share.package import Parcel, pack, unpack
+from workbench.share.package import Package, pack, unpack
 from workbench.share.segment import Handle
 
 
@@ -58,7 +58,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Given:
+class CallInput:
     """Stands for an argument that came as a parcel of its own."""
 
     index: int
@@ -116,7 +116,7 @@ def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
     os._exit(0)
 
 
-def work(handles: Sequence[Handle]) -> tuple[Reply, Parcel]:
+def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
     """Unpack a call and run it. Whatever goes wrong, here or in the function, is in the reply."""
     peak = 0
     limits = contextlib.ExitStack()
@@ -124,7 +124,7 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Parcel]:
         request, parcels = letter.read(handles)
         settle_in(request)
         (function, plain), *given = unpacked(request.name, parcels)
-        arguments = [given[a.index] if isinstance(a, Given) else a for a in plain]
+        arguments = [given[a.index] if isinstance(a, CallInput) else a for a in plain]
         try:
             limits.enter_context(limited(request.memory_limit))
             reset_peak()
@@ -150,7 +150,7 @@ def settle_in(request: Request) -> None:
     flags.take(request.flags)
 
 
-def unpacked(name: str, parcels: list[Parcel]) -> list[Any]:
+def unpacked(name: str, parcels: list[Package]) -> list[Any]:
     """What the parcels hold, which are closed then; an error says that it is one of unpacking for `name`."""
     try:
         values = [unpack(parcel) for parcel in parcels]
@@ -170,7 +170,7 @@ def told(error: BaseException, own: Sequence[str] = (__file__,)) -> str:
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 
 
-def pack_error(error: BaseException) -> Parcel:
+def pack_error(error: BaseException) -> Package:
     """The exception as it is, or without its constructor's wishes, or at least its name and text."""
     bare = _Bare(type(error), error.args, dict(error.__dict__))
     last = RemoteError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")

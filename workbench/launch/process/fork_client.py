@@ -39,7 +39,7 @@ class ServerError(RuntimeError):
 
 
 @dataclass
-class End:
+class CallOutcome:
     """How a child ended. `answer` is its reply; `code` as of `subprocess`: negative is a signal."""
 
     answer: list[Handle] | None = None
@@ -163,7 +163,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> End:
+def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallOutcome:
     """Run one letter in a child of the server and follow it to its end."""
     letter = [handle for handle in handles if isinstance(handle, int)]
     if len(letter) + FIXED > fd_passing.MOST:
@@ -194,7 +194,7 @@ class Call(Child):
         self._answer: list[Handle] | None = None
         self._stopped = False
 
-    def run(self, used: ForkServer, letter: Sequence[int], stop: Stop | None) -> End:
+    def run(self, used: ForkServer, letter: Sequence[int], stop: Stop | None) -> CallOutcome:
         """Submit, and wait for the end. A call that is left by an exception leaves no child."""
         if self.begin(used, "call", letter):
             try:
@@ -204,7 +204,7 @@ class Call(Child):
                 self.kill()
                 self._follow(None)
                 raise
-        return End(self._answer, self.code, self._stopped, self.lost)
+        return CallOutcome(self._answer, self.code, self._stopped, self.lost)
 
     def _follow(self, stop: Stop | None) -> None:
         deadline = float("inf")

@@ -6,11 +6,11 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.share.package import Parcel
+from workbench.share.package import Package
 from workbench.share.segment import Handle, Segment
 
 
-def write(message: Any, parcels: Sequence[Parcel]) -> tuple[Segment, list[Handle]]:
+def write(message: Any, parcels: Sequence[Package]) -> tuple[Segment, list[Handle]]:
     """A letter with `message` (plain data) and `parcels`: its cover, to be closed by the sender, and all handles."""
     about = [(len(parcel.segments), parcel.devices, parcel.elsewhere, parcel.note) for parcel in parcels]
     head = pickle.dumps((message, about))
@@ -18,7 +18,7 @@ def write(message: Any, parcels: Sequence[Parcel]) -> tuple[Segment, list[Handle
     return cover, [cover.handle, *(segment.handle for parcel in parcels for segment in parcel.segments)]
 
 
-def read(handles: Sequence[Handle]) -> tuple[Any, list[Parcel]]:
+def read(handles: Sequence[Handle]) -> tuple[Any, list[Package]]:
     """The message and the parcels of a letter. File descriptors among `handles` belong to the result from here on."""
     cover, *rest = [Segment.attach(handle) for handle in handles]
     with cover:
@@ -26,7 +26,7 @@ def read(handles: Sequence[Handle]) -> tuple[Any, list[Parcel]]:
     message, about = pickle.loads(head)
     segments = iter(rest)
     parcels = [
-        Parcel(bytes(code), tuple(next(segments) for _ in range(count)), *others)
+        Package(bytes(code), tuple(next(segments) for _ in range(count)), *others)
         for code, (count, *others) in zip(codes, about, strict=True)
     ]
     return message, parcels

@@ -11,7 +11,7 @@ from tqdm.std import tqdm
 Hear = Callable[[str], None]
 
 
-class Lines:
+class OutputLines:
     """The lines of one child; without `on_message` they go to our own stdout and stderr."""
 
     _KEPT = 100

@@ -16,11 +16,11 @@ from workbench.instruments.memory import available_memory as available_memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import torch_flags
 from workbench.launch.process import fork_client, message, spawn
-from workbench.launch.process.child_main import Given, Reply, Request
+from workbench.launch.process.child_main import CallInput, Reply, Request
 from workbench.launch.process.fork_client import ServerError as ServerError
-from workbench.launch.process.output_lines import Lines
+from workbench.launch.process.output_lines import OutputLines
 from workbench.share import segment
-from workbench.share.package import Parcel, pack, unpack
+from workbench.share.package import Package, pack, unpack
 from workbench.share.segment import Handle
 
 FORK = sys.platform == "linux" and segment.MEMFD
@@ -86,22 +86,22 @@ def run_in_child(
 ) -> Outcome:
     """Run `function(*args)` in a child process and wait for how it ends.
 
-    Function and arguments may be from a notebook; the child has copies. An argument that is a `Parcel` is
+    Function and arguments may be from a notebook; the child has copies. An argument that is a `Package` is
     unpacked in the child, so that data for many calls is packed once. `memory_limit`: bytes it may take
     beyond what it was given. `on_message` hears each line it prints, in this thread; without it they go to
     stdout and stderr. `stop` is asked every 20 ms and ends it at once. Any thread may call.
 
     Raises `ParcelError` for what cannot be sent, `ServerError` when no process can be had.
     """
-    parcels = [arg for arg in args if isinstance(arg, Parcel)]
+    parcels = [arg for arg in args if isinstance(arg, Package)]
     places = iter(range(len(parcels)))
-    plain = [Given(next(places)) if isinstance(arg, Parcel) else arg for arg in args]
+    plain = [CallInput(next(places)) if isinstance(arg, Package) else arg for arg in args]
     asked = request(_name(function), threads, memory_limit)
-    lines = Lines(on_message)
+    lines = OutputLines(on_message)
     with pack((function, plain), names=_names(function, plain, asked.name)) as own:
         cover, handles = message.write(asked, [own, *parcels])
         with cover:
-            answers: list[tuple[Reply, Parcel]] = []
+            answers: list[tuple[Reply, Package]] = []
             take = partial(_take, answers)
             if FORK:
                 end = fork_client.carry(handles, lines.feed, stop)
@@ -144,12 +144,12 @@ def _names(function: Callable[..., Any], args: list[Any], name: str) -> dict[str
     return {name: function, **dict(zip(parameters, args, strict=True))}
 
 
-def _take(answers: list[tuple[Reply, Parcel]], handles: list[Handle]) -> None:
+def _take(answers: list[tuple[Reply, Package]], handles: list[Handle]) -> None:
     reply, (parcel,) = message.read(handles)
     answers.append((reply, parcel))
 
 
-def _outcome(end: fork_client.End, answers: list[tuple[Reply, Parcel]], tail: str) -> Outcome:
+def _outcome(end: fork_client.CallOutcome, answers: list[tuple[Reply, Package]], tail: str) -> Outcome:
     if end.stopped:
         for _, parcel in answers:
             parcel.close()

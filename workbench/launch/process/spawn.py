@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.launch.process import child_main
-from workbench.launch.process.fork_client import POLL, Deliver, End, Stop
+from workbench.launch.process.fork_client import POLL, CallOutcome, Deliver, Stop
 from workbench.share.segment import Handle
 
 _GRACE = 5.0
 
 
-def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: Callable[[list[Handle]], Any]) -> End:
+def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: Callable[[list[Handle]], Any]) -> CallOutcome:
     """Run one letter in a spawned process. `take` attaches to the answer while its sender still lives.
 
     As always with spawn, a script must guard what it runs with `if __name__ == "__main__":`.
@@ -21,7 +21,7 @@ def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: 
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     process = context.Process(target=child_main.run_spawned, args=(list(handles), theirs))
-    end = End()
+    end = CallOutcome()
     process.start()
     theirs.close()
     try:

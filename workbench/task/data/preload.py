@@ -20,7 +20,7 @@ from workbench.events import Message
 from workbench.settings import Settings
 from workbench.task.data.datasets import Columns, Preloaded
 from workbench.task.data.resumable_sampler import checksum_of
-from workbench.task.data.rng_state import Held, as_then, process_state
+from workbench.task.data.rng_state import DataRngState, process_state, restored_process_state
 from workbench.task.data.spec import DataSpec, Parts
 from workbench.task.data.stacked import Stacked
 from workbench.task.protocol import TaskError
@@ -46,7 +46,7 @@ def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Mess
         return None
     spec.preloaded = None
     began = time.perf_counter()
-    with as_then(process_state()):
+    with restored_process_state(process_state()):
         first = _first_samples(name, dataset, count)
     size = sum(map(size_of, first)) // len(first) * count
     there = free()
@@ -123,7 +123,7 @@ def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
 def _random_states(dataset: Any) -> tuple[Any, ...]:
     """Of the process, and of the generators that the data set holds."""
     kind, keys, *rest = np.random.get_state()
-    own = checksum_of(list(Held(dataset=dataset).state()["generators"].values()))
+    own = checksum_of(list(DataRngState(dataset=dataset).state()["generators"].values()))
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, bytes(keys), rest, own  # type: ignore[arg-type]
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.rng_state import Held, State, as_then, process_state
-from workbench.task.data.sharding import NOTHING, Dealing, Share
+from workbench.task.data.rng_state import DataRngState, State, process_state, restored_process_state
+from workbench.task.data.sharding import NOTHING, RankShard, Sharding
 from workbench.task.protocol import TaskError
 
-_ALONE = Share()
+_ALONE = RankShard()
 
 
 @dataclass
@@ -35,7 +35,7 @@ class _Pass:
     ended: bool = False
 
 
-class Positioned(Sampler[Any]):
+class ResumableBatchSampler(Sampler[Any]):
     """A batch sampler that remembers how its latest pass began, and can go on in the middle of it.
 
     `generator`: the loader's own. A loader draws from it too, for the seeds of its workers, between asking for the
@@ -46,7 +46,7 @@ class Positioned(Sampler[Any]):
     """
 
     def __init__(
-        self, batches: Iterable[Any], generator: torch.Generator, share: Share = _ALONE, dealing: Dealing | None = None
+        self, batches: Iterable[Any], generator: torch.Generator, share: RankShard = _ALONE, dealing: Sharding | None = None
     ) -> None:
         self.batches, self.generator = batches, generator
         self.share, self.dealing = share, dealing
@@ -80,7 +80,7 @@ class Positioned(Sampler[Any]):
     def _drawing_as(self, process: State) -> contextlib.AbstractContextManager[None]:
         """Inside, it draws as it would have drawn then."""
         if self.dealing is None:
-            return as_then(process)
+            return restored_process_state(process)
         self.dealing.state = process
         return self.dealing.here()
 
@@ -125,10 +125,10 @@ class Positioned(Sampler[Any]):
             self.generator.set_state(self.start)
             self.start = None
 
-    def held(self) -> Held:
+    def held(self) -> DataRngState:
         """What the user's sampler holds (numbering by `KeyedBatches` is not his)."""
         users = self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
-        return Held(batch_sampler=users, beside=self.generator)
+        return DataRngState(batch_sampler=users, beside=self.generator)
 
     def number_from(self, passes: int) -> None:
         """So many passes are over."""

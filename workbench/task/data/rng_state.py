@@ -27,7 +27,7 @@ _CLOSED = (Tensor, np.ndarray, str, bytes, int, float, complex, type, types.Modu
 _DEPTH, _WIDE, _MOST = 7, 64, 5000
 
 
-class Held:
+class DataRngState:
     """The generators in some objects, a few levels deep, and the parts that give and take a state of their own.
 
     Each is known by where it is ("dataset.transform.rng"), which is the same in another process.
@@ -72,7 +72,7 @@ class Held:
                 doubts.append(f"there is no generator like {path} any more, whose random numbers were to go on")
         for path, value in state["states"].items() if states else ():
             if path in self._stateful:
-                self._stateful[path].load_state_dict(given_back(value))
+                self._stateful[path].load_state_dict(preserved(value))
             else:
                 doubts.append(f"{path} takes no state any more (load_state_dict)")
         now = self._counts()
@@ -105,7 +105,7 @@ def process_state() -> State:
 
 
 @contextlib.contextmanager
-def as_then(state: Mapping[str, Any]) -> Iterator[None]:
+def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
     """Inside, the process draws as it would have drawn then; what is drawn is not missed outside."""
     before = process_state()
     put_process(state)
@@ -118,7 +118,7 @@ def as_then(state: Mapping[str, Any]) -> Iterator[None]:
 def put_process(state: Mapping[str, Any]) -> None:
     """The process draws as it would have drawn then, from here on."""
     _put_python(random, state["python"])
-    np.random.set_state(given_back(state["numpy"]))
+    np.random.set_state(preserved(state["numpy"]))
     torch.set_rng_state(state["torch"])
 
 
@@ -136,14 +136,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def given_back(value: Any) -> Any:
+def preserved(value: Any) -> Any:
     """What `plain` made plain, as it was."""
     if type(value) is dict:
         if value.keys() == {"array", "shape", "data"}:
             return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
-        return {key: given_back(part) for key, part in value.items()}
+        return {key: preserved(part) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(given_back(part) for part in value)
+        return type(value)(preserved(part) for part in value)
     return value
 
 
@@ -161,9 +161,9 @@ def put_generator(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = given_back(state)
+        generator.bit_generator.state = preserved(state)
     elif isinstance(generator, np.random.RandomState):
-        generator.set_state(given_back(state))
+        generator.set_state(preserved(state))
     else:
         _put_python(generator, state)
 

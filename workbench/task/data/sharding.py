@@ -29,14 +29,14 @@ from torch.utils.data import (
 from workbench.task.data.counted_loader import CountedLoader, CountedPass
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.rng_state import State, plain, process_state, put_process
-from workbench.task.data.shuffle import Shuffled
+from workbench.task.data.shuffle import ShuffledSampler
 from workbench.task.protocol import TaskError
 
 NOTHING: Any = object()
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShard:
     """Which batches of a loader are read here: of `world` processes each takes every world-th, the `rank`-th first."""
 
     rank: int = 0
@@ -67,7 +67,7 @@ class Share:
         return 0 if not rounds else (rounds - 1) * self.world + self.rank + 1
 
 
-class Dealing:
+class Sharding:
     """Random numbers that all ranks draw alike, whatever else each of them draws.
 
     Samplers and data without numbers may draw from the process's own generators, which differ from rank to rank.
@@ -101,14 +101,14 @@ class Dealing:
             self.state = before
 
 
-_DRAWING = (Shuffled, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_DRAWING = (ShuffledSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-def dealing_for(batches: Any, share: Share, seed: int) -> Dealing | None:
+def sharding_for(batches: Any, share: RankShard, seed: int) -> Sharding | None:
     """What a sampler of batches draws from, where that is not a generator of its own alone."""
     sampler = _inside(batches)
     known = type(sampler) is SequentialSampler or (type(sampler) in _DRAWING and sampler.generator is not None)
-    return Dealing(seed) if share.several and not known else None
+    return Sharding(seed) if share.several and not known else None
 
 
 def gives_its_length(batches: Any) -> bool:
@@ -123,7 +123,7 @@ def _inside(batches: Any) -> Any:
     return batches.sampler if type(batches) is BatchSampler else batches
 
 
-def refuse_dealt(name: str, *samplers: Any) -> None:
+def refuse_sharded(name: str, *samplers: Any) -> None:
     """A sampler that deals to ranks by itself would leave most of the data out."""
     for sampler in samplers:
         if isinstance(sampler, DistributedSampler):
@@ -131,7 +131,7 @@ def refuse_dealt(name: str, *samplers: Any) -> None:
                 f"the loader of {name} has a {type(sampler).__name__}: give the loader without it, the ranks are dealt their "
                 "batches."
             )
-        refuse_dealt(name, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
+        refuse_sharded(name, *(part for part in getattr(sampler, "__dict__", {}).values() if isinstance(part, Sampler)))
 
 
 class SharedLoader(CountedLoader):
@@ -140,10 +140,10 @@ class SharedLoader(CountedLoader):
     Data that split themselves by rank would be split twice: give them whole.
     """
 
-    def __init__(self, dataset: Any, share: Share, seed: int, **options: Any) -> None:
+    def __init__(self, dataset: Any, share: RankShard, seed: int, **options: Any) -> None:
         super().__init__(dataset, **options)
         self.share = share
-        self.dealing = Dealing(seed) if self.num_workers == 0 else None
+        self.dealing = Sharding(seed) if self.num_workers == 0 else None
         """Loader workers draw alike on all ranks as it is."""
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class SharedLoader(CountedLoader):
 class OwnBatches:
     """One pass over a `SharedLoader`."""
 
-    def __init__(self, batches: Any, share: Share, dealing: Dealing | None) -> None:
+    def __init__(self, batches: Any, share: RankShard, dealing: Sharding | None) -> None:
         self._batches, self._share, self._dealing = batches, share, dealing
         self._over = False
 

@@ -12,7 +12,7 @@ from torch.utils.data import RandomSampler
 _PIECE = 4096
 
 
-class Shuffled(RandomSampler):
+class ShuffledSampler(RandomSampler):
     """torch's RandomSampler to the last draw, but of its numbers only a piece at a time are objects of Python.
 
     Of a million samples they take 40 MB, in each process of a job.

@@ -42,10 +42,10 @@ from workbench.task.data.datasets import (
     SeededBatches,
     StackedTensors,
 )
-from workbench.task.data.resumable_sampler import Positioned
-from workbench.task.data.rng_state import Held
-from workbench.task.data.sharding import Dealing, Share, SharedLoader, dealing_for, refuse_dealt
-from workbench.task.data.shuffle import Shuffled
+from workbench.task.data.resumable_sampler import ResumableBatchSampler
+from workbench.task.data.rng_state import DataRngState
+from workbench.task.data.sharding import RankShard, Sharding, SharedLoader, refuse_sharded, sharding_for
+from workbench.task.data.shuffle import ShuffledSampler
 from workbench.task.data.to_dataset import dataset_of
 from workbench.task.protocol import TaskError
 
@@ -207,7 +207,7 @@ class DataSpec:
         self.from_batches = False
         """Whether the user gave `wb.batches(…)`."""
         self._made: Parts | None = None
-        self.share = Share()
+        self.share = RankShard()
         """Which batches this process reads, of those that all ranks of a job read together."""
         self.copied: CopiedStream | None = None
         """A copy of the user's stream, which a job reads in its place where it sets its position; None: there is none."""
@@ -325,7 +325,7 @@ class DataSpec:
         dataset = self.parts.dataset
         source = self.copied.current if self.copied is not None and self.copied.users is dataset else dataset
         own = source.users if isinstance(source, Batches) else source
-        if not isinstance(dataset, IterableDataset) or not Held(dataset=own).stateful:
+        if not isinstance(dataset, IterableDataset) or not DataRngState(dataset=own).stateful:
             return None
         for _ in range(3):
             with contextlib.suppress(Exception):  # an open file, a connection; or a cache that grows while it is copied
@@ -340,11 +340,11 @@ class DataSpec:
         is dropped then as well, for together the ranks' batches are one.
         """
         if self.share.several:
-            refuse_dealt(self.name, self.parts.sampler, self.parts.batch_sampler)
+            refuse_sharded(self.name, self.parts.sampler, self.parts.batch_sampler)
         whole = self.share.several and train and settings.drop_last and self.parts.own_batches is None
         return self._loader(settings, replace(self.share, whole=whole), batch_size, train)
 
-    def _loader(self, settings: Settings, share: Share, batch_size: int | None = None, train: bool = False) -> Loader:
+    def _loader(self, settings: Settings, share: RankShard, batch_size: int | None = None, train: bool = False) -> Loader:
         parts = self.parts
         if settings.preload and self.preloaded is not None and self.preloaded.users is parts.dataset:
             parts = replace(parts, dataset=self.preloaded)
@@ -376,7 +376,7 @@ class DataSpec:
                 common["collate_fn"] = CountingCollate(common["collate_fn"])
             return _stream(parts.dataset, None if parts.ready else size, share, settings.seed, common)
         if parts.ready:
-            common["sampler"] = Positioned(self._sampler(parts, settings, train, generator), generator, share)
+            common["sampler"] = ResumableBatchSampler(self._sampler(parts, settings, train, generator), generator, share)
             return CountedLoader(parts.dataset, batch_size=None, **common)
         if parts.batch_sampler is not None:
             return _map_style(parts, _apart(parts.batch_sampler), settings, share, common)
@@ -408,7 +408,7 @@ class DataSpec:
                 )
             return _apart(parts.sampler)
         shuffled = settings.shuffle and (not parts.ready or parts.defaults.get("shuffle", False))
-        return Shuffled(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
+        return ShuffledSampler(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
 
     def peek(self, count: int) -> Any:
         """One batch of `count` samples, or the first ready batch; a one-shot iterable keeps it."""
@@ -421,26 +421,26 @@ class DataSpec:
             samples = self.samples
             size = count if samples is None else min(count, samples)
             calm = Settings(batch_size=max(size, 1), shuffle=False, pin_memory=False)
-            batch = next(iter(self._loader(calm, Share())), None)
+            batch = next(iter(self._loader(calm, RankShard())), None)
         if batch is None:
             raise self._empty()
         return batch
 
 
-def _stream(dataset: Any, size: int | None, share: Share, seed: int, common: dict[str, Any]) -> Loader:
+def _stream(dataset: Any, size: int | None, share: RankShard, seed: int, common: dict[str, Any]) -> Loader:
     """Of data without numbers; size: None where they are batches already."""
     if share.several:
         return SharedLoader(dataset, share, seed, batch_size=size, **common)
     return CountedLoader(dataset, batch_size=size, **common)
 
 
-def _map_style(parts: Parts, batches: Any, settings: Settings, share: Share, common: dict[str, Any]) -> Loader:
+def _map_style(parts: Parts, batches: Any, settings: Settings, share: RankShard, common: dict[str, Any]) -> Loader:
     dataset = _whole_batches(parts)
     if settings.num_workers:
         batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
         if parts.worker_init_fn is not None:
             common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
-    deals = Positioned(batches, common["generator"], share, dealing_for(batches, share, settings.seed))
+    deals = ResumableBatchSampler(batches, common["generator"], share, sharding_for(batches, share, settings.seed))
     return CountedLoader(dataset, batch_sampler=deals, **common)
 
 
@@ -476,15 +476,15 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def positioned(loader: Loader) -> Positioned | None:
+def positioned(loader: Loader) -> ResumableBatchSampler | None:
     """What deals out a loader's batches of indices; None where the data alone know what comes next."""
     for sampler in (loader.batch_sampler, loader.sampler):
-        if isinstance(sampler, Positioned):
+        if isinstance(sampler, ResumableBatchSampler):
             return sampler
     return None
 
 
-def dealing(loader: Loader) -> Dealing | None:
+def dealing(loader: Loader) -> Sharding | None:
     """What all ranks draw alike from to deal out a loader's batches; None where they need no such numbers."""
     if isinstance(loader, SharedLoader):
         return loader.dealing

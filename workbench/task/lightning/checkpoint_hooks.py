@@ -12,7 +12,7 @@ _PARTS = ("state_dict", "optimizer_states", "lr_schedulers")
 
 
 @dataclass(frozen=True)
-class Edits:
+class CheckpointEdits:
     """The difference between such a dictionary before and after the hook. The default: there is none."""
 
     removed: tuple[str, ...] = ()

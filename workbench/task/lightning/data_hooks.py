@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from workbench.task.batch import to_device
-from workbench.task.hooks import Moments, Stage
+from workbench.task.hooks import Hooks, Stage
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.setup import Preparation
 
@@ -30,7 +30,7 @@ class Transfer(NamedTuple):
         return batch if self.after is None else self.after(batch, 0)
 
 
-class DataMoments(Moments):
+class DataHooks(Hooks):
     """The moments of objects that bring the data. sources: by stage; a DataModule's hook wins over the module's."""
 
     def __init__(self, preparation: Preparation, sources: Mapping[str, Any], module: Any = None) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from workbench.task.hooks import Stage, Values, in_its_turn
-from workbench.task.lightning.checkpoint_hooks import Edits, copy_of
-from workbench.task.lightning.data_hooks import DataMoments
+from workbench.task.lightning.checkpoint_hooks import CheckpointEdits, copy_of
+from workbench.task.lightning.data_hooks import DataHooks
 from workbench.task.lightning.overrides import hooks_of, own_method
 from workbench.task.lightning.proxies import StepsByTaking
 from workbench.task.lightning.setup import Preparation
@@ -34,7 +34,7 @@ _OF_AN_EVALUATION = (
 )  # fmt: skip
 
 
-class LightningMoments(DataMoments):
+class LightningHooks(DataHooks):
     """The hooks of one module. `outputs`: what its steps returned, by the number of the batch, while somebody asks."""
 
     def __init__(
@@ -257,19 +257,19 @@ class LightningMoments(DataMoments):
             checkpoint = self._checkpoint()
             before = copy_of(checkpoint)
             self._saves(checkpoint)
-            self.edits = Edits.between(before, checkpoint)
+            self.edits = CheckpointEdits.between(before, checkpoint)
             found |= {"module": dict(self.edits.own), "removed": list(self.edits.removed), "gone": list(self.edits.gone)}
         return found
 
-    def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> Edits:
+    def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
         if self._loads is None:
-            return Edits()
+            return CheckpointEdits()
         gone = kept.get("gone", ())
         given = {**self._checkpoint(), **checkpoint, **kept.get("module", {})}
         given = {name: value for name, value in given.items() if name not in gone}
         before = {"optimizer_states": [], "lr_schedulers": [], **copy_of(given)}
         self._loads(given)
-        return Edits.between(before, given)
+        return CheckpointEdits.between(before, given)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from workbench.task.lightning.hooks import LightningMoments
+from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.logging.log import Shared
 from workbench.task.lightning.manual import Manual
 from workbench.task.lightning.overrides import attached, own_method
@@ -14,10 +14,10 @@ from workbench.task.protocol import TaskError
 from workbench.task.ranks import stacked
 
 
-class Members(Shared):
+class LightningMembers(Shared):
     """Those of one module. manual: where it optimises manually, what it steps its optimizers with."""
 
-    def __init__(self, module: Any, moments: LightningMoments, manual: Manual | None) -> None:
+    def __init__(self, module: Any, moments: LightningHooks, manual: Manual | None) -> None:
         self._module = module
         self._name = type(module).__name__
         self._moments = moments

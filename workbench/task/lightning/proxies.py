@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from workbench.task.protocol import Handle, TaskError
 
 
-class View:
+class OptimizerProxy:
     """Something that is another object in all but what it defines itself; isinstance takes it for that one."""
 
     def __init__(self, viewed: Any) -> None:
@@ -31,7 +31,7 @@ class View:
         return repr(self._viewed)
 
 
-class StepsByHandle(View):
+class StepsByHandle(OptimizerProxy):
     """An optimizer of a module that optimises manually."""
 
     def __init__(self, optimizer: Optimizer, index: int, handle: Handle) -> None:
@@ -74,7 +74,7 @@ class StepsByHandle(View):
             self.untoggle()
 
 
-class StepsByTaking(View):
+class StepsByTaking(OptimizerProxy):
     """The optimizer that an `optimizer_step` of the module's own gets: the engine takes the step, as often as it is asked.
 
     closure: evaluates the batch; it runs within the step, or before it where the module calls it by hand.
@@ -119,7 +119,7 @@ class StepsByTaking(View):
             )
 
 
-class StepsAsAsked(View):
+class StepsAsAsked(OptimizerProxy):
     """A scheduler of a module that optimises manually, and steps it itself.
 
     behind: the module accumulates, and asks for a step at each batch; only at a window's last one has the optimizer

@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in
-from workbench.task.lightning.hooks import LightningMoments
+from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.manual import Manual
-from workbench.task.lightning.members import Members
+from workbench.task.lightning.members import LightningMembers
 from workbench.task.lightning.optimizers import optimizations_of
 from workbench.task.lightning.overrides import (
     LR_NAMES,
@@ -41,13 +41,13 @@ from workbench.task.schedulers import refuse_built_in
 from workbench.task.step_output import reported_weight, score_weight
 from workbench.values import shown
 
-__all__ = ["LightningLike", "has_loader"]
+__all__ = ["LightningTask", "has_loader"]
 
 SEED = "PL_GLOBAL_SEED"
 """Where Lightning's `seed_everything` leaves its seed."""
 
 
-class LightningLike(Task):
+class LightningTask(Task):
     """Runs an object's own hooks: `training_step`, `validation_step`, `test_step`, `configure_optimizers`, `log`, …"""
 
     def __init__(
@@ -86,10 +86,10 @@ class LightningLike(Task):
         self._log.samples_in = self.samples_in
         specs = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
         self._trainer.belongs(self.model, specs)
-        self.moments: LightningMoments = LightningMoments(preparation, sources, module, self.model, manual=self.manual)
+        self.moments: LightningHooks = LightningHooks(preparation, sources, module, self.model, manual=self.manual)
         self._manual = Manual(self._name, self._trainer) if self.manual else None
         self._trainer.steps(self._manual)
-        self._members = Members(module, self.moments, self._manual)
+        self._members = LightningMembers(module, self.moments, self._manual)
         self._made: tuple[Optimization, ...] = ()
         """The optimizers of the session that runs."""
         self._accumulates = False

@@ -17,7 +17,7 @@ from workbench.task.data.spec import DataSpec
 from workbench.task.lightning.logging.log import Log, Shared
 from workbench.task.lightning.strategy import NotServed, Strategy
 from workbench.task.protocol import Optimization, Phase, Progress, TaskError
-from workbench.task.ranks import One, Processes, place
+from workbench.task.ranks import Communication, SingleProcess, place
 
 _STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
 _NAMES: Mapping[str, str] = {"train": "train", "val": "validate", "sanity": "sanity_check", "test": "test", "predict": "predict"}
@@ -50,7 +50,7 @@ class Plan:
     step = epoch = batch_idx = 0
     stage: Literal[""] = ""
     batches = (None, None)
-    ranks: Processes = One()
+    ranks: Communication = SingleProcess()
 
     def __init__(self, settings: Settings, count: Callable[[], int | None] = unknown) -> None:
         self.settings = settings

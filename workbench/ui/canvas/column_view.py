@@ -14,7 +14,7 @@ Range = tuple[int, int]
 """The first column and the one behind the last."""
 
 
-class Lens(Sent):
+class ColumnView(Sent):
     """A channel over `Buckets` that many of them may share: what is drawn is made when it is sent."""
 
     def __init__(self, source: Buckets) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from workbench.events import Floats
 from workbench.ui.canvas import layer_groups
 from workbench.ui.canvas.channels import Buckets
-from workbench.ui.canvas.column_view import Lens
+from workbench.ui.canvas.column_view import ColumnView
 from workbench.ui.canvas.layer_groups import Row
 from workbench.ui.canvas.messages import cut
 
@@ -36,7 +36,7 @@ class Layers:
     def __init__(self) -> None:
         self._norms = Buckets([("max", 1)], BUCKETS, np.float32)
         self._ratios = Buckets([("max", 1)], BUCKETS, np.float32)
-        self.heat, self.picked = Lens(self._norms), Lens(self._norms)
+        self.heat, self.picked = ColumnView(self._norms), ColumnView(self._norms)
         self._shown: Quantity = "norm"
         self._begin(())
 

@@ -37,17 +37,17 @@ from workbench.ui.canvas.gradients import Gradients
 from workbench.ui.canvas.layers import Layers
 from workbench.ui.canvas.learning_rates import BUCKETS, Rates
 from workbench.ui.canvas.messages import Outbox
-from workbench.ui.canvas.past_curves import Curves
+from workbench.ui.canvas.past_curves import PastCurves
 from workbench.ui.canvas.progress import Progress
-from workbench.ui.canvas.searches import Sizes
-from workbench.ui.canvas.sweeps import EARLIER, EARLIER_POINTS, POINTS, Sweep
+from workbench.ui.canvas.searches import BatchSizeSearch
+from workbench.ui.canvas.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
 from workbench.ui.canvas.training import LINE_BUCKETS, Training
 
 MEASURED = 12
 """Metrics of a validation or a test that the progress line has room for, the first of them."""
 
 
-class Picture:
+class CanvasModel:
     """The state of one canvas. Not safe across threads: its owner locks."""
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ class Picture:
         layers = Layers()
         val, curve, earlier = Samples(3, 1000), Samples(3, POINTS), Samples(3, EARLIER * EARLIER_POINTS)
         gradients = {"heat": layers.heat, "picked": layers.picked}
-        rates, self.curves = Buckets([("last", 1)], BUCKETS), Curves()
+        rates, self.curves = Buckets([("last", 1)], BUCKETS), PastCurves()
         past: dict[str, Channel] = {"rates": rates, "past": self.curves.past, "compared": self.curves.compared}
         self.outbox = Outbox({"fit": fit, "val": val, "curve": curve, "earlier": earlier, **gradients, **past})
         self._gradients = Gradients(self.outbox, layers)
         self._training = Training(self.outbox, fit, val, self._gradients)
-        self.sweep = Sweep(self.outbox, curve, earlier)
-        self._sizes = Sizes(self.outbox)
+        self.sweep = LRSweeps(self.outbox, curve, earlier)
+        self._sizes = BatchSizeSearch(self.outbox)
         self._progress = Progress(self.outbox)
         self._rates = Rates(self.outbox, rates)
         self._findings = Findings(self.outbox)

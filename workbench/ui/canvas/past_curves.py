@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from workbench.plots.compare import are_losses
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.compare import differences
 from workbench.runs.read import shown_status
 from workbench.runs.run import duration
 from workbench.ui import format
 from workbench.ui.canvas.channels import Table
 from workbench.ui.canvas.messages import Outbox, cut
-from workbench.ui.canvas.static_table import Plate
+from workbench.ui.canvas.static_table import StaticTable
 
 BEHIND = 3
 """Past fits behind the one that goes on: more would hide it."""
@@ -25,7 +25,7 @@ ROWS = 40
 """Settings and metrics that are told of compared runs; the first of each."""
 
 
-class Curves:
+class PastCurves:
     """Two plates: "past" with columns (which, updates, loss), "compared" with (which, kind, updates, epochs, seconds, value).
 
     `which` counts the names that go with it; kind 0 is the smoothed training loss, 1 a check of the validation data, which
@@ -33,15 +33,15 @@ class Curves:
     """
 
     def __init__(self) -> None:
-        self.past, self.compared = Plate(3), Plate(6)
+        self.past, self.compared = StaticTable(3), StaticTable(6)
 
-    def behind(self, outbox: Outbox, briefs: Sequence[Brief]) -> None:
+    def behind(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
         """These fits lie behind the loss, the newest first."""
         outbox.put("past", [{"run": cut(one.id, NAME), "words": _ending(one)} for one in briefs])
         parts = [np.column_stack([np.full(len(one.curve), i), one.curve[:, [0, 3]]]) for i, one in enumerate(briefs)]
         self.past.show(_stack(parts, 3))
 
-    def over_one_another(self, outbox: Outbox, briefs: Sequence[Brief]) -> None:
+    def over_one_another(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
         """These fits are compared; none: nothing is."""
         metrics = sorted({one.monitor for one in briefs if one.monitor})
         checked = are_losses(metrics)
@@ -54,7 +54,7 @@ class Curves:
         outbox.put("compared", told and told | {"view": self.compared.view})
 
 
-def _compared(briefs: Sequence[Brief], metric: str) -> dict[str, Any]:
+def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
     """The table below the curves: what they were, the settings that differ, how they ended; a cell for each run.
 
     metric: what the checks are of that are drawn; empty where none are.
@@ -72,7 +72,7 @@ def _compared(briefs: Sequence[Brief], metric: str) -> dict[str, Any]:
     }
 
 
-def _ending(one: Brief) -> str:
+def _ending(one: RunBrief) -> str:
     """What it came to: 'loss 0.41, val_loss 0.45'."""
     said = [f"loss {format.number(one.loss)}"]
     if one.value is not None:

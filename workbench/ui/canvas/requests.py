@@ -24,7 +24,7 @@ class Bench(Protocol):
     def delete(self, run: str) -> None: ...
 
 
-class Asked:
+class CanvasRequests:
     """Carries out what the canvas asks for. `failed` shows an error to whoever asked.
 
     `tell` says to the panel what the bench does not say, behind all that it has said; `put` takes a name and plain data

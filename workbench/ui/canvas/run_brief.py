@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from workbench.events import Event
-from workbench.runs.brief import COLUMNS, Brief, Fold
+from workbench.runs.brief import COLUMNS, Fold, RunBrief
 from workbench.runs.follow import Tail
 from workbench.runs.stream import joined
 
 
-class Growing:
+class LiveRunBrief:
     """One run folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -19,12 +19,12 @@ class Growing:
         self._created: float | None = None
         """When the run was made that is read; None: none was yet."""
 
-    def brief(self) -> Brief:
+    def brief(self) -> RunBrief:
         """It as it stands now; OSError or ValueError where there is no run."""
-        found = Brief.so_far(self._folder, self._new(), self._fold)
+        found = RunBrief.so_far(self._folder, self._new(), self._fold)
         if self._created not in (None, found.created):  # the name of a run that was deleted is given again
             self._tail, self._fold = Tail(self._folder, COLUMNS), Fold()
-            found = Brief.so_far(self._folder, self._new(), self._fold)
+            found = RunBrief.so_far(self._folder, self._new(), self._fold)
         self._created = found.created
         return found
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from workbench.runs import read
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.compare import differences
 from workbench.runs.run import duration
 from workbench.ui import format
 from workbench.ui.canvas.messages import cut
-from workbench.ui.canvas.run_brief import Growing
+from workbench.ui.canvas.run_brief import LiveRunBrief
 
 MOST = 50
 """Fits that are listed; the folder may hold more, and the card says so."""
@@ -41,11 +41,11 @@ class RunsTable:
     While one of them goes on, whoever trains it, another thread looks at its record now and then.
     """
 
-    def __init__(self, root: Path, read_it: Callable[[list[Brief], int], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, root: Path, read_it: Callable[[list[RunBrief], int], None], failed: Callable[[Exception], None]) -> None:
         self._root, self._read_it, self._failed = root, read_it, failed
-        self._known: dict[Path, tuple[tuple[int, int], Brief]] = {}
-        self._growing: dict[Path, Growing] = {}
-        self._listed: tuple[list[Brief], int] = [], 0
+        self._known: dict[Path, tuple[tuple[int, int], RunBrief]] = {}
+        self._growing: dict[Path, LiveRunBrief] = {}
+        self._listed: tuple[list[RunBrief], int] = [], 0
         """What `read_it` got last."""
         self._lock, self._one = threading.Lock(), threading.Lock()
         """Of the flags below; and of all that is read."""
@@ -83,7 +83,7 @@ class RunsTable:
         paths = fits(self._root)
         self._known = {path: self._known[path] for path in paths[:MOST] if path in self._known}
         self._growing = {path: self._growing[path] for path in paths[:MOST] if path in self._growing}
-        briefs: list[Brief] = []
+        briefs: list[RunBrief] = []
         said = time.monotonic()
         for at, path in enumerate(paths[:MOST], 1):
             if self._closed.is_set():
@@ -136,7 +136,7 @@ class RunsTable:
             self._listed = briefs, count - (len(before) - len(briefs))
             self._read_it(*self._listed)
 
-    def _brief(self, path: Path) -> Brief | None:
+    def _brief(self, path: Path) -> RunBrief | None:
         """That of one folder; a record that has not grown since is not read again, unless it may have died meanwhile."""
         try:
             told = os.stat(path / read.RECORD)
@@ -145,9 +145,9 @@ class RunsTable:
             if known is not None and known[0] == stamp and known[1].status in read.OVER:
                 return known[1]
             if path in self._growing or not read.summary(path).over:
-                brief = self._growing.setdefault(path, Growing(path)).brief()
+                brief = self._growing.setdefault(path, LiveRunBrief(path)).brief()
             else:
-                brief = Brief.read(path)
+                brief = RunBrief.read(path)
         except (OSError, ValueError):  # being made, or being deleted
             self._growing.pop(path, None)
             return None
@@ -179,7 +179,7 @@ def fits(root: Path) -> list[Path]:
     return [path for _, _, path in sorted(found, reverse=True)]
 
 
-def listed(briefs: Sequence[Brief], count: int) -> dict[str, Any]:
+def listed(briefs: Sequence[RunBrief], count: int) -> dict[str, Any]:
     """The table for the canvas, small enough for one message; `count`: how many fits there are in all."""
     several = len({one.model for one in briefs}) > 1
     differ = dict(list(differences([one.settings for one in briefs]).items())[:COLUMNS])
@@ -195,7 +195,7 @@ def listed(briefs: Sequence[Brief], count: int) -> dict[str, Any]:
     return {"columns": columns, "rows": rows, "more": count - len(rows)}
 
 
-def _row(one: Brief, cells: Sequence[str]) -> dict[str, Any]:
+def _row(one: RunBrief, cells: Sequence[str]) -> dict[str, Any]:
     spark, dots = _drawn(one)
     return {
         "run": one.id,
@@ -213,7 +213,7 @@ def _row(one: Brief, cells: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _drawn(one: Brief) -> tuple[list[int], list[list[int]]]:
+def _drawn(one: RunBrief) -> tuple[list[int], list[list[int]]]:
     """The smoothed loss as heights from 0 to 99 at even distances, and the checks as [x, y] on the same scale."""
     if not len(one.curve):
         return [], []

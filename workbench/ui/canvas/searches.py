@@ -17,7 +17,7 @@ ERROR = 2000
 """Bytes for one of them at the most."""
 
 
-class Sizes:
+class BatchSizeSearch:
     """The batch-size search."""
 
     def __init__(self, outbox: Outbox) -> None:

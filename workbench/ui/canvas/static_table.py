@@ -10,7 +10,7 @@ from workbench.events import Floats
 from workbench.ui.canvas.channels import Sent, Table
 
 
-class Plate(Sent):
+class StaticTable(Sent):
     """Rows of `columns` numbers, replaced together."""
 
     def __init__(self, columns: int) -> None:

@@ -41,7 +41,7 @@ class Curve:
         return [(float(row[0]), float(row[2])) for row in rows[::every]]
 
 
-class Sweep:
+class LRSweeps:
     """The learning-rate finder. Each optimizer's last curves are kept, and one optimizer's are shown."""
 
     def __init__(self, outbox: Outbox, curve: Samples, earlier: Samples) -> None:

@@ -16,9 +16,9 @@ import anywidget
 import traitlets
 
 from workbench.events import BenchEvent, StepsDone
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.stream import joined
-from workbench.ui.canvas.model import Picture
+from workbench.ui.canvas.model import CanvasModel
 
 _STATIC = Path(__file__).parents[1] / "static"
 _NOT_BUILT = """
@@ -51,7 +51,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._lock = threading.Lock()
-        self._picture = Picture()
+        self._picture = CanvasModel()
         self._held: list[StepsDone] = []
         """Updates that are drawn together before the next message: folding costs by the event, and training waits for it."""
         self._trouble: Exception | None = None
@@ -90,13 +90,13 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             self._picture.outbox.put(name, value)
         self.wake()
 
-    def put_behind(self, briefs: Sequence[Brief]) -> None:
+    def put_behind(self, briefs: Sequence[RunBrief]) -> None:
         """These past fits behind the loss."""
         with self._lock:
             self._picture.curves.behind(self._picture.outbox, briefs)
         self.wake()
 
-    def put_compared(self, briefs: Sequence[Brief]) -> None:
+    def put_compared(self, briefs: Sequence[RunBrief]) -> None:
         """These fits over one another; none: put that away."""
         with self._lock:
             self._picture.curves.over_one_another(self._picture.outbox, briefs)

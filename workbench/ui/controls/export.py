@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from workbench.ui.controls.notice import Notice
-from workbench.ui.controls.run_buttons import RunBar
-from workbench.ui.controls.script_preview import Preview
+from workbench.ui.controls.run_buttons import RunButtons
+from workbench.ui.controls.script_preview import ScriptPreview
 from workbench.ui.controls.widget_utils import aside
 
 _ABOUT, _WRITTEN = "export", "written"
@@ -28,12 +28,12 @@ class Bench(Protocol):
     def script(self, run: str | None = ...) -> str: ...
 
 
-class Exporting:
+class ExportForm:
     """What the run bar's Export opens and its button writes. `bar` gives the run bar, whose buttons come here."""
 
-    def __init__(self, bench: Bench, bar: Callable[[], RunBar], put: Callable[[str, Any], None], notice: Notice) -> None:
+    def __init__(self, bench: Bench, bar: Callable[[], RunButtons], put: Callable[[str, Any], None], notice: Notice) -> None:
         self._bench, self._bar, self._notice = bench, bar, notice
-        self._preview = Preview(put)
+        self._preview = ScriptPreview(put)
         self._run: str | None = None
         """The run whose script is asked for; None: the last fit."""
         self._shown: Any = None

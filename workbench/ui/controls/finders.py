@@ -41,7 +41,7 @@ class Rate:
         return own if self.ratio == 1 else f"{own} (lr={format.rate(self.setting)})"
 
 
-class Finds:
+class Finders:
     """Stands between the header's finders and the bench. `ask(doing, call)` calls, and shows an error."""
 
     def __init__(self, bench: Bench, ask: Callable[[str, Callable[[], object]], None]) -> None:

@@ -29,7 +29,7 @@ _DEFAULTS = {
 }
 
 
-class Unread:
+class Unparsed:
     """Text that is neither a value nor a word. No setting takes it, so the refusal names it as it was typed."""
 
     def __init__(self, text: str) -> None:
@@ -53,7 +53,7 @@ def read(name: str, typed: str, yes_or_no: bool = False) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass
     if set(typed) & set("()[]{}='\""):
-        return Unread(typed)  # half a dict, say: as a word it could pass for a metric's name
+        return Unparsed(typed)  # half a dict, say: as a word it could pass for a metric's name
     if "," in typed:
         return [word.strip() for word in typed.split(",") if word.strip()]
     return typed  # a word; Settings says whether it is one that it knows

@@ -27,7 +27,7 @@ class Actions:
     export: Callable[[str], None]
 
 
-class RunBar(widgets.VBox):  # type: ignore[misc]
+class RunButtons(widgets.VBox):  # type: ignore[misc]
     """▶ Fit with these, ❚❚ Pause, ■ Stop, ▶ Continue, Apply to the run, All settings, Export…, ⋯"""
 
     def __init__(self, actions: Actions) -> None:

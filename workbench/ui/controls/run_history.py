@@ -26,7 +26,7 @@ from workbench.events import (
     StatusChanged,
 )  # fmt: skip
 from workbench.runs import read
-from workbench.runs.brief import Brief
+from workbench.runs.brief import RunBrief
 from workbench.runs.event_log import newest, now
 from workbench.runs.follow import Tail
 from workbench.runs.sequence import stream
@@ -51,7 +51,7 @@ class Bench(Protocol):
     def summary(self) -> Any: ...
 
 
-class History:
+class RunHistory:
     """`hear` gets every event before it is drawn, on one thread; `seen` gives the jobs whose plots are to be seen."""
 
     def __init__(
@@ -62,8 +62,8 @@ class History:
         self._table = RunsTable(bench.root, self._list, lambda error: failed(error, "Runs"))
         self._looked_at = False
         """A panel that nobody sees reads nothing."""
-        self._briefs: list[Brief] = []
-        self._behind: list[Brief] = []
+        self._briefs: list[RunBrief] = []
+        self._behind: list[RunBrief] = []
         self._fit = ""
         """The fit that the loss is of."""
         self._shown = ""
@@ -180,7 +180,7 @@ class History:
 
     # -- the table, and what lies behind
 
-    def _list(self, briefs: list[Brief], count: int) -> None:
+    def _list(self, briefs: list[RunBrief], count: int) -> None:
         self._canvas.put("runs", listed(briefs, count))
         with self._placing:
             self._briefs = briefs
@@ -206,7 +206,7 @@ class History:
         known = {one.id: one for one in self._briefs if one.status in read.OVER}
 
         def work() -> None:
-            briefs = [known[id] if id in known else Brief.read(self._root / read.RUNS / id) for id in runs]
+            briefs = [known[id] if id in known else RunBrief.read(self._root / read.RUNS / id) for id in runs]
             with self._placing:
                 if self._compared == runs:  # nobody has put it away meanwhile
                     self._canvas.put_compared(briefs)

@@ -13,7 +13,7 @@ MOST = 12
 """Parts shown at most; a longer script is cut, and says so. What is written is whole."""
 
 
-class Preview:
+class ScriptPreview:
     """Hands the text on in parts, each small enough for one message. `put` takes a name and plain data.
 
     Parts come on their own. Each says of which showing it is, so that those of two scripts are never put together.

@@ -30,7 +30,7 @@ def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
     return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 
-class Kept:
+class LoggedValue:
     """What was logged under one name in one hook: the values with their weights, or a metric that has seen them."""
 
     def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool) -> None:
@@ -50,7 +50,7 @@ class Kept:
         """Whether other ranks alone have logged it, and its metric is asked with theirs."""
 
     @classmethod
-    def borrowed(cls, name: str, epoch_names: list[str], metric: Any) -> Kept:
+    def borrowed(cls, name: str, epoch_names: list[str], metric: Any) -> LoggedValue:
         """What other ranks have logged: their metric, as it is here."""
         kept = cls(name, False, True, "mean", fork=False)
         kept.epoch_names, kept.metric, kept.also = epoch_names, metric, True
@@ -96,14 +96,14 @@ class Kept:
         return {**found, "values": list(self.values), "weights": list(self.weights), "folded": folded}
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Kept:
+    def of(cls, state: Mapping[str, Any]) -> LoggedValue:
         kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
         kept.values, kept.weights = list(state["values"]), list(state["weights"])
         kept.on_epoch &= state["how"] is not None  # a function of the module's own is there again when it logs again
         kept.folded = None if state["folded"] is None else (state["folded"][0], state["folded"][1])
         return kept
 
-    def go_on_from(self, other: Kept) -> None:
+    def go_on_from(self, other: LoggedValue) -> None:
         self.values, self.weights, self.folded = other.values, other.weights, other.folded
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from workbench.task.batch import sample_count
-from workbench.task.lightning.logging.aggregate import Kept, Value, by_own_names, of_step, reduction
+from workbench.task.lightning.logging.aggregate import LoggedValue, Value, by_own_names, of_step, reduction
 from workbench.task.lightning.logging.reduce import Key, of_update, over_ranks
 from workbench.task.protocol import Progress, TaskError
 
@@ -76,7 +76,7 @@ class Log(Shared):
         self.latest: dict[str, Value] = {}
         """The latest value of everything that was logged for single updates."""
         self._fresh: dict[str, Value] = {}
-        self._kept: dict[bool, dict[Key, Kept]] = {False: {}, True: {}}
+        self._kept: dict[bool, dict[Key, LoggedValue]] = {False: {}, True: {}}
         """What was logged in training (False) and in the evaluation at hand, by hook and name."""
         self.samples_in: Callable[[Any], int] = sample_count
         """How many samples a batch holds."""
@@ -84,9 +84,9 @@ class Log(Shared):
         """The batch that values belong to; None: they belong to none."""
         self.of_batches: dict[str, Value] = {}
         """The latest values of single batches of evaluations, by the names of the record, which does not have them."""
-        self._open: list[tuple[Kept, int]] = []
+        self._open: list[tuple[LoggedValue, int]] = []
         """The values whose weight is not known yet: that of the batch at hand."""
-        self._long: list[Kept] = []
+        self._long: list[LoggedValue] = []
         self._session: Progress | None = None
         """The session of several ranks that runs; None: there is one process."""
         self._module: Any = None
@@ -276,7 +276,7 @@ class Log(Shared):
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self.latest = dict(state.get("latest", {}))
-        self._kept[False] = {(one["hook"], one["name"]): Kept.of(one) for one in state.get("kept", ())}
+        self._kept[False] = {(one["hook"], one["name"]): LoggedValue.of(one) for one in state.get("kept", ())}
 
     # -- inside
 
@@ -287,7 +287,7 @@ class Log(Shared):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))
 
-    def _new(self, hook: str, name: str, place: Place, asked: Any, known: Kept | None) -> Kept:
+    def _new(self, hook: str, name: str, place: Place, asked: Any, known: LoggedValue | None) -> LoggedValue:
         """What is logged under a name for the first time (known: but for what a checkpoint knows of it)."""
         prog_bar, on_step, on_epoch, reduce_fx = asked
         on_step = place.on_step if on_step is None else bool(on_step)
@@ -299,7 +299,7 @@ class Log(Shared):
             raise TaskError(f"self.log({name!r}, on_step=True) in {hook}: it belongs to no step; leave on_step out.")
         if not isinstance(name, str):
             raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
-        kept = Kept(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
+        kept = LoggedValue(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
         if known is not None:
             kept.go_on_from(known)
         kept.asked = asked
@@ -329,7 +329,7 @@ class Log(Shared):
         remedy = "self.log_dict logs the values of a dict" if isinstance(value, Mapping) else "log a number or a tensor"
         raise TaskError(f"self.log({name!r}): a {type(value).__name__} cannot be logged; {remedy}.")
 
-    def _take(self, kept: Kept, value: Any, batch_size: int | None, *, evaluation: bool) -> None:
+    def _take(self, kept: LoggedValue, value: Any, batch_size: int | None, *, evaluation: bool) -> None:
         if not isinstance(value, (Tensor, float)):
             kept.metric = value
             value = of_step(kept.name, value) if kept.on_step else None

@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.task.lightning.logging.aggregate import Kept, Value, number
+from workbench.task.lightning.logging.aggregate import LoggedValue, Value, number
 from workbench.task.protocol import TaskError
-from workbench.task.ranks import Processes
+from workbench.task.ranks import Communication
 
 Key = tuple[str, str]
 """The hook, and the name that the module gave."""
 
 
 @dataclass(slots=True)
-class Part:
+class RankValues:
     """What one rank has under one name. how: the reduction by name, "own" (a function of the module's) or "metric"."""
 
     names: list[str]
@@ -39,7 +39,7 @@ class Part:
     """Whether the rank knows the metric from others alone, and has logged nothing itself."""
 
 
-def over_ranks(ranks: Processes, kept: dict[Key, Kept], module: Any) -> dict[Key, tuple[list[str], Value]]:
+def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) -> dict[Key, tuple[list[str], Value]]:
     """The reduced values by hook and name, with the names of the record.
 
     A metric that only others have logged is found on the module and asked too, since it may gather its state from all
@@ -48,7 +48,7 @@ def over_ranks(ranks: Processes, kept: dict[Key, Kept], module: Any) -> dict[Key
     own = _parts({key: one for key, one in kept.items() if one.on_epoch}, module)
     of_all = ranks.gather(own)
     keys = dict.fromkeys(key for parts in of_all for key in parts)
-    found: dict[Key, list[Part]] = {key: [parts[key] for parts in of_all if key in parts] for key in keys}
+    found: dict[Key, list[RankValues]] = {key: [parts[key] for parts in of_all if key in parts] for key in keys}
     late = {key: parts for key, parts in found.items() if parts[0].how in ("own", "metric")}
     mine = {key: _asked(key, parts, kept, module, len(of_all)) for key, parts in late.items()}
     said = ranks.gather(mine) if late else []
@@ -60,24 +60,24 @@ def over_ranks(ranks: Processes, kept: dict[Key, Kept], module: Any) -> dict[Key
     return results
 
 
-def _parts(kept: Mapping[Key, Kept], module: Any) -> dict[Key, Part]:
+def _parts(kept: Mapping[Key, LoggedValue], module: Any) -> dict[Key, RankValues]:
     """What this rank has to say, with one wait for a device at most."""
-    parts: dict[Key, Part] = {}
+    parts: dict[Key, RankValues] = {}
     totals: dict[Key, Value] = {}
     for key, one in kept.items():
         if one.metric is not None:
-            parts[key] = Part(one.epoch_names, "metric", path=_path(one.metric, module), also=one.also)
+            parts[key] = RankValues(one.epoch_names, "metric", path=_path(one.metric, module), also=one.also)
         elif not isinstance(one.how, str):
-            parts[key] = Part(one.epoch_names, "own", values=landed(one.values))
+            parts[key] = RankValues(one.epoch_names, "own", values=landed(one.values))
         elif (whole := one.whole()) is not None:
             totals[key] = whole[0]
-            parts[key] = Part(one.epoch_names, one.how, weight=whole[1])
+            parts[key] = RankValues(one.epoch_names, one.how, weight=whole[1])
     for key, total in zip(totals, landed(list(totals.values())), strict=True):
         parts[key].total = total
     return parts
 
 
-def _whole(parts: Sequence[Part]) -> float:
+def _whole(parts: Sequence[RankValues]) -> float:
     totals = [part.total for part in parts if part.total is not None]
     if parts[0].how == "min":
         return min(totals, key=_nan_first(least=True))
@@ -95,7 +95,7 @@ def _nan_first(*, least: bool) -> Callable[[float], float]:
     return lambda value: end if value != value else value
 
 
-def _asked(key: Key, parts: Sequence[Part], kept: dict[Key, Kept], module: Any, world: int) -> float | None:
+def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], module: Any, world: int) -> float | None:
     """What this rank makes of a value that only the module's own code can make; None: it has no say."""
     one = kept.get(key)
     if parts[0].how == "own":
@@ -111,7 +111,7 @@ def _asked(key: Key, parts: Sequence[Part], kept: dict[Key, Kept], module: Any, 
                 f"self.log({key[1]!r}) in {key[0]}: {len(parts)} of {world} ranks have logged this metric, and the others "
                 "do not find it, to compute it with them: keep it as an attribute of the module."
             )
-        one = kept[key] = Kept.borrowed(key[1], parts[0].names, _at(module, path))
+        one = kept[key] = LoggedValue.borrowed(key[1], parts[0].names, _at(module, path))
     there = sum(not part.also for part in parts)
     if there < world and any(isinstance(state, list) for state in getattr(one.metric, "metric_state", {}).values()):
         raise TaskError(
@@ -127,7 +127,7 @@ def _asked(key: Key, parts: Sequence[Part], kept: dict[Key, Kept], module: Any, 
     return None if value is None else _float(value)
 
 
-def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, Part]]) -> float | None:
+def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, RankValues]]) -> float | None:
     """The value that all take: what ranks that had something to log agree on, else the mean of what they say."""
     logged = [v for v, parts in zip(said, of_all, strict=True) if v is not None and key in parts and not parts[key].also]
     if not logged:
@@ -136,7 +136,7 @@ def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, 
 
 
 def of_update(
-    ranks: Processes, device: torch.device, names: Mapping[str, str], own: Mapping[str, Value]
+    ranks: Communication, device: torch.device, names: Mapping[str, str], own: Mapping[str, Value]
 ) -> dict[str, Value]:
     """The values of one update over the ranks that have any. names: with how each is reduced; all ranks have the same."""
     wide = torch.float32 if device.type == "mps" else torch.float64
