@@ -1,4 +1,6 @@
-"""The gradient of one window: forward and backward over its batches, each weighing what it holds."""
+"""Computes the gradient of one accumulation window: forward and backward over its batches, weighted by their
+samples.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import samples_at, shares
 
 Work = Generator[None, None, "Tensor | None"]
-"""The backward of a window in two parts: it halts once, when the last batch is about to go forward; gives the mean loss."""
+"""The backward of a window as a generator. It stops once, before the last batch goes forward, and returns the mean
+loss.
+"""
 
 
 def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | None:
-    """Add the window's gradient to the parameters of `opt`; its mean loss, detached. None: nothing was in it."""
+    """Add the window's gradient to the parameters of `opt`; returns the mean loss, detached, or None for an empty
+    window.
+    """
     if len(window) == 1 and session.tbptt is None and not session.within and session.together is None:
         session.task.drawn = samples_at(window, 0)
         result = forward(session, opt, window[0], session.batch_idx, {})
@@ -35,7 +41,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> T
 
 
 def finish(work: Work) -> Tensor | None:
-    """Do what is left of it, and return its mean loss."""
+    """Run the rest of a window's backward and return its mean loss."""
     while True:
         try:
             next(work)
@@ -45,9 +51,9 @@ def finish(work: Work) -> Tensor | None:
 
 
 def weighted(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> Work:
-    """Every batch counts as its share of the window's weight: known before, or reported by the step itself.
+    """Backward over a window in which each batch counts by its weight: known before, or reported by the step.
 
-    anew: the window has gone through before in this update, and the task has heard of the ends of its batches.
+    anew: this update has gone through the window before, so the task has had the end of each batch already.
     """
     if session.together is None:
         return _alone(session, opt, window, anew)
@@ -55,7 +61,7 @@ def weighted(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
 
 
 def _alone(session: Session, opt: OptimizerHandle, window: Sequence[Any], anew: bool) -> Work:
-    """The window of the only process."""
+    """The window of a single process."""
     planned = WindowPlan.of(session, window, shares)
     passing, held = WindowForward(session, opt, window), WindowLoss(planned, 1.0, single=len(planned.there) == 1)
     for number in planned.there:
@@ -78,7 +84,7 @@ def _alone(session: Session, opt: OptimizerHandle, window: Sequence[Any], anew: 
 
 
 def _in_ranks(session: Session, together: DDP, opt: OptimizerHandle, window: Sequence[Any], anew: bool) -> Work:
-    """One rank's window: behind its last backward the gradients and the loss are those of all ranks."""
+    """The window of one of several ranks. After its last backward, gradients and loss are those of all ranks."""
     planned, last = WindowPlan.of(session, window, together.shares), None
     if not together.borrowed:
         last = planned.last
@@ -99,9 +105,9 @@ def _in_ranks(session: Session, together: DDP, opt: OptimizerHandle, window: Seq
         if found.weight is None and session.tbptt is None:
             note_count(session, "train", window[number], planned.weights[number])
         if number == last and together.synced:
-            together.tell(held.loss, held.weight)  # adds up while the backward runs
+            together.tell(held.loss, held.weight)  # the all-reduce runs during the backward
         _back(session, opt, part, fresh=fresh)
-        # What the task hears of the last backward, it hears of all ranks'.
+        # The hooks after the last backward see the gradients of all ranks.
         loss = together.settle(opt, held.loss, held.weight, back=True) if number == last else None
         if session.within:
             session.moments.after_backward()
@@ -110,21 +116,21 @@ def _in_ranks(session: Session, together: DDP, opt: OptimizerHandle, window: Seq
             passing.leave()
             return loss
     passing.leave()
-    if not halted:  # nothing of its own, and yet it takes the step
+    if not halted:  # this rank has no batch of its own, but takes the step
         yield
     if held.loss is None and session.within:
         _drop(session, opt)
     if going_on or not planned.there:
         together.pass_borrowed(opt, held.loss, held.weight)
-    # It has left its last batch out, or had none: the update is that of all ranks all the same.
+    # Its last batch was left out, or it had none: it still takes part in the update of all ranks.
     loss = together.settle(opt, held.loss, held.weight, back=False)
-    if session.within and loss is not None:  # what it makes of the gradients it must make of them on all ranks
+    if session.within and loss is not None:  # all ranks must change the gradients alike
         session.moments.after_backward()
     return loss
 
 
 def _mean(session: Session, opt: OptimizerHandle, held: WindowLoss) -> Tensor | None:
-    """The mean loss of the only process's window, and its gradients the mean's; None: nothing was in it."""
+    """Divide a single process's loss and gradients by the window's weight; None if the window was empty."""
     if held.loss is None or held.single:
         return held.loss
     if held.reported:
@@ -135,13 +141,15 @@ def _mean(session: Session, opt: OptimizerHandle, held: WindowLoss) -> Tensor | 
                 "mean: return None for a batch without anything to learn from."
             )
         return _divided(opt, held.loss, total)
-    if held.some_left_out:  # a step returned None: the others make up the whole
+    if held.some_left_out:  # a step returned None: the other batches make up the whole window
         return _divided(opt, held.loss, sum(held.kept))
     return held.loss
 
 
 def _back(session: Session, opt: OptimizerHandle, part: Tensor, *, fresh: bool) -> None:
-    """Backward of a part of the window's loss; `fresh`: the first part, before which old gradients go."""
+    """Backward of one batch's part of the loss. `fresh`: it is the first of the window, so old gradients are dropped
+    before.
+    """
     scaled = session.precision.scale(part)
     if not session.within:
         scaled.backward()  # type: ignore[no-untyped-call]
@@ -152,7 +160,9 @@ def _back(session: Session, opt: OptimizerHandle, part: Tensor, *, fresh: bool) 
 
 
 def _drop(session: Session, opt: OptimizerHandle) -> None:
-    """The gradients of the update before go, where the task has a say in it; also on a rank that has no others."""
+    """Drop the gradients of the update before, by the task's own zero_grad where it has one; on ranks without a
+    batch too.
+    """
     session.moments.zero_grad(opt.index, session.batch_idx)
     if not session.moments.zeroes:
         opt.zero_grad()
@@ -167,7 +177,7 @@ def _divided(opt: OptimizerHandle, summed: Tensor, total: Tensor | float) -> Ten
 
 
 def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor:
-    """The sum of the window's losses with the graph behind them, to look at what went wrong in it."""
+    """The sum of the window's losses with their graph, to find out where a non-finite value came from."""
     passing = WindowForward(session, opt, window)
     found = [passing.forward(number) for number in range(len(window))]
     passing.leave()
@@ -175,7 +185,7 @@ def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Ten
 
 
 def finish_window(session: Session, window: Sequence[Any]) -> None:
-    """The window is done with: the next batch has the next number."""
+    """Advance the batch counters after a window."""
     session.ready = {}
     if session.together is not None:
         session.together.waiting = 0
@@ -186,7 +196,7 @@ def finish_window(session: Session, window: Sequence[Any]) -> None:
         since = [piece.first for piece in window][::-1]
         session.pieces = since.index(True) + 1 if True in since else session.pieces + len(window)
         session.pieces = 0 if window[-1].last else session.pieces
-        # One whose turn it was not goes on from where the others have come to.
+        # An optimizer without a turn continues from the state that the others have reached.
         last = next(reversed(session.next_hiddens.values()), None)
         session.hiddens = {opt.index: session.next_hiddens.get(opt.index, last) for opt in session.optimizers}
         session.next_hiddens = {}

@@ -1,4 +1,4 @@
-"""One optimizer's way through a window, batch by batch: the step of each, taken apart, and what is handed on."""
+"""Runs the training step on each batch of a window and carries the hidden state from one to the next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Result(NamedTuple):
-    """What a training step returned, taken apart."""
+    """What a training step returned: the loss, its weight, the hidden state."""
 
     loss: Tensor
     weight: Tensor | float | None
@@ -27,10 +27,10 @@ class Result(NamedTuple):
 
 
 class WindowForward:
-    """One optimizer's way through a window: the numbers of its batches, and hidden state handed on."""
+    """The forward passes of one optimizer over a window: batch numbers and hidden state."""
 
     def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any], last: int | None = None) -> None:
-        """last: behind this one's backward the gradients of all ranks come together; None: nobody waits for them."""
+        """last: the batch after whose backward the ranks all-reduce their gradients; None: there is one process."""
         self._session, self._opt, self._window, self._last = session, opt, window, last
         self._hiddens = session.hiddens.get(opt.index)
         begun = itertools.accumulate(item.first for item in window) if session.tbptt is not None else None
@@ -38,7 +38,7 @@ class WindowForward:
         self._indices = range(first, first + len(window)) if begun is None else [first - 1 + n for n in begun]
 
     def start(self, number: int) -> bool:
-        """Tell the task of the batch, on the device, once an update; False: the rest of the epoch is left out."""
+        """Call the hooks before a batch, once an update. False: a hook asked to leave out the rest of the epoch."""
         session = self._session
         if not session.within or number in session.ready:
             return True
@@ -54,7 +54,7 @@ class WindowForward:
         return True
 
     def forward(self, number: int) -> Result | None:
-        """The training step of one batch, taken apart; None: nothing to learn from."""
+        """Run the training step of one batch; None: it returned nothing to learn from."""
         session, item, extra = self._session, self._window[number], {}
         if session.tbptt is not None:
             self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
@@ -69,7 +69,9 @@ class WindowForward:
         return found
 
     def end(self, number: int, result: Result | None, *, last: bool, anew: bool) -> None:
-        """The task hears once of the end of a batch, behind its last optimizer; of the window's `last` behind the update."""
+        """Call the hook after a batch, once, after its last optimizer. For the window's `last` batch it is called
+        after the update.
+        """
         session = self._session
         if not session.within or self._opt is not session.turn()[-1] or not getattr(self._window[number], "last", True):
             return
@@ -80,7 +82,7 @@ class WindowForward:
             session.moments.batch_ended(*ending)
 
     def leave(self) -> None:
-        """The next piece goes on from the hidden state that it has come to."""
+        """Keep the hidden state for the next piece."""
         if self._session.tbptt is not None:
             self._session.next_hiddens[self._opt.index] = self._hiddens
 
@@ -97,14 +99,15 @@ def forward(
     session: Session, opt: OptimizerHandle, batch: Any, index: int, extra: Mapping[str, Any], *, ready: bool = False,
     last: bool = False,
 ) -> Any:  # fmt: skip
-    """What the training step returns for one batch (`ready`: on the device); None where there was nothing to learn from.
+    """Call the training step on one batch; None: the batch holds nothing to learn from. `ready`: it is on the device
+    already.
 
-    last: of its window, behind whose backward the gradients of several ranks come together.
+    last: it is the window's last batch, after whose backward the ranks all-reduce their gradients.
     """
     if batch is None:
         return None
     if session.moves and not ready:
-        batch = session.to_device(batch)  # of a window, one at a time is there
+        batch = session.to_device(batch)  # only one batch of a window is on the device at a time
     with session.precision.autocast():
         if session.together is not None:
             return session.together.training_step(batch, index, last=last, **opt.extra, **extra)
@@ -117,7 +120,7 @@ def loss_in(result: Any) -> Tensor | None:
 
 
 def read(result: Any) -> Result | None:
-    """A training step's result, whichever of its forms it has."""
+    """Read what a training step returned: a loss, a dict with "loss", or None."""
     if result is None:
         return None
     if isinstance(result, Tensor):

@@ -1,4 +1,4 @@
-"""The commands that wait for a session, carried out between two updates."""
+"""Carries out the user's commands between two updates: pause, stop, live changes, validation, a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from workbench.techniques.accumulation import from_now_on
 
 
 class Errands(Protocol):
-    """What a person may want between two updates that leaves the run as it is (engine/requests.py)."""
+    """User requests between two updates that do not change the run (engine/requests.py)."""
 
     def look(self) -> bool:
-        """Check the validation data; whether it was stopped."""
+        """Run a validation; returns whether it was stopped."""
 
     def save(self) -> None:
         """Write a checkpoint."""
 
 
 def apply_commands(session: Session, emit: Emit, inbox: Inbox, errands: Errands | None = None) -> bool:
-    """Carry out the commands that wait, and hold while paused; whether to stop.
+    """Carry out the waiting commands and wait while paused; returns whether the run is to stop.
 
-    errands: None where the run is about to stop, so that nobody goes on any.
+    errands: None where the run is about to stop.
     """
     paused_at: float | None = None
     try:
@@ -41,7 +41,7 @@ def apply_commands(session: Session, emit: Emit, inbox: Inbox, errands: Errands 
                 inbox.wait(0.2)
                 rng.give_way()
                 if not threading.main_thread().is_alive():
-                    return True  # the process wants to end, and nobody is left who could resume
+                    return True  # the process is ending, and nobody is left who could resume
             elif isinstance(command, Stop):
                 return True
             elif isinstance(command, Change):
@@ -60,13 +60,13 @@ def apply_commands(session: Session, emit: Emit, inbox: Inbox, errands: Errands 
                 session.meter.leave_out(perf_counter() - paused_at)
                 paused_at = None
                 emit_message(session, emit, StatusChanged("running", session.step))
-    finally:  # a pause is no time of the run, however it ends
+    finally:  # paused time does not count as training time
         if paused_at is not None:
             session.meter.leave_out(perf_counter() - paused_at)
 
 
 def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: Errands | None) -> bool:
-    """Carry out one of the errands; whether it was stopped."""
+    """Carry out one request; returns whether it was stopped."""
     if errands is None:
         what = "validate()" if isinstance(command, Validate) else "checkpoint()"
         emit_message(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.step))
@@ -78,7 +78,7 @@ def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: 
 
 
 def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> None:
-    """New values from the next update on (a batch size: from the next epoch on), and their place in the record."""
+    """Apply new values from the next update on (a batch size: from the next epoch on) and record the change."""
     applied = dict(values)
     if values.get("lr") is not None and not _moved_rate(session, float(values["lr"]), emit):  # type: ignore[arg-type]
         del applied["lr"]
@@ -89,14 +89,16 @@ def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> 
     if values.get("accumulate_grad_batches") is not None and not _accumulate(session, values, emit):
         del applied["accumulate_grad_batches"]
     if values.get("track_update_ratio") is not None:
-        flush(session, emit, wait=True)  # what was measured until here
+        flush(session, emit, wait=True)  # first record what was measured so far
         session.track_ratios(bool(values["track_update_ratio"]))
     if applied:
         emit_message(session, emit, Changed(session.step, applied))
 
 
 def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
-    """This base rate from the next update on; False: to and from 0 nothing keeps the ratios of groups and schedules."""
+    """Set this base rate from the next update on. False: to or from 0 the ratios of groups and schedules would be
+    lost.
+    """
     if lr and session.base_lr:
         session.set_lr(lr)
         return True
@@ -108,7 +110,7 @@ def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
 
 
 def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit) -> bool:
-    """So many batches make each update from the next one on; False: they cannot."""
+    """Accumulate this many batches from the next update on; False: these batches cannot be accumulated."""
     size = int(values["accumulate_grad_batches"])  # type: ignore[arg-type]
     if session.task.manual:
         text = (

@@ -1,4 +1,4 @@
-"""One step on two samples before anything is trained, under a snapshot: what is wrong is said in plain words."""
+"""Tries one step on two samples before training, under a snapshot, and turns errors into advice."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ _NO_GRADIENT_IN_CHECKS = (
 
 
 class DryRunResult(NamedTuple):
-    """What the trial has found."""
+    """What the dry run found."""
 
     optimizers: int
     schedules: tuple[Schedule, ...]
     lost: tuple[str, ...]
-    """Where it has moved something of the user's that could not be put back."""
+    """Objects of the user's that it moved and could not restore."""
 
 
 def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunResult:
-    """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1); nothing is left changed.
+    """Forward, loss and backward on two training samples, and a validation of two (of one at batch_size=1). Nothing
+    is changed.
 
-    samples: False: no sample is read, and no step is tried; what can be seen without is checked all the same.
+    samples: False reads no sample and tries no step; all other checks are made.
     """
     _check(task, settings)
     calm = settings.replace(compile=False, num_workers=0, find_lr_at=(), find_batch_size_at=())
@@ -62,7 +63,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
 
 
 def _check(task: Task, settings: Settings) -> None:
-    """What shows without a sample."""
+    """The checks that need no sample."""
     if task.train is None:
         raise TaskError("no training data: give train= (a Dataset, a DataLoader, arrays (x, y), …).")
     if lazy := _without_shape(task.model):
@@ -79,11 +80,11 @@ def _check(task: Task, settings: Settings) -> None:
 
 
 def _try(session: Session) -> None:
-    """The two samples."""
+    """Try a step on two samples."""
     task = session.task
     assert task.train is not None
     session.train_mode()
-    count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may only do one by one
+    count = min(SAMPLES, session.settings.batch_size)  # samples of different lengths may work only one by one
     _train(session, _peek(task.train, count))
     _warn_of_unowned(session)
     if task.val is not None:
@@ -93,7 +94,7 @@ def _try(session: Session) -> None:
 
 
 def _without_shape(model: nn.Module) -> str:
-    """'0.weight' or '0.weight (and 3 more)': what a lazy module has not made yet."""
+    """The names of parameters that a lazy module has not made yet: "0.weight (and 3 more)"."""
     names = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
     return "" if not names else names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
@@ -110,11 +111,11 @@ def _peek(spec: DataSpec, count: int) -> Any:
 
 
 def _train(session: Session, batch: Any) -> None:
-    if session.task.manual:  # it steps by itself, and the session is scratch: what is wrong shows in a whole update
-        with contextlib.suppress(NonFiniteError):  # after a step of another network: a matter of the rates
+    if session.task.manual:  # with manual optimization an error shows only in a whole update
+        with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
             _explained("training_step", batch, "train", lambda: update(session, _window(session, batch)))
         return
-    if session.within:  # training_step may count on the hooks before it
+    if session.within:  # training_step may rely on the hooks before it
         try:
             _explained("training_step or a hook of its update", batch, "train", lambda: update(session, _window(session, batch)))
         except NonFiniteError as error:
@@ -149,7 +150,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
 
 
 def _warn_of_strangers(session: Session, loss: Tensor) -> None:
-    """Parameters in the closure of a function are seen by nobody: no optimizer has them."""
+    """Warn of parameters in a function's closure: no optimizer has them."""
     known = [p for module in session.task.modules for p in module.parameters()]
     known += [p for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]]
     found = strangers(loss, known)
@@ -164,7 +165,7 @@ def _warn_of_strangers(session: Session, loss: Tensor) -> None:
 
 
 def _warn_of_unowned(session: Session) -> None:
-    """Parameters of the model that get a gradient, which no optimizer uses."""
+    """Warn of parameters that get a gradient and belong to no optimizer."""
     owned = {id(p) for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]}
     pairs = zip(session.names, session.parameters, strict=True)
     found = [name for name, p in pairs if p.grad is not None and id(p) not in owned]
@@ -179,12 +180,12 @@ def _warn_of_unowned(session: Session) -> None:
 
 
 def _window(session: Session, batch: Any) -> list[Any]:
-    """The batch, or its first piece in time."""
+    """The batch, or its first piece in time (truncated BPTT)."""
     return list(itertools.islice(session.data.split([batch]), 1))
 
 
 def _loss(session: Session, opt: OptimizerHandle, batch: Any) -> Tensor | None:
-    """The loss of the batch (of its first piece in time); None where the step leaves it out."""
+    """The loss of the batch (of its first piece in time); None if the step left it out."""
     extra: dict[str, Any] = {}
     (item,) = _window(session, batch)
     if session.tbptt is not None:
@@ -208,7 +209,7 @@ def _loss(session: Session, opt: OptimizerHandle, batch: Any) -> Tensor | None:
 
 
 def _explained(what: str, batch: Any, name: str, call: Any) -> Any:
-    """Run `call`; a failure is told with the batch it saw and, where we know it, the remedy."""
+    """Run `call`; an error gets a note with the batch and, where one is known, the remedy."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="Using a target size")
@@ -227,7 +228,7 @@ def _said(error: BaseException) -> str:
 
 
 def _noted(error: BaseException) -> str:
-    """What the task has to say of the error."""
+    """What the task adds to the error."""
     return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
 
 
@@ -266,7 +267,7 @@ def _remedy(text: str, batch: Any, *, check: bool = False) -> str:
 
 
 _IGNORED = -100
-"""The label that torch's losses leave out, unless they are given another `ignore_index`."""
+"""The label that torch's losses ignore unless they are given another `ignore_index`."""
 
 
 def _non_finite(batch: Any, value: float) -> str:
@@ -287,6 +288,6 @@ def _non_finite(batch: Any, value: float) -> str:
 
 
 def _all_ignored(batch: Any) -> str:
-    """The first part of a batch that holds nothing but the ignored label; "": none does."""
+    """The name of the first part of a batch that holds only ignored labels; "" if there is none."""
     labels = ((name, t) for name, t in leaves(batch, "") if not t.is_floating_point() and not t.is_complex() and t.numel())
     return next((name or "y" for name, t in labels if bool((t == _IGNORED).all())), "")

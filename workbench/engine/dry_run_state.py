@@ -1,7 +1,8 @@
-"""What the trial of two samples may move in the user's own objects, and how it is put back.
+"""Restores what a dry run moved in the user's own objects: generators, counters, environments.
 
-A data set may draw from a generator of its own, a loss may count its calls, an environment may take a step. The modules of
-the task have their snapshot (engine/snapshot.py); here is all else that the task's functions and data reach.
+A data set may draw from its own generator, a loss may count its calls, an environment may take a step. The modules of
+the task have their snapshot (engine/snapshot.py); this file restores everything else that the task's functions and data
+reach.
 """
 
 from __future__ import annotations
@@ -31,19 +32,21 @@ from workbench.task.protocol import Task
 
 _DEPTH, _WIDE, _MOST = 8, 64, 5000
 _LONG, _LARGE = 100_000, 1 << 24
-"""Containers of more parts, and arrays of more bytes, are data, of which no copy is made."""
+"""Containers with more parts, and arrays with more bytes, are data: they are not copied."""
 _LIBRARIES = frozenset({
     "builtins", "torch", "numpy", "workbench", "threading", "_thread", "io", "_io", "weakref", "asyncio", "multiprocessing",
     "concurrent", "logging", "IPython", "ipykernel", "traitlets", "functools", "types", "re", "abc",
 })  # fmt: skip
 _CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, types.CodeType, Optimizer)
 PutBack = Callable[[], str | None]
-"""Puts one thing back; what it cannot, in a word."""
+"""Restores one object; returns the name of what could not be restored."""
 
 
 @contextlib.contextmanager
 def restored_state(task: Task) -> Iterator[list[str]]:
-    """Afterwards, what the task's functions and data reach is as it was. The list gets the places of what could not be put back."""
+    """Restore, at the end of the block, what the task's functions and data reach. The list gets the names of what
+    could not be restored.
+    """
     lost: list[str] = []
     put_back = list(_recorded(task))
     try:
@@ -59,7 +62,7 @@ def restored_state(task: Task) -> Iterator[list[str]]:
 
 
 def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
-    for (part, _, name), tensor in slots_of(parts_of(task)):  # a quantized weight has its scales as attributes
+    for (part, _, name), tensor in slots_of(parts_of(task)):  # a quantized weight keeps its scales as attributes
         yield f"{type(part).__name__}.{name}", functools.partial(_put_attributes, tensor, dict(vars(tensor)), False)
     kept_elsewhere = {id(part) for part in parts_of(task)}
     sources = {id(source) for source in (() if task.preparation is None else task.preparation.sources)}
@@ -77,7 +80,9 @@ def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
 
 
 def _of_module(part: nn.Module) -> Iterator[PutBack]:
-    """Of a module that is no part of the task (a teacher in a loss): all but its parameters, which nothing trains."""
+    """Restore a module that is not part of the task (a teacher in a loss), except for its parameters, which nothing
+    trains.
+    """
     yield functools.partial(_put_attributes, part, dict(vars(part)), False)
     yield functools.partial(_put_content, part._buffers, dict(part._buffers))
     for buffer in part._buffers.values():
@@ -89,13 +94,15 @@ def _roots(task: Task) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, spec in (("train", task.train), ("val", task.val)):
         if spec is not None:
-            parts = spec.parts  # made now, if it has not been: what its making moves is no trial
+            parts = spec.parts  # make it now, so that making it is not part of the trial
             found[name] = [parts.dataset, parts.collate_fn, parts.sampler, parts.batch_sampler, parts.generator]
     return {**found, "task": task}
 
 
 def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
-    """Everything that some objects reach, with where it is, the nearest first; and whether the workbench itself, or a module, holds it."""
+    """Every object that can be reached from some objects, nearest first, with its path; and whether the workbench or
+    a module holds it.
+    """
     seen: set[int] = set()
     waiting = deque((path, root, 0, True) for path, root in roots.items())
     while waiting and len(seen) < _MOST:
@@ -130,7 +137,7 @@ def _within(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function closes over, its defaults, and, of the user's own code, the globals that it names."""
+    """What a function closes over, its defaults, and, for the user's own code, the globals that it names."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):  # an empty cell
             yield f":{name}", cell.cell_contents
@@ -161,7 +168,7 @@ def _library(kind: type) -> str:
 
 
 def _puts(value: Any, *, only_numbers: bool) -> Iterator[tuple[str, PutBack]]:
-    """How to put back what one object holds itself. only_numbers: a setup of its own may run meanwhile, which stays."""
+    """The ways to restore one object. only_numbers: restore numbers alone, since a set-up may add objects meanwhile."""
     if isinstance(value, (Tensor, np.ndarray)):
         yield from (("", put) for put in _values(value))
     elif is_container(value):
@@ -198,7 +205,7 @@ def _values(value: Any) -> Iterator[PutBack]:
 
 
 def _variables(function: types.FunctionType) -> Iterator[tuple[str, PutBack]]:
-    """Names of an outer function, and global ones, that the function's code sets."""
+    """The nonlocal and global names that a function's code sets."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with contextlib.suppress(ValueError):
             yield f":{name}", functools.partial(_put_cell, cell, cell.cell_contents)
@@ -270,7 +277,7 @@ def _compare(iterator: Any, mark: Any) -> str | None:
 
 
 def _mark(iterator: Any) -> Any:
-    """What tells whether something has been read from an iterator, as far as it tells."""
+    """A fingerprint that changes when an iterator is read, as far as that can be seen."""
     if isinstance(iterator, types.GeneratorType):
         frame = iterator.gi_frame
         if frame is None:

@@ -1,6 +1,6 @@
-"""The long way through an update, for a task that has a say within it: the order of Lightning's loop.
+"""The update path with Lightning hooks, in the order of Lightning's loop.
 
-Everything but the order is the short way's own: forward and backward (`gradient.py`), measuring, clipping, the step.
+Only the order is special: forward and backward (`backward.py`), norms, clipping and the step are those of `step.py`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ Take = Callable[[Callable[[], "Tensor | None"]], "tuple[Tensor | None, bool]"]
 
 
 def begin(session: Session) -> None:
-    """A new window; an error may have ended the one before."""
+    """Begin a window; an error may have ended the one before."""
     session.ready, session.ending, session.cut_short = {}, None, False
 
 
 def turn(session: Session, opt: OptimizerHandle, window: Sequence[Any], take: Take) -> tuple[Tensor | None, bool]:
-    """One optimizer's part of an update: its loss (None: nothing was in the window), and whether it took a step.
+    """One optimizer's part of an update: its loss (None: the window was empty) and whether it stepped.
 
-    All batches but the last go forward and backward first; the task then evaluates the last one and steps, in its way.
+    All batches but the last go forward and backward first. The task then evaluates the last one and steps in its own
+    way.
     """
     put_back = kept_rates(session, opt)
     work = backward.weighted(session, opt, window)
@@ -38,7 +39,7 @@ def turn(session: Session, opt: OptimizerHandle, window: Sequence[Any], take: Ta
     stepped = False
 
     def closure() -> Tensor | None:
-        # Asked once more, by LBFGS or by the task: the window goes through anew.
+        # LBFGS or the task calls the closure again: go through the whole window again.
         evaluated.append(backward.finish(backward.weighted(session, opt, window, anew=True) if evaluated else work))
         return evaluated[-1]
 
@@ -53,16 +54,16 @@ def turn(session: Session, opt: OptimizerHandle, window: Sequence[Any], take: Ta
         stepped |= taken
         return loss
 
-    # A rank without batches steps with the others, under rank 0's numbers.
+    # A rank without batches steps with the others, with rank 0's batch number.
     batches = len(window) or (0 if session.together is None else session.together.size)
     session.moments.step(opt.index, session.batch_idx + batches - 1, closure, step)
     return (evaluated[0] if evaluated else None), stepped
 
 
 def kept_rates(session: Session, opt: OptimizerHandle) -> Callable[[], None]:
-    """In a search: brings back the rates that this optimizer has now.
+    """Return a function that restores the present rates, for searches.
 
-    A task may set rates by hand, for a warm-up say; that is a schedule, and while rates are searched for none steps.
+    A task may set rates by hand, for a warm-up. While a search sets the rates, that must have no effect.
     """
     if session.scheduling:
         return _nothing
@@ -77,16 +78,16 @@ def kept_rates(session: Session, opt: OptimizerHandle) -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """In a fit the rates are the task's to set."""
+    """In a fit the task may set the rates."""
 
 
 def finish(session: Session) -> None:
-    """Behind an update: the schedules of an epoch that ends here, and the end of its last batch."""
+    """After an update: step the schedules of an epoch that ends here and call the hook after its last batch."""
     if session.scheduling and session.batch_idx == session.data.batches and not session.pieces:
         session.step_epoch_schedules()
     ending, session.ending = session.ending, None
     if ending is not None:
         session.moments.batch_ended(*ending)
     if session.together is not None and not session.together.whole:
-        # Hooks of a batch may move weights (a teacher's, say), and ranks without a batch have not heard of one.
+        # Hooks may move weights (a teacher's), and ranks without a batch have not called them.
         session.ranks.take_first([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])

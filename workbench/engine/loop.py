@@ -1,7 +1,6 @@
-"""The fit: epochs of updates with validation between, under commands from outside.
+"""Runs a fit: epochs of updates, validation in between, the user's commands between two updates.
 
-`fit` reads like a table of contents. It never imports a tuner: what is to happen at the start of an epoch comes
-in as `at_epoch`.
+`fit` reads like a table of contents. It never imports a tuner: searches at the start of an epoch come in as `at_epoch`.
 """
 
 from __future__ import annotations
@@ -32,44 +31,45 @@ from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.stopping import minimums_met, reached
 
 AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
-"""What is to happen at the start of an epoch; each says whether it was stopped."""
+"""What to run at the start of an epoch; each returns whether it was stopped."""
 
 
 class Checkpointing(ValidationListener, CheckpointRequests, Protocol):
-    """What writes checkpoints (engine/checkpoint/manager.py), at the places where a run can go on from."""
+    """Writes checkpoints at the places where a run can be resumed (engine/checkpoint/manager.py)."""
 
     def due(self) -> bool:
-        """Whether it is time for one; asked between any two updates."""
+        """Whether it is time for a checkpoint; called between any two updates."""
 
     def keep(self) -> None:
-        """Write one: an update is over, and nothing has been read for the next."""
+        """Write one: an update has ended, and nothing has been read for the next."""
 
     def mark(self) -> None:
-        """Remember this place: a check may come when the next batches have been read."""
+        """Remember this place: the next batches will be read before a validation."""
 
     def keep_best(self) -> None:
-        """Behind a check between two updates: write one if it is among the best, as of the mark."""
+        """After a validation between two updates: write one, as of the mark, if it is among the best."""
 
     def cut(self) -> None:
-        """A length is reached here, behind an update in an epoch, and nothing has been read for the next."""
+        """The run's length ends here, after an update within an epoch, and nothing has been read for the next."""
 
     def after_epoch(self) -> None:
-        """An epoch is over, and the next has not begun."""
+        """An epoch has ended, and the next has not begun."""
 
     def keep_before(self, error: TaskError) -> TaskError:
-        """After a check with which the run ends in an error: write a checkpoint; the error says how to continue from it."""
+        """Write a checkpoint before the run ends with this error; the returned error says how to continue from it."""
 
     def the_end(self) -> contextlib.AbstractContextManager[None]:
-        """The fit is over; inside, the model gets the weights that it keeps."""
+        """Surrounds the end of the fit; inside, the model gets its final weights."""
 
 
 def fit(
     session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, checks: ValidationSchedule | None = None,
     keeper: Checkpointing | None = None,
 ) -> Status:  # fmt: skip
-    """Train until a length is reached ("finished") or a Stop arrives ("stopped"); events go out as it runs.
+    """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit events on the
+    way.
 
-    A session that goes on from a checkpoint comes with its `checks`.
+    A session that is resumed from a checkpoint brings its `checks`.
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session)
@@ -90,7 +90,7 @@ def fit(
 
 
 class _Fit:
-    """The parts of a fit; each says whether it was stopped."""
+    """The parts of a fit. Each returns whether it was stopped."""
 
     def __init__(
         self, session: Session, checks: ValidationSchedule, keeper: Checkpointing | None, emit: Emit, inbox: Inbox
@@ -100,14 +100,14 @@ class _Fit:
         self.errands = UserRequests(session, checks, keeper, emit, inbox)
         self.observations = Observations(session, emit)
         self.asked = False
-        """Whether the task, on any rank, wants the fit to end."""
+        """Whether the task, on any rank, asked for the end of the fit."""
 
     def begin(self) -> bool:
-        """Before the first update."""
+        """Run the hooks, the commands and the sanity check before the first update."""
         session = self.session
         session.train_mode()
         session.fitting = True
-        if not session.resumed:  # what was tried; a checkpoint brings what was logged in its epoch
+        if not session.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
             session.moments.forget()
         elif session.moments.wants_end and minimums_met(session.settings, session.step, session.epoch):
             session.moments.goes_on()
@@ -118,11 +118,11 @@ class _Fit:
         )
 
     def _as_drawn(self) -> contextlib.AbstractContextManager[None]:
-        """A fit that goes on has drawn what its beginning draws already: inside, nothing is drawn that counts."""
+        """Inside, draws of random numbers do not count if the fit is resumed: it has drawn them already."""
         return rng.preserved() if self.session.resumed else contextlib.nullcontext()
 
     def train(self, milestones: AtEpoch) -> bool:
-        """Epochs until the fit is over."""
+        """Run epochs until the fit ends."""
         session, stopped = self.session, False
         with self._as_drawn():
             session.moments.train_started()
@@ -135,7 +135,7 @@ class _Fit:
         return stopped
 
     def epoch(self) -> bool:
-        """One epoch and what follows it."""
+        """Run one epoch, the validation at its end, and its schedules."""
         session = self.session
         self._begin_epoch()
         stopped = not session.checking and self._updates()
@@ -165,7 +165,7 @@ class _Fit:
         session.look_around()
 
     def _end_epoch(self) -> None:
-        """The task has its say, the check is judged, and the epoch counts."""
+        """Call the hooks at the end of an epoch, judge the validation, and count the epoch."""
         session = self.session
         session.moments.epoch_ended()
         logged = floats(session.moments.epoch_logged())
@@ -181,14 +181,14 @@ class _Fit:
             self.keeper.after_epoch()
 
     def _updates(self) -> bool:
-        """One pass over the training data, or what is left of it."""
+        """Go through the training data once, or through the rest of it."""
         session, checks, keeper, inbox = self.session, self.checks, self.keeper, self.inbox
         size = size_at(session.settings.accumulate_grad_batches, session.epoch)
         sure = session.data.whole_windows(size)
         left = session.data.train()
         batches = self._windows(left, size, sure)
         while True:
-            # Between two updates, and nothing is read yet: here a run can be stopped, changed, and gone on from.
+            # Between two updates, with nothing read yet: here a run can be stopped, changed and resumed.
             rng.give_way()
             if inbox:
                 if apply_commands(session, self.emit, inbox, self.errands):
@@ -207,7 +207,7 @@ class _Fit:
             if window is None:
                 note_length(session)
                 break
-            # Now that there is another window, the update before it was not the epoch's last, which has a check of its own.
+            # Another window exists, so the update before it was not the epoch's last, which has a validation of its own.
             if due and checks.midway(self.emit, inbox):
                 return True
             if due:
@@ -233,24 +233,24 @@ class _Fit:
         return False
 
     def _refuse_missing(self) -> None:
-        """A check has found that nothing reports a metric which is to be followed: the run ends, and nothing of it is lost."""
+        """End the run, after a checkpoint, if nothing reports a metric that it must follow."""
         error = self.checks.missing
         if error is not None:
             raise error if self.keeper is None else self.keeper.keep_before(error)
 
     def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
-        """What is left of an epoch's batches in windows of `size`, of which all ranks have so many for `sure`."""
+        """The rest of an epoch's batches in windows of `size`. All ranks are known to have the first `sure` of them."""
         session = self.session
         found = session.meter.waiting(windows(batches, size, session.data.samples))
         return found if session.together is None else session.together.rounds(found, sure)
 
     def _cut_short(self) -> bool:
-        """Whether the task, on any rank, leaves out the rest of the epoch."""
+        """Whether a hook, on any rank, asked to leave out the rest of the epoch."""
         self.session.cut_short = self.session.ranks.any(self.session.cut_short)
         return self.session.cut_short
 
     def _refuse_nothing(self) -> None:
-        """An epoch without a batch, or without an end."""
+        """Raise TaskError for an epoch without a batch, or without an update."""
         session = self.session
         none = not session.batch_idx and session.step == session.epoch_step
         if none and not session.cut_short and not self.over(session.epoch):
@@ -263,9 +263,9 @@ class _Fit:
             )
 
     def over(self, finished: int) -> bool:
-        """Whether the run ends here, with so many epochs finished: a length is reached, a metric or the task has ended it."""
+        """Whether the run ends here, with so many epochs finished: by its length, a metric, or the task."""
         session = self.session
-        seconds = 0.0 if session.settings.max_time is None else session.seconds  # asked between any two updates
+        seconds = 0.0 if session.settings.max_time is None else session.seconds  # read between any two updates
         if reached(session.settings, session.step, finished, seconds) is not None:
             return True
         self.asked = session.task.moments is not None and session.ranks.any(session.moments.wants_end)
@@ -273,7 +273,7 @@ class _Fit:
 
 
 def _take(session: Session, window: Sequence[Any]) -> None:
-    """One update; an error says where it was."""
+    """Take one update; an error gets a note with its place and batch."""
     try:
         update(session, window)
     except Exception as error:
@@ -287,7 +287,7 @@ def _take(session: Session, window: Sequence[Any]) -> None:
 
 
 def _tell_failure(session: Session, error: BaseException) -> None:
-    """The task hears of the error; what it does then must not hide it."""
+    """Call the hook for an exception; an error in it must not hide the first."""
     try:
         session.moments.failed(error)
     except Exception as second:  # noqa: BLE001
@@ -302,8 +302,8 @@ def _why_none(session: Session) -> str:
 
 
 def _conclude(session: Session, fitting: _Fit, emit: Emit) -> None:
-    """What there is to say behind the last update."""
-    emit_notes(session, emit)  # on a device, what showed at the last flush
+    """Emit the messages at the end of a fit."""
+    emit_notes(session, emit)  # on a device: what the last flush has shown
     checks = fitting.checks
     if checks.ended is None and (fitting.asked or session.moments.wants_end):
         emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.step))

@@ -1,7 +1,7 @@
-"""What a loss or gradient that is not finite does: on CPU it is seen before the step, on a device the step is guarded.
+"""Handles losses and gradients that are not finite: on CPU before the step, on a device by a guarded step.
 
-On a device nothing may be waited for, so the numbers are looked at when a flush lands; until then an optimizer that
-can be told on the device (`fused=True`) leaves such steps out by itself.
+On a device nothing may wait for a value, so the numbers are checked when a flush arrives. Until then an optimizer with
+a `found_inf` flag (`fused=True`) leaves such steps out by itself.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from workbench.instruments.replay import replay
 from workbench.task.protocol import TaskError
 
 TOLD = 3
-"""Updates left out that are told one by one; the rest are counted."""
+"""The number of skipped updates that get a message each; the rest are counted."""
 
 
 EXACT = (2.0, math.inf)
-"""Norms that are infinite only where the gradients are of no use; sums of higher powers overflow long before."""
+"""Norms that overflow only where the gradients are useless; sums of higher powers overflow long before."""
 
 
 class UpdateSkipped(Exception):
-    """This update is not taken, and the run goes on."""
+    """This update is skipped, and the run continues."""
 
     def __init__(self, loss: Tensor) -> None:
         super().__init__()
@@ -41,24 +41,26 @@ class UpdateSkipped(Exception):
 
 
 class ReplayPoint(NamedTuple):
-    """A window, the hidden state that it began with, and the random state."""
+    """What is needed to repeat an update: its window, its hidden state, its random state."""
 
     step: int
     window: Sequence[Any]
     hiddens: Mapping[int, Any]
     random: Tensor | None
-    """None: the updates draw nothing from torch's generator."""
+    """None: updates draw nothing from torch's generator."""
 
 
 def remember(session: Session, window: Sequence[Any]) -> None:
-    """Keep what is needed to take this update again: on CPU the last one, on a device those that the next flush shows."""
+    """Keep what is needed to repeat this update: on CPU the last one, on a device those that the next flush will
+    show.
+    """
     if not session.recording:
         return
     if session.settings.on_nonfinite == "skip":
         buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
         session.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
     if session.on_cpu:
-        # Asking for the state costs more than all else here, so a model without dropout is asked now and then.
+        # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
         asks = session.draws or session.meter.row == 0
         random = torch.get_rng_state() if asks else None
         session.recent = [ReplayPoint(session.step, window, session.hiddens, random)]
@@ -68,7 +70,7 @@ def remember(session: Session, window: Sequence[Any]) -> None:
 
 
 def note_randomness(session: Session) -> None:
-    """Behind the forward and backward of an update: did it draw random numbers?"""
+    """After the forward and backward of an update: note whether it drew random numbers."""
     if session.on_cpu and not session.draws and session.recent and session.recent[-1].random is not None:
         session.draws = not torch.equal(session.recent[-1].random, torch.get_rng_state())
 
@@ -84,10 +86,10 @@ def check(
     ):
         return
     if session.settings.on_nonfinite == "skip" and session.recording:
-        session.left_out += not session.skipped  # else another optimizer's step of this update is left out already
+        session.left_out += not session.skipped  # else another optimizer's step of this update has been skipped already
         if session.left_out <= TOLD:
             session.notes.append(Message(_words(session, opt, window, value), "warning", session.step))
-        for buffer, before in session.buffers:  # a forward over bad numbers spoils a BatchNorm's statistics for good
+        for buffer, before in session.buffers:  # a forward pass over non-finite values spoils the statistics of BatchNorm for good
             buffer.copy_(before)
         raise UpdateSkipped(loss.detach())
     error = finite.NonFiniteError(_words(session, opt, window, value), value)
@@ -98,7 +100,7 @@ def check(
 def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value: float) -> str:
     trained = {id(p) for p in opt.trained}
     named = session.task.trained_parameters()
-    # Ranks that share one copy of the weights would have to go into it together, and out of it where one of them stops.
+    # Ranks with sharded weights would have to repeat it together and to stop together.
     replays = session.recording and not session.task.manual and session.shards is None
     return finite.explain(
         session.step,
@@ -117,7 +119,7 @@ def _gradients(session: Session, trained: Mapping[str, Tensor]) -> Mapping[str, 
 
 
 def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> str | None:
-    """Where it began, from taking the window again with the random numbers that it had; the session stays as it is."""
+    """Repeat the window with its random numbers to find where the value came from; the session does not change."""
     carried = session.hiddens, session.next_hiddens
     with rng.preserved(), session.only(opt):
         try:
@@ -136,29 +138,29 @@ def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> st
 
 
 def locate_on_device(session: Session, step: int) -> str | None:
-    """On a device: where update `step` went wrong, from replaying it, if its window is still there."""
+    """On a device: find where update `step` went wrong by repeating it, if its window is still kept."""
     if session.task.manual or session.device.type != "cuda" or session.shards is not None:
         return None
     moment = next((m for m in session.recent if m.step == step), None)
     if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.trained):
-        return None  # the weights are gone already: a replay would say nothing of where it began
+        return None  # the weights are not finite either, so repeating the update would show nothing
     return _replayed(session, session.optimizers[0], moment)
 
 
 def _finite(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], total: Tensor | None) -> bool:
     if total is not None and math.isfinite(total.item()):
         return True
-    # Not measured at this update, or a sum of powers that is too large for its type: the largest entry decides.
+    # Not measured at this update, or a sum of powers that overflows: use the largest entry.
     return math.isfinite(session.total_norm(opt, gradients, math.inf).item())
 
 
 def can_guard(opt: OptimizerHandle) -> bool:
-    """Whether the optimizer's kernel itself can leave a step out, told by a flag on the device."""
+    """Whether the optimizer's kernel can skip a step by a flag on the device."""
     return bool(getattr(opt.optimizer, "_step_supports_amp_scaling", False))
 
 
 def refuse_unguarded(session: Session) -> None:
-    """`on_nonfinite="skip"` on a device needs optimizers that can be told there."""
+    """Raise an error if `on_nonfinite="skip"` is set on a device and an optimizer cannot skip a step there."""
     if session.settings.on_nonfinite != "skip" or session.on_cpu or session.precision.scaler is not None:
         return
     for opt in session.optimizers:
@@ -177,7 +179,7 @@ def guards(session: Session, opt: OptimizerHandle) -> bool:
 
 @contextlib.contextmanager
 def guarded(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor | None) -> Iterator[None]:
-    """Inside, a step with numbers that are not finite is not taken, and nobody waits to see whether it was."""
+    """Inside, a step with non-finite values is skipped on the device, without waiting for it."""
     optimizer: Any = opt.optimizer
     if total is None or session.norm_order not in EXACT:
         gradients = opt.gradients()

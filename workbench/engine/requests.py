@@ -1,4 +1,4 @@
-"""What a person may ask a fit for between two updates that changes nothing of it: a look at the validation data, a checkpoint."""
+"""User-requested validation and checkpoints between updates."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from workbench.events import Emit, Message
 
 
 class CheckpointRequests(Protocol):
-    """What errands want of the checkpoints (engine/checkpoint/manager.py)."""
+    """The checkpoint that a user can ask for (engine/checkpoint/manager.py)."""
 
     def keep_asked(self) -> None:
-        """Write one of this place that stays as long as the run does."""
+        """Write a checkpoint of this place that stays as long as the run does."""
 
 
 class UserRequests:
-    """Those of one fit, on all of its ranks alike. keeper: None where no checkpoints are written."""
+    """The requests of one fit, carried out on all of its ranks alike. keeper: None where no checkpoints are written."""
 
     def __init__(self, session: Session, checks: ValidationSchedule, keeper: CheckpointRequests | None, emit: Emit, inbox: Inbox) -> None:
         self._session, self._checks, self._keeper, self._emit, self._inbox = session, checks, keeper, emit, inbox
 
     def look(self) -> bool:
-        """Check the validation data (`ValidationSchedule.look`); whether it was stopped. Where there are none, it is said."""
+        """Run a validation (`ValidationSchedule.look`); returns whether it was stopped. Without validation data it
+        emits a message.
+        """
         session, data = self._session, self._session.data
         if not data.validates:
             none = session.task.val is None
@@ -40,7 +42,7 @@ class UserRequests:
         return self._checks.look(self._emit, self._inbox)
 
     def save(self) -> None:
-        """Write a checkpoint. Where none can be written, it is said."""
+        """Write a checkpoint, or emit a message why none can be written."""
         if self._keeper is not None:
             self._keeper.keep_asked()
             return

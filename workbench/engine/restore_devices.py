@@ -1,4 +1,4 @@
-"""Where a task's tensors lie, and how they are brought back there by one who only has a look at the task."""
+"""Restores the devices of a task's tensors after a session that only looked at the task."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from workbench.task.protocol import Task
 
 @contextlib.contextmanager
 def restored_devices(task: Task) -> Iterator[None]:
-    """Behind it, parameters and buffers lie where they lay before, the same objects in the same memory.
+    """At the end of the block, parameters and buffers are on the device where they were, the same objects in the
+    same memory.
 
-    A session takes the modules to its device. One that trains leaves them there. One that is opened for a look (the dry
-    run, a script) must not: where the jobs run in other processes, a model in the notebook that nobody asked to be moved
-    would hold memory of the device that they want. What is in the tensors is for the one who looks to keep.
+    A session moves the modules to its device. One that trains leaves them there. One that only looks (the dry run, a
+    script) must not: where the jobs run in other processes, the notebook's model would take memory of their device. The
+    values in the tensors are not restored here.
     """
     slots = list(slots_of(parts_of(task)))
     inside = {p: (p.data, p.grad) for whole in task.modules for p in whole.parameters()}
@@ -33,7 +34,7 @@ def restored_devices(task: Task) -> Iterator[None]:
             if there is None or there.device == device:
                 continue
             moved = True
-            if isinstance(tensor, nn.Parameter):  # torch moves a parameter by giving the same object another memory
+            if isinstance(tensor, nn.Parameter):  # torch moves a parameter by giving the same object other memory
                 tensor.grad = None
                 tensor.data, tensor.grad = inside[tensor]
             getattr(part, kind)[name] = tensor
@@ -45,7 +46,7 @@ def restored_devices(task: Task) -> Iterator[None]:
 
 
 def _home(whole: nn.Module) -> torch.device | None:
-    """The device of all its tensors; None: they lie on several, or there are none."""
+    """The device of all its tensors; None if they are on several devices, or there are none."""
     tensors: list[Tensor] = [*whole.parameters(), *whole.buffers()]
     devices = {tensor.device for tensor in tensors}
     return devices.pop() if len(devices) == 1 else None

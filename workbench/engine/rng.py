@@ -1,4 +1,4 @@
-"""The random states of the process: python's, numpy's, torch's and the devices', kept and put back together."""
+"""Saves and restores the random states of the process: python's, numpy's, torch's and the devices'."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RandomState:
-    """All generators at one moment."""
+    """The states of all generators at one moment."""
 
     python: Any
     numpy: Any
@@ -28,7 +28,7 @@ class RandomState:
 
     @classmethod
     def capture(cls) -> RandomState:
-        # Asking CUDA for its states would initialise it; until someone has, there is nothing to keep.
+        # Reading CUDA's states would initialise CUDA; until somebody has, there is nothing to save.
         cuda = tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
         return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda, torch.initial_seed(), mps)
@@ -51,17 +51,17 @@ class RandomState:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> RandomState:
-        """Those of a file, as far as there are such devices here."""
+        """The states of a file, for the devices that exist here."""
         cuda = state["cuda"][: torch.cuda.device_count()]
         mps = state["mps"] if torch.backends.mps.is_available() else None
         return cls(**{**state, "cuda": cuda, "mps": mps})
 
 
 class _Turn:
-    """Whose turn it is to draw: the random states belong to the process, and jobs run beside the user's calls.
+    """A lock for the process's random states, since jobs run beside the user's calls.
 
-    A job holds it while it runs and gives way between two updates; whoever waits finds the states between two
-    updates and leaves them so.
+    A job holds it while it runs and releases it between two updates. Whoever waits sees the states as they are between
+    two updates and restores them.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class _Turn:
         self._lock.release()
 
     def give_way(self) -> None:
-        """Let those that wait have their turn, if there are any."""
+        """Let waiting threads take the lock, if there are any."""
         if not self._wanted:
             return
         self._lock.release()
@@ -99,7 +99,7 @@ give_way = _turn.give_way
 
 @contextlib.contextmanager
 def preserved() -> Iterator[None]:
-    """Whatever is drawn inside is not missed outside; nobody else in the workbench draws meanwhile."""
+    """Restore the random states at the end of the block; no other thread of the workbench draws meanwhile."""
     with _turn:
         state = RandomState.capture()
         try:
@@ -116,6 +116,6 @@ def seed(value: int) -> None:
 
 
 def differ(value: int, rank: int) -> None:
-    """Ranks draw different numbers from here on (dropout, augmentation); rank 0 goes on with its own."""
+    """Give each rank random numbers of its own from here on (dropout, augmentation); rank 0 keeps its own."""
     if rank:
         seed(int(np.random.SeedSequence([value, rank]).generate_state(1)[0]))

@@ -1,8 +1,8 @@
-"""The accelerator of one job: accelerate decides the device and prepares the model.
+"""Makes the accelerator of one job: accelerate chooses the device and prepares the model.
 
-accelerate keeps its state in three process-wide dicts. A job's Accelerator, and the trackers, are made and used
-with dicts of their own, that their own thread alone sees: an Accelerator that the user made in the notebook goes on
-working, also meanwhile, and none is there that the user did not make.
+accelerate keeps its state in three process-wide dicts. A job's Accelerator, and the trackers, use dicts of their own
+that only their thread sees. So an Accelerator that the user made in the notebook keeps working, and none appears that
+the user did not make.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _STATES = (PartialState, AcceleratorState, GradientState)
 
 
 class OwnState:
-    """Dicts for accelerate's state, beside the user's."""
+    """Dicts for accelerate's state, separate from the user's."""
 
     def __init__(self) -> None:
         self.dicts: tuple[dict[str, Any], ...] = tuple({} for _ in _STATES)
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Inside, accelerate's state is this one, for this thread alone; for however long, nobody waits for it."""
+        """Inside, accelerate uses this state, in this thread alone. Other threads do not wait."""
         _share()
         before, _thread.state = _thread.state, self
         try:
@@ -48,7 +48,7 @@ class OwnState:
 
 
 class _Thread(threading.local):
-    """What each thread has of its own."""
+    """The state of each thread."""
 
     state: OwnState | None = None
 
@@ -57,7 +57,8 @@ _thread = _Thread()
 
 
 class _Shared:
-    """In the place of one of accelerate's dicts: a thread's own where it has one, else what was there before.
+    """Replaces one of accelerate's dicts: a thread sees its own where it has one, else the one that was there
+    before.
 
     accelerate does the same on TPUs, where each thread drives a device.
     """
@@ -73,9 +74,9 @@ class _Shared:
 
 
 def _share() -> None:
-    """Once for the process; again where somebody has put another dict there since.
+    """Replace the dict once for the process; again where somebody has put in another one since.
 
-    It stays, since taking it away would need a lock, and a process that is forked while it is held hangs.
+    It stays, since removing it would need a lock, and a process that is forked while the lock is held hangs.
     """
     for index, state in enumerate(_STATES):
         there = vars(state)["_shared_state"]
@@ -90,7 +91,7 @@ class Runtime:
         check_device(settings.accelerator)
         self._own = OwnState()
         several = torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
-        # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
+        # Several processes on CPUs find each other only if accelerate knows that there is no GPU to use.
         alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
         with self._own.here(), _plainly():
@@ -107,7 +108,7 @@ class Runtime:
             self.ranks = kind(self._accelerator.local_process_index, local)
 
     def prepare(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model as accelerate wants it; in one process it is the same object, on its device, else it is wrapped."""
+        """The model as accelerate prepares it; in one process the same object, on its device, else wrapped."""
         with self._own.here(), _unmarked(model):
             prepared = self._accelerator.prepare_model(model)
         assert isinstance(prepared, torch.nn.Module)
@@ -115,7 +116,9 @@ class Runtime:
 
 
 def _is_rank() -> bool:
-    """Whether this process is one of several that were started to work together; a user's own group is none of that."""
+    """Whether this process is one of several that a launcher started; a process group of the user's own does not
+    count.
+    """
     return RANK in os.environ
 
 
@@ -131,9 +134,9 @@ def _plainly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unmarked(model: torch.nn.Module) -> Iterator[None]:
-    """Without accelerate's mark on prepared models.
+    """Inside, the model is without accelerate's mark on prepared models.
 
-    A model that bears it is handed back as it is: ours by the user's Accelerator, theirs by ours.
+    accelerate returns a marked model unchanged: ours to the user's Accelerator, theirs to ours.
     """
     theirs = vars(model).pop(_MARK, None)
     try:
@@ -145,7 +148,7 @@ def _unmarked(model: torch.nn.Module) -> Iterator[None]:
 
 
 def check_device(wanted: str) -> None:
-    """Refuse a kind of device that is not here."""
+    """Raise SettingsError for a kind of device that this machine does not have."""
     if wanted in ("gpu", "cuda") and not torch.cuda.is_available() and not (
         wanted == "gpu" and torch.backends.mps.is_available()
     ):

@@ -1,7 +1,7 @@
-"""The session: all state of one job that changes while it runs, in one place.
+"""Wires one job: its task, device, optimizers, loaders and meter, and how far it has come.
 
-A fit, a finder and a trial each open one. `snapshot` and `restore` bring everything back, which is how a finder
-leaves no trace.
+A fit, a finder and a trial each open one. `snapshot` and `restore` bring everything back, so that a finder changes
+nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from workbench.techniques.toggling import toggled, whose_turn
 
 
 class Session:
-    """A task with its optimizers and loaders on a device, and how far it has come.
+    """A task with its optimizers and loaders on a device, and its progress.
 
     `step` counts the updates taken, `epoch` the epochs finished, `batch_idx` the batches of this epoch.
     """
@@ -61,11 +61,11 @@ class Session:
                 Precision.refuse_single(module)
         self.ranks = runtime.ranks
         self.together: DDP | None = None
-        """This rank's part in the updates of several; None: there is one process."""
+        """This rank's part in an update of several ranks; None: there is one process."""
         self.shards = shard_model(task, runtime)
-        """The weights in shards over the ranks; None: each rank has all of them."""
+        """The sharded weights (FSDP); None: each rank has all weights."""
         self.steps: Task | Shards = task if self.shards is None else self.shards
-        """What takes the steps of the task."""
+        """The object whose training_step is called: the task, or its sharded root module."""
         named = [(name, p) for name, p in task.trained_parameters().items() if p.requires_grad]
         if not named:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
@@ -74,7 +74,9 @@ class Session:
         trains = phase == "fit"
         self.data = Loaders(task, settings, self.ranks) if trains else NoLoaders(task, settings)
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
-        """Updates more than the length of the epochs says, since earlier ones had more (engine/optim/total_steps.py)."""
+        """Updates beyond what the length of the epochs gives, since earlier epochs had more
+        (engine/optim/total_steps.py).
+        """
         self.updates = self.data.updates(self.ahead)
         self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.shards) if trains else []
         self.several = len(self.optimizers) > 1
@@ -89,13 +91,13 @@ class Session:
         if trains and self.base_lr != settings.lr:
             self.set_lr(settings.lr)
         self.modes = OptimizerModes([opt.optimizer for opt in self.optimizers])
-        """Its optimizers that train other weights than they evaluate."""
+        """The optimizers with a train and an eval mode (schedule-free)."""
         self.modes.check(settings, None if self.shards is None else self.shards.name)
         self.modes.train()
         self.average = average_of(task, settings) if trains else None
         self.averaged_parameters: list[Tensor] = list(task.trained_parameters().values()) if self.shards is None else self.shards.parameters()
         self.handle: object | None = None
-        """What a task with manual optimisation steps through (engine/optim/manual.py)."""
+        """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
         self._begin_measuring(settings)
         if isinstance(self.ranks, MultiProcessGroup):
             self.ranks.clock = lambda: self.meter.seconds
@@ -107,7 +109,7 @@ class Session:
             self.notes.append(Message(doubt, "warning"))
 
     def _begin_counting(self) -> None:
-        """How far it has come."""
+        """Set the counters of progress to their start."""
         self.step = 0
         self.epoch = 0
         self.batch_idx = 0
@@ -115,73 +117,75 @@ class Session:
         self.metrics: dict[str, float] = {}
         """The latest value of every metric that the run has reported."""
         self.fitting = self.mid_epoch = self.checking = self.resumed = False
-        """Whether a fit goes on; an epoch of it has begun and is not over; all of its updates are taken, and its check is
-        to come; whether the fit goes on from a checkpoint."""
+        """fitting: a fit is running. mid_epoch: an epoch has begun and not ended. checking: all of its updates are
+        taken, and its validation is due. resumed: the fit started from a checkpoint.
+        """
         self.epoch_step = 0
         """The updates taken before this epoch."""
         self.pieces = 0
-        """Pieces of the batch at hand that are done with; 0 between two batches (truncated BPTT)."""
+        """The finished pieces of the current batch; 0 between two batches (truncated BPTT)."""
         self.epochs_scheduled = 0
-        """The epochs whose end the schedules have followed."""
+        """The epochs at whose end the schedules have stepped."""
         self.cut_short = False
-        """Whether the task leaves out the rest of this epoch."""
+        """Whether a hook asked to leave out the rest of this epoch."""
         self.hiddens: dict[int, Any] = {}
         """State carried from one piece of a batch to the next, by optimizer (truncated BPTT)."""
         self.next_hiddens: dict[int, Any] = {}
 
     def _hear(self, task: Task) -> None:
-        """What the task hears of an update, and says in it."""
+        """Resolve the task's hooks."""
         self.moments = Hooks() if task.moments is None else task.moments
         self._clipper, self.moments.clipper = self.moments.clipper, self.clip
         self.within = self.moments.within
-        """Whether the task wants something within an update (engine/hooked_step.py)."""
+        """Whether the task has hooks within an update (engine/hooked_step.py)."""
         self.ready: dict[int, Any] = {}
-        """The batches of the window at hand that lie on the device, where the task hears of them."""
+        """The batches of the current window on the device, for hooks."""
         self.ending: tuple[Any, Any, int] | None = None
-        """What the task is told of a batch behind the update that it completes."""
+        """The arguments of the hook after the batch that the update completes."""
         self.moves = not self.on_cpu or self.moments.transfers
-        """Whether batches are copied to the device, or handed over in the task's own way."""
+        """Whether batches are moved to the device, by torch or by the task's own hook."""
         self.noted: dict[str, Tensor | float] = {}
         """The latest value of each metric that the task logged for single updates."""
 
     def _begin_measuring(self, settings: Settings) -> None:
-        """What is clipped, measured and remembered of updates."""
+        """Set up clipping, norms and the meter."""
         self.tbptt = settings.truncated_bptt_steps
         norm = settings.track_grad_norm
         self.norm_order = None if norm is None else float(norm)
         self.clip_val = settings.gradient_clip_val
         self.clip_next: dict[int, tuple[float, str]] = {}
-        """How a manual task wants the gradients of an optimizer clipped at its next step."""
+        """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
         self.recording = self.measuring = self.scheduling = True
         self.epoch_loss = EpochLoss()
         self.notes: list[Message] = []
         self.counts_seen: set[str] = set()
-        """The kinds of data whose first batch was looked at for what it counts as (engine/data/sample_count.py)."""
-        """What an update has to say; the loop tells it."""
+        """The kinds of data whose first batch was checked for its number of samples (engine/data/sample_count.py)."""
         self.skipped = False
-        """Whether the update at hand left a step out."""
+        """Whether the current update skipped a step."""
         self.left_out = 0
         self.losses: dict[int, Tensor] = {}
         """The losses of the latest update, by optimizer."""
         self.buffers: list[tuple[Tensor, Tensor]] = []
-        """The model's buffers, each with its value before the update at hand, where that may be left out."""
+        """The model's buffers, each with its value before the current update, where that update may be skipped."""
         self.moved: set[tuple[str, str]] = set()
-        """Attributes of modules that a checkpoint has brought (engine/checkpoint/module_state.py)."""
+        """Attributes of modules that a checkpoint restored (engine/checkpoint/module_state.py)."""
         self.draws = False
         """Whether updates are known to draw random numbers (dropout)."""
         self.recent: list[Any] = []
         """The windows of the latest updates (engine/nonfinite.py)."""
         self.double = any(p.dtype is torch.float64 for p in self.task.model.parameters())
-        """Whether the model computes in double precision, so that its losses and norms are kept so."""
+        """Whether the model computes in double precision, so that its losses and norms are recorded so."""
         self.meter = Meter(
             len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers), self.double
         )
         self.ratios: UpdateRatios | None = None
-        """What measures how far updates move the weights; None: nothing does."""
+        """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
 
     def track_ratios(self, wanted: bool) -> None:
-        """Measure update ratios from the next update on, or no longer. Rank 0 does, for all have the same weights."""
+        """Measure update ratios from the next update on, or stop. Rank 0 measures, since all ranks have the same
+        weights.
+        """
         self.settings = self.settings.replace(track_update_ratio=wanted)
         if not wanted:
             self.ratios = None
@@ -194,49 +198,51 @@ class Session:
 
     @property
     def where(self) -> str:
-        """The device in words; of several ranks, how many there are."""
+        """The device in words, with the number of ranks."""
         there = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
         return there if self.shards is None else f"{there}, {self.shards.name}"
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began, for decisions: of several ranks, those of rank 0 at the latest round."""
+        """Seconds since the run began, for decisions; on several ranks, rank 0's clock at the latest
+        synchronization.
+        """
         return self.meter.seconds if self.ranks.seconds is None else self.ranks.seconds
 
     @property
     def lr(self) -> float:
-        """The rate of the first optimizer as it is now."""
+        """The present rate of the first optimizer."""
         return self.optimizers[0].lr
 
     @property
     def lrs(self) -> list[float]:
-        """The rate of each optimizer: of its first parameter group that is not at 0."""
+        """The present rate of each optimizer: that of its first parameter group that is not at 0."""
         return [opt.lr for opt in self.optimizers]
 
     @property
     def base_lr(self) -> float:
-        """What the setting `lr` is now: the base rate of the first optimizer that is not at 0; 0 where all are."""
+        """The value of the setting `lr` now: the base rate of the first optimizer that is not at 0; 0 where all are."""
         return next((opt.base_lr for opt in self.optimizers if opt.base_lr), 0.0)
 
     def set_lr(self, lr: float) -> None:
-        """A new base rate: schedules, the ratios of parameter groups and of further optimizers multiply it."""
+        """Set a new base rate; schedules and the ratios of parameter groups and further optimizers multiply it."""
         old = self.base_lr
         for opt in self.optimizers:
             opt.set_lr(lr if opt.base_lr == old else opt.base_lr * (lr / old))
 
     @property
     def batches(self) -> tuple[int | None, int | None]:
-        """Training batches of an epoch, and validation batches of a check; None where nobody can know."""
+        """Training batches of an epoch, and validation batches of a validation; None where they cannot be known."""
         return self.data.batches, self.data.val_batches
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:
-        """The batch on the session's device, the task's own way where it has one."""
+        """The batch on the session's device, moved by the task's own hook where it has one."""
         if self.moments.transfers:
             return self.moments.transfer(batch, self.device, stage)
         return to_device(batch, self.device)
 
     def clip(self, index: int, clip_val: float, algorithm: str) -> None:
-        """Clip the gradients of one optimizer in place, for a task that does it itself."""
+        """Clip the gradients of one optimizer in place, for a task that clips by itself."""
         opt = self.optimizers[index]
         gradients = opt.gradients()
         if algorithm == "value" and gradients:
@@ -245,25 +251,27 @@ class Session:
             clipping.clip_norm(gradients, self.total_norm(opt, gradients, 2.0), clip_val)
 
     def layer_norms(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
-        """The p-norm of each of an optimizer's gradients, shape (len(gradients),); of those in shards, of the whole."""
+        """The p-norm of each of an optimizer's gradients, shape (len(gradients),); of sharded ones, that of the
+        whole.
+        """
         if self.shards is None:
             return layer_norms(gradients, p)
         return self.shards.layer_norms(self.ranks, opt, gradients, p)
 
     def total_norm(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
-        """Their p-norm as one vector; a scalar."""
+        """The p-norm of all gradients as one vector; a scalar."""
         return total_norm(self.layer_norms(opt, gradients, p), p)
 
     def shown(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, the task's modules can be looked at on rank 0, also where their weights lie in shards."""
+        """Inside, rank 0 can read the task's modules, also where the weights are sharded."""
         return contextlib.nullcontext() if self.shards is None else self.shards.shown()
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the trained modules by name: as they are, or of those in shards copies of the whole, on rank 0 alone."""
+        """The trained weights by name: the tensors themselves, or, of sharded weights, whole copies on rank 0 alone."""
         return tensors_of(self.task.trained_modules) if self.shards is None else self.shards.weights(self.task.model)
 
     def step_epoch_schedules(self) -> None:
-        """The schedules that follow epochs take their step for the end of this one, once."""
+        """Step the schedules that follow epochs, once for the end of this epoch."""
         if self.epochs_scheduled <= self.epoch:
             self.epochs_scheduled = self.epoch + 1
             for opt in self.optimizers:
@@ -271,15 +279,15 @@ class Session:
 
     @property
     def records(self) -> bool:
-        """Whether the update at hand is recorded."""
+        """Whether the current update is recorded."""
         return self.recording and self.measuring and self.step % self.meter.every == 0
 
     def column(self, opt: OptimizerHandle) -> int:
-        """Where in the meter's rows this optimizer's numbers go."""
+        """The column of this optimizer in the meter's rows."""
         return 1 + opt.index if self.several else 0
 
     def turn(self) -> Sequence[OptimizerHandle]:
-        """The optimizers that take a step at this update."""
+        """The optimizers that step at this update."""
         if not self.several:
             return self._all_of_them
         return [self.optimizers[n] for n in whose_turn(self._frequencies, self.step)]
@@ -290,7 +298,7 @@ class Session:
 
     @contextlib.contextmanager
     def measuring_only(self, wanted: bool) -> Iterator[None]:
-        """Inside, norms are recorded only if `wanted`: of several evaluations of one update, those of the first."""
+        """Inside, norms are recorded only if `wanted`: of several evaluations of one update, the first counts."""
         self.measuring = wanted
         try:
             yield
@@ -298,20 +306,21 @@ class Session:
             self.measuring = True
 
     def should_average(self, step: int, epoch: int, usual: Callable[[Settings, int, int], bool]) -> bool:
-        """Whether the weights are averaged now: the user's rule, or else the usual one."""
+        """Whether to average the weights now, by the user's rule or the default one."""
         own = self.task.averaging.should_update
         return bool(own(step, epoch)) if own is not None else usual(self.settings, step, epoch)
 
     def train_mode(self) -> None:
-        """Training mode for all of the model, unless it is on: then a part that the user set to eval stays so."""
+        """Put the model into training mode, unless it is already, so that parts in eval mode stay so."""
         if not self.task.model.training:
             self.task.model.train()
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[None]:
-        """Inside, anything may be tried: nothing is recorded, no schedule steps, and all comes back on every exit.
+        """Inside, anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every
+        exit.
 
-        The copy of the weights lies in host memory, so that it takes none of the device's.
+        The copy of the weights is in host memory, so that it takes none of the device's.
         """
         before = Snapshot.take(self)
         clip_val, stage, noted, pieces = self.clip_val, self.stage, dict(self.noted), self.pieces
@@ -329,7 +338,7 @@ class Session:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, this rank does all by itself: nothing waits for the others, whatever becomes of them."""
+        """Inside, this rank works by itself and does not wait for the others."""
         ranks, together = self.ranks, self.together
         self.ranks, self.together = ProcessGroup(), None
         try:
@@ -339,7 +348,7 @@ class Session:
             self.ranks, self.together = ranks, together
 
     def _begin(self) -> None:
-        """What is tried may count on what a fit would have told the task by then."""
+        """Call the hooks that a fit would have called by now."""
         self.stage = "train"
         if not self.fitting:
             self.moments.fit_started()
@@ -350,33 +359,33 @@ class Session:
 
     @property
     def trained(self) -> list[Tensor]:
-        """The parameters that trained from the start, and those of optimizers that have begun to since."""
+        """The parameters that require gradients: those from the start, and those that optimizers got later."""
         late = [p for opt in self.optimizers for p in opt.late]
         return [*self.parameters, *late] if late else self.parameters
 
     def look_again(self) -> None:
-        """Hooks of the task have run: parameters may have begun to train."""
+        """Note parameters that hooks of the task have made trainable."""
         for opt in self.optimizers:
             opt.look_again()
 
     def look_around(self) -> None:
-        """The same where all ranks have come to, between two updates: some may train no more, and nobody waits for them."""
+        """The same between two updates, where all ranks are: parameters may also have been frozen."""
         self.look_again()
         if self.together is not None:
             self.together.look_again()
 
     def drop_gradients(self) -> None:
-        """No parameter has a gradient any more."""
+        """Drop the gradients of all parameters."""
         if self.shards is not None:
             self.shards.drop()
         for parameter in self.trained:
             parameter.grad = None
 
     def close(self) -> None:
-        """Let go of gradients and loader processes."""
-        self.moments.clipper = self._clipper  # of the session that this one was opened within
+        """Free gradients and end loader processes."""
+        self.moments.clipper = self._clipper  # of the session within which this one was opened
         self.drop_gradients()
-        self.modes.eval()  # of a fit that failed too
+        self.modes.eval()  # also of a fit that failed
         self.data.close()
 
 

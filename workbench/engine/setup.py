@@ -1,4 +1,4 @@
-"""A session for one job, and what of the process and the task is put back behind it."""
+"""Opens the session of a job and restores the process and the task afterwards."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from workbench.task.protocol import Phase, Task
 def open_session(
     task: Task, settings: Settings, phase: Phase = "fit", past: Mapping[str, Any] | None = None
 ) -> Iterator[Session]:
-    """A session for one job: seeded, with the process's random state and torch flags put back after.
+    """Open a seeded session for one job; the process's random state and torch flags are restored at the end.
 
-    past: of a fit that goes on, what its length depends on (`length.NAMES` of the state).
+    past: for a resumed fit, the state on which its length depends (`total_steps.NAMES`).
     """
     with rng.preserved(), _kernels(settings), task.running(settings, phase):
         rng.seed(settings.seed)
@@ -48,7 +48,7 @@ def open_session(
                 session.close()
             for parameter in _parameters(task):
                 parameter.grad = None
-            for parameter, grad in kept:  # the parameter may lie on another device now
+            for parameter, grad in kept:  # the parameter may be on another device now
                 parameter.grad = grad.to(parameter.device)
 
 
@@ -62,7 +62,7 @@ def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _kernels(settings: Settings) -> Iterator[None]:
-    """Inside, torch chooses kernels as `deterministic` and `benchmark` say; what the process had comes back."""
+    """Inside, torch chooses kernels as `deterministic` and `benchmark` say; the process's own flags are restored."""
     wanted, benchmark = settings.deterministic, settings.benchmark
     if not wanted and benchmark is None:
         yield

@@ -1,4 +1,4 @@
-"""A session at one moment, to come back to: how a search leaves no trace."""
+"""Takes a snapshot of a session and restores it, so that a search changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Modes:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A session at one moment; `restore` brings all of it back, whatever happened in between."""
+    """The state of a session at one moment; `restore` brings all of it back, whatever happened in between."""
 
     session: Session
     weights: Weights
@@ -43,7 +43,7 @@ class Snapshot:
     scaler: dict[str, Any]
     modes: Modes
     trained: tuple[tuple[nn.Parameter, bool], ...]
-    """Parameters, and whether each trains."""
+    """The parameters, and whether each requires gradients."""
     random: rng.RandomState
 
     @classmethod

@@ -1,4 +1,4 @@
-"""One update: for each optimizer whose turn it is, backward over a window of batches, measure, check, clip, step."""
+"""Takes one update: for each optimizer in turn backward over a window, norms, the check for NaN, clipping, step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Way = Callable[[Session, OptimizerHandle, Sequence[Any]], "tuple[Tensor | None, 
 
 
 def update(session: Session, window: Sequence[Any]) -> Tensor | None:
-    """Take one update with the gradient of `window`; its loss, a detached scalar on the device.
+    """Take one update with the gradient of `window`; returns its loss, a detached scalar on the device.
 
-    With several optimizers it is the sum of their losses. None: nothing was in the window, and no update was taken.
-    Raises `NonFiniteError` before the step is taken, where that can be seen without a sync (on CPU).
+    With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. Raises
+    `NonFiniteError` before the step where that can be seen without a sync (on CPU).
     """
     session.skipped, session.losses = False, {}
-    lrs = session.lrs  # a task with manual optimisation may step its schedules on the way
+    lrs = session.lrs  # with manual optimization the task may step its schedules within the update
     if session.within:
         hooked_step.begin(session)
     nonfinite.remember(session, window)
@@ -60,7 +60,7 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
 
 
 def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values) -> None:
-    """The row in the meter of the update that was just taken, with what the task logged for it."""
+    """Write the update's row in the meter, with what the task logged for it."""
     _sum_up(session)
     if logged:
         session.meter.note(logged)
@@ -68,7 +68,7 @@ def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values
 
 
 def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
-    """Each optimizer whose turn it is; the sum of their losses, and those that took a step."""
+    """Let each optimizer in turn step; returns the sum of their losses and the optimizers that stepped."""
     loss: Tensor | None = None
     taken: list[OptimizerHandle] = []
     if not session.several:  # the hot path
@@ -96,7 +96,7 @@ def _way(session: Session, opt: OptimizerHandle) -> Way:
 
 
 def _as_told(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
-    """The task has a say within the update."""
+    """The update of a task with hooks within the update."""
 
     def take(evaluate: Callable[[], Tensor | None]) -> tuple[Tensor | None, bool]:
         if opt.needs_closure:
@@ -115,7 +115,9 @@ def _plainly(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> t
 def _by_closure(
     session: Session, opt: OptimizerHandle, window: Sequence[Any], own: Callable[[], Tensor | None] | None = None
 ) -> tuple[Tensor | None, bool]:
-    """An optimizer that evaluates the loss itself (LBFGS): each evaluation starts from no gradient. own: evaluates it."""
+    """The update of an optimizer that evaluates the loss itself (LBFGS); each evaluation starts without gradients.
+    own: the task's closure.
+    """
     first: Tensor | None = None
     undo = _undo(opt) if session.on_cpu else _nothing
 
@@ -141,7 +143,7 @@ def _by_closure(
         session.skipped = True
         return left_out.loss if first is None else first, False
     except NonFiniteError:
-        undo()  # it had moved some way already when it came to bad numbers
+        undo()  # the optimizer has moved the weights before it met the bad values
         raise
     finally:
         if own is None:
@@ -150,7 +152,7 @@ def _by_closure(
 
 
 def _undo(opt: OptimizerHandle) -> Callable[[], None]:
-    """Brings weights and state of the optimizer back to what they are now."""
+    """Return a function that restores the optimizer's weights and state."""
     trained = opt.trained
     weights, state = [p.detach().clone() for p in opt.trained], copy.deepcopy(opt.optimizer.state_dict())
 
@@ -164,15 +166,15 @@ def _undo(opt: OptimizerHandle) -> Callable[[], None]:
 
 
 def _nothing() -> None:
-    """On a device nobody sees in time that there is something to undo."""
+    """On a device, a non-finite value is seen too late to restore anything."""
 
 
 class _NothingThere(Exception):
-    """All batches of a window were left out."""
+    """All batches of the window were left out."""
 
 
 def take_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> bool:
-    """Clip and step with the gradients as they are now; False: the update was left out."""
+    """Clip the gradients and step; False: the step was skipped."""
     session.precision.unscale(opt.optimizer)
     if session.within:
         session.moments.before_step(opt.index)
@@ -199,7 +201,7 @@ def take_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], los
 
 
 def _ready(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> Tensor | None:
-    """Measure, check and clip the gradients of one optimizer; their total norm before clipping, if it was measured."""
+    """Measure, check and clip one optimizer's gradients; returns their total norm before clipping, if measured."""
     gradients = opt.gradients()
     measures = gradients and session.norm_order and session.records
     total = _measure(session, opt, gradients) if measures else None
@@ -217,7 +219,7 @@ def _ready(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: 
 
 
 def _follow_up(session: Session, taken: Sequence[OptimizerHandle]) -> None:
-    """Behind the step of these optimizers: their schedules, and the average of the weights."""
+    """After the step of these optimizers: their schedules, and the average of the weights."""
     for opt in taken:
         opt.taken += 1
         if session.scheduling:
@@ -240,12 +242,12 @@ def _measure(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]
     norms = session.layer_norms(opt, gradients, session.norm_order)
     total = total_norm(norms, session.norm_order)
     meter.total[session.column(opt)][row].copy_(total)
-    if opt.late:  # those that trained from the start have columns
+    if opt.late:  # only parameters that trained from the start have columns
         late = {id(p) for p in opt.late}
         norms = norms[meter.places(tuple(n for n, p in enumerate(opt.there()) if id(p) not in late))]
     if opt.whole and len(norms) == len(opt.parameters):
         meter.layers[row].copy_(norms)
-    else:  # a parameter without a gradient has no norm, which is not a norm of zero
+    else:  # a parameter without a gradient has no norm; that is not a norm of zero
         there = {id(p) for p in opt.there()}
         has = tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there)
         meter.put_norms(has, norms)
@@ -274,7 +276,7 @@ def _note_clipped(session: Session, opt: OptimizerHandle, gradients: Sequence[Te
 
 
 def _sum_up(session: Session) -> None:
-    """With several optimizers, the total norms of the update are those over all that stepped."""
+    """With several optimizers, the update's total norms are those over all that stepped."""
     if not session.several:
         return
     meter, row = session.meter, session.meter.row

@@ -1,4 +1,4 @@
-"""torch.compile for the time of a job: the model is compiled in place, and afterwards it is as it was."""
+"""Compiles the model in place with torch.compile for the time of a job."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from workbench.task.protocol import Task, TaskError
 def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
     """Inside, calls of the model go through torch.compile (`wanted`: True, or the name of a backend).
 
-    A model that came compiled is compiled with the options that it came with, and once.
-
-    An object with a training_step of its own may call its parts and never itself, so they are compiled too.
+    A model that the user has compiled keeps its options and is not compiled twice. An object with a training_step of
+    its own may call its parts and never itself, so its parts are compiled too.
     """
     if not wanted:
         yield
@@ -38,7 +37,7 @@ def compiled(task: Task, wanted: bool | str) -> Iterator[None]:
 
 
 def _compile(part: nn.Module, wanted: bool | str, compiler: Callable[..., Any] | None) -> None:
-    """compiler: of a model that came compiled."""
+    """compiler: that of a model which the user has compiled."""
     call = _inlined(part) if type(part).forward.__module__.startswith("torch.") else part._call_impl
     try:
         if compiler is not None:
@@ -50,7 +49,7 @@ def _compile(part: nn.Module, wanted: bool | str, compiler: Callable[..., Any] |
 
 
 def _inlined(part: nn.Module) -> Callable[..., Any]:
-    """The call of a module of torch's own (nn.Sequential), in a function: by itself torch.compile passes it over."""
+    """Wrap the call of a torch module (nn.Sequential) in a function, since torch.compile skips the module itself."""
 
     inner: Callable[..., Any] = part._call_impl
 

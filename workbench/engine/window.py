@@ -1,4 +1,4 @@
-"""A window on its way: what is known of its batches before, and what those that have gone through add up to."""
+"""Accumulates the weighted loss of one accumulation window."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class WindowPlan(NamedTuple):
-    """What is known of a window before it goes through."""
+    """What is known of a window before its forward passes."""
 
     there: list[int]
-    """The numbers of its batches that are not None."""
+    """The numbers of the batches that are not None."""
     weights: dict[int, float]
     shares: dict[int, float]
 
@@ -35,20 +35,22 @@ class WindowPlan(NamedTuple):
 
 
 class WindowLoss:
-    """What the batches of a window that have gone through add up to."""
+    """The sums over the batches of a window that have gone forward."""
 
     def __init__(self, planned: WindowPlan, unit: float, *, single: bool = False) -> None:
-        """unit: the share of a weight of 1. single: there is one batch, which is all, whatever it weighs."""
+        """unit: the share of a weight of 1. single: the window has one batch, which is all of it whatever its
+        weight.
+        """
         self._planned, self._unit, self.single = planned, unit, single
         self.loss: Tensor | None = None
-        """The sum of losses at their shares, or at the weights that they reported, without a graph."""
+        """The sum of the losses times their shares, or times their reported weights, without a graph."""
         self.reported: list[Tensor | float] = []
         self.kept: list[float] = []
-        """The shares of those that reported no weight."""
+        """The shares of the batches that reported no weight."""
         self._weights: list[Tensor | float] = []
 
     def take(self, number: int, found: Result) -> tuple[Tensor, bool]:
-        """One more: the part of the loss that goes backward, and whether it is the first."""
+        """Add one batch; returns the part of the loss to go backward, and whether it is the first."""
         if bool(self.reported) != (found.weight is not None) and (self.reported or self.kept):
             raise TaskError("training_step reports a 'weight' for some batches of a window and not for others.")
         share = self._planned.shares[number]
@@ -65,10 +67,10 @@ class WindowLoss:
 
     @property
     def weight(self) -> Tensor | float:
-        """What they weigh."""
+        """The sum of their weights."""
         return sum(self._weights)
 
     @property
     def some_left_out(self) -> bool:
-        """Whether batches were left out whose shares were counted on."""
+        """Whether batches were left out whose shares were counted."""
         return len(self.kept) < len(self._planned.there)
