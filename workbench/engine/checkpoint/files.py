@@ -1,6 +1,7 @@
-"""Weights and checkpoints to and from files: written aside and renamed, so that what is there is whole.
+"""Writes and reads weights and checkpoints: into a temporary folder first, then renamed, so that none is ever half
+there.
 
-Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) of the weights to use, all other state as
+Weights are safetensors. A checkpoint is a directory (runs/checkpoints.py) with the weights to use, all other state as
 plain containers and tensors (engine/checkpoint/serialization.py), and `info.json`.
 """
 
@@ -37,16 +38,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("mid_epoch", "checking"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)),
     **dict.fromkeys(("settings", "held", "checks"), (dict,)), "optimizers": (list,),
 }  # fmt: skip
-"""Of what type the state of a fit is, where another one would be met deep inside the fit or never."""
+"""The types of a fit's state; a wrong one would be met deep inside the fit or never."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
 Modules = nn.Module | Mapping[str, nn.Module]
-"""A module, or several: a model, followed by others, by the prefix of their names (`Task.trained_modules`)."""
+"""A module, or several: a model and further ones by the prefix of their names (`Task.trained_modules`)."""
 
 
 def tensors_of(modules: Modules) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name, as they are: no copies."""
+    """Parameters and persistent buffers by name; not copies."""
     return {
         prefix + own_name(name): value
         for prefix, module in _by_prefix(modules).items()
@@ -60,19 +61,19 @@ def _by_prefix(modules: Modules) -> Mapping[str, nn.Module]:
 
 
 def extra_state_of(model: nn.Module) -> dict[str, Any]:
-    """What the model's `get_extra_state` methods give that is no tensor, by the name in its state_dict."""
+    """The values of the model's `get_extra_state` methods that are not tensors, by their name in its state_dict."""
     return {own_name(name): value for name, value in model.state_dict().items() if not isinstance(value, Tensor)}
 
 
 def save_weights(model: Modules, path: Path) -> None:
-    """The parameters and persistent buffers; tied ones are stored once."""
+    """Write the parameters and persistent buffers; tied ones are stored once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _in_words(path.name):
         replace_by(path, lambda aside: _write_tensors(aside, tensors_of(model)))
 
 
 def load_weights(model: Modules, path: Path) -> None:
-    """Put the weights of `save_weights` into the modules, in place, whatever device they are on."""
+    """Put the weights of `save_weights` into the modules, in place, on any device."""
     tensors = {**_left_out(model, path), **_read_tensors(path)}
     wrong = mismatch(model, tensors)
     if wrong is not None:
@@ -81,7 +82,7 @@ def load_weights(model: Modules, path: Path) -> None:
 
 
 def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
-    """Those weights of the model that a task has left out of this checkpoint (`on_save_checkpoint`), as they are."""
+    """The present values of weights that the task left out of this checkpoint (`on_save_checkpoint`)."""
     try:
         removed = read_json(path.with_name("info.json"), LARGEST_INFO).get("removed", ())
     except (OSError, ValueError):
@@ -90,10 +91,10 @@ def _left_out(model: Modules, path: Path) -> dict[str, Tensor]:
 
 
 def mismatch(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = False) -> str | None:
-    """The first difference between modules and weights that were saved, in words; None: they fit.
+    """The first difference between modules and saved weights, in words; None: they fit.
 
-    grown: a buffer may be of another shape than here, as where forward() puts another tensor in its place. Weights of
-    before a loss was trained have the model alone.
+    grown: a buffer may have another shape than here, where forward() replaces it. Weights from before a loss was
+    trained have the model alone.
     """
     modules = _by_prefix(model)
     whose = type(next(iter(modules.values()))).__name__
@@ -115,7 +116,9 @@ def mismatch(model: Modules, tensors: Mapping[str, Tensor], *, grown: bool = Fal
 
 
 def load_tensors(modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
-    """Make these the modules' weights, in place; tied ones may stand under one of their names. extra: the model's."""
+    """Copy these weights into the modules, in place; tied ones may have one of their names. extra: the model's extra
+    state.
+    """
     model, *others = _by_prefix(modules).items()
     _fill(model[1], tensors, extra)
     for prefix, part in others:
@@ -127,19 +130,19 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, A
         value, own = tensors.get(name), part._buffers[attribute]
         if value is not None and (own is None or own.shape != value.shape):
             part._buffers[attribute] = value.to(_device(model) if own is None else own.device, copy=True)
-        elif value is not None and own is not None and expanded(own):  # load_state_dict cannot write into it
+        elif value is not None and own is not None and expanded(own):  # load_state_dict cannot write into an expanded tensor
             part._buffers[attribute] = own.clone()
     whole = dict(tensors)
     for name, others in _ties(tensors_of(model)).items():
         tied = [tensors[other] for other in others if other in tensors]
         if name not in whole and tied:
             whole[name] = tied[0]
-    # Copied under their own names, whatever hooks a state_dict has; extra state that is not known stays as it is.
+    # Copied under their own names, whatever hooks a state_dict has; unknown extra state is not touched.
     known = {own_name(name): name for name in model.state_dict()}
     values = {**whole, **(extra or {})}
     try:
         model.load_state_dict({known.get(name, name): value for name, value in values.items()}, strict=False)
-    except RuntimeError as error:  # a module's own way to take its weights: quantized ones of bitsandbytes take none after a step
+    except RuntimeError as error:  # a module's own way to load its weights: quantized ones of bitsandbytes take none after a step
         raise TaskError(
             f"the weights that were saved cannot be put into this {type(model).__name__}: {error} Make the model anew, as it was for "
             "that run, with a new bench, and begin there with start='<run id>'."
@@ -147,7 +150,7 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, A
 
 
 def _buffers(modules: Modules) -> Iterator[tuple[str, nn.Module, str]]:
-    """The buffers by name, those without a value too, each with where it is."""
+    """The buffers by name, with their modules; those without a value too."""
     for prefix, module in _by_prefix(modules).items():
         for path, part in module.named_modules(remove_duplicate=False):
             for name in part._buffers:
@@ -159,9 +162,10 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, info: Mapping[str, Any]) -> None:
-    """A checkpoint in `folder`: weights, state (packed; None: it has weights alone) and what `info.json` says beside.
+    """Write a checkpoint into `folder`: weights, state (plain; None: weights alone) and the contents of `info.json`.
 
-    One of the same name gives way only when this one is whole. OSError: it could not be written, and nothing has changed.
+    An older one of the same name is replaced only when the new one is complete. OSError: it could not be written, and
+    nothing has changed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     check_no_link(folder)
@@ -185,14 +189,14 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """All state in the directory of a checkpoint, in host memory; its weights under "weights"."""
+    """All state of a checkpoint's directory, in host memory; its weights under "weights"."""
     state: dict[str, Any] = from_plain(_packed_state(path / "state.pt"))
     _check_types(path / "state.pt", state)
     return {**state, "weights": _read_tensors(path / "model.safetensors")}
 
 
 def peek(path: Path, *names: str) -> dict[str, Any]:
-    """Some plain parts of the state in the directory of a checkpoint, without reading its tensors."""
+    """Some plain parts of a checkpoint's state, without its tensors."""
     state = _packed_state(path / "state.pt", mmap=True)
     missing = ", ".join(name for name in names if name not in state)
     if missing:
@@ -203,7 +207,7 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
 
 
 def _check_types(file: Path, state: dict[str, Any]) -> None:
-    """A file may come from anywhere: with a NaN for an epoch a fit would never end."""
+    """Check the types: a file may come from anywhere, and with a NaN as epoch a fit would never end."""
     for name in state.keys() & _TYPES.keys():
         value, kinds = state[name], _TYPES[name]
         counted = type(value) is int and not 0 <= value <= LARGEST
@@ -212,13 +216,13 @@ def _check_types(file: Path, state: dict[str, Any]) -> None:
 
 
 def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
-    """What was written there: containers and tensors alone, for a file may come from anywhere."""
+    """Read the plain state: containers and tensors alone, since a file may come from anywhere."""
     _check_plain(file)
     try:
         state = torch.load(str(file), map_location="cpu", weights_only=True, mmap=mmap)
-    except (FileNotFoundError, PermissionError):  # which say all there is to say
+    except (FileNotFoundError, PermissionError):  # whose message says it all
         raise
-    except pickle.UnpicklingError as error:  # torch's own words propose to run whatever is in it
+    except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
         raise _unreadable(file, "it is no pickle, or one of more than containers and tensors") from error
     except (RuntimeError, EOFError, OSError) as error:
         raise _unreadable(file, str(error).partition(". ")[0]) from error
@@ -233,11 +237,11 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
         tensors = load_file(str(file))
     except SafetensorError as error:
         raise _unreadable(file, str(error)) from error
-    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version kept those of a compiled model
+    return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
 
 
 def _check_plain(file: Path) -> None:
-    """A pipe of that name would hold us until somebody writes into it."""
+    """Raise an error for anything but a regular file: a pipe of that name would block until somebody writes into it."""
     if file.exists() and not file.is_file():
         raise _unreadable(file, "it is not a plain file")
 
@@ -249,14 +253,14 @@ def _unreadable(file: Path, why: str) -> RuntimeError:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint: it is gone for readers before its files are."""
+    """Delete a checkpoint: readers no longer see it before its files go."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part") if NAME.fullmatch(path.name) else path
     path.rename(aside)
     shutil.rmtree(aside)
 
 
 def _put(aside: Path, path: Path) -> None:
-    """Give it its name. An older one of that name is found under `replaced(path)` until this one stands there."""
+    """Rename it to its name. An older one of that name is found under `replaced(path)` until the new one is there."""
     older = replaced(path)
     if path.exists():
         shutil.rmtree(older, ignore_errors=True)
@@ -271,7 +275,7 @@ def _put(aside: Path, path: Path) -> None:
 
 
 def _clear_up(folder: Path) -> None:
-    """What killed writers have left: half-written checkpoints go, one that was about to be replaced comes back."""
+    """Clean up after killed writers: delete half-written checkpoints, restore one that was about to be replaced."""
     for path in list(folder.iterdir()):
         if _ASIDE.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
@@ -287,15 +291,15 @@ def _clear_up(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _in_words(name: str) -> Iterator[None]:
-    """What cannot be written is an OSError, whichever library has come upon it: a full disk, say."""
+    """Turn every error in writing into an OSError, whichever library raised it: a full disk, for example."""
     try:
         yield
-    except (SafetensorError, ValueError, KeyError) as error:  # also of a kind of tensor that the format has not
+    except (SafetensorError, ValueError, KeyError) as error:  # also a kind of tensor that the format does not have
         found = re.search(r"(.*) \(os error (\d+)\)", str(error))
         if found is not None:
             raise OSError(int(found[2]), f"{found[1]}, writing {name}") from error
         raise OSError(f"{name} could not be written: {error}") from error
-    except RuntimeError as error:  # torch.save, of a file that ended too early
+    except RuntimeError as error:  # torch.save's error for a file that ended too early
         if isinstance(error.__context__, OSError):
             raise error.__context__ from error
         if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
@@ -304,7 +308,7 @@ def _in_words(name: str) -> Iterator[None]:
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Tied tensors once, under their first name; the others' names lead to it in the file's metadata."""
+    """Write tied tensors once, under their first name; the file's metadata maps the other names to it."""
     kept: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     for name, others in _ties(tensors).items():
@@ -322,11 +326,11 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """For each name the names of the same memory, read alike, itself included."""
+    """For each name, the names of the same memory with the same layout, itself included."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     found = {}
     for name, tensor in tensors.items():
-        # Tensors without elements have no memory to share, and those of a kind without storage say nothing of theirs.
+        # Tensors without elements share no memory, and those without storage do not show theirs.
         tells = tensor.layout is torch.strided and tensor.numel()
         where = (tensor.device, _address(tensor), tensor.shape, tensor.stride(), tensor.dtype) if tells else (name,)
         found[name] = groups.setdefault(where, [])
@@ -335,12 +339,12 @@ def _ties(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def _address(tensor: Tensor) -> int:
-    """Where it begins; of one in shards, where the memory of this rank's piece does, which may have no elements."""
+    """The address where it begins; for a sharded one, that of this rank's piece, which may have no elements."""
     return local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else tensor.data_ptr()
 
 
 def _overlapping(tensors: Mapping[str, Tensor]) -> Sequence[str]:
-    """Those that share a storage with another one, which the format forbids (views of one tensor, say)."""
+    """The tensors that share a storage with another one, which the format does not allow (views of one tensor)."""
     by_storage: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():

@@ -1,4 +1,4 @@
-"""When a fit writes checkpoints, and which of them stay: every so often, the best by a metric, the end."""
+"""Decides when a fit writes checkpoints and which of them stay: regular ones, the best by a metric, the last."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from workbench.task.protocol import TaskError
 from workbench.values import seconds as in_seconds
 
 AUTOMATIC = 600.0
-"""Seconds between checkpoints at ends of epochs, where nothing else was asked for."""
+"""Seconds between checkpoints at ends of epochs, where no setting asks for others."""
 _AVERAGED = "_averaged"
 
 
 class CheckpointManager:
-    """Writes the checkpoints of one fit to `folder`, the directory of its run that holds them.
+    """Writes the checkpoints of one fit to `folder`, a directory of its run.
 
-    What goes wrong in writing is said, and the fit goes on. Of several ranks all are asked, since each has state of its
-    own, and decide alike; rank 0 writes.
+    An error in writing becomes a message, and the fit continues. All ranks take part, since each has state of its own,
+    and decide alike; rank 0 writes.
     """
 
     def __init__(
         self, session: Session, checks: ValidationSchedule, folder: Path, emit: Emit, settle: Callable[[], None] = lambda: None
     ) -> None:
-        """settle: waits until what was emitted is in the record, which no checkpoint may be ahead of."""
+        """settle: waits until all emitted events are in the record; no checkpoint may be ahead of it."""
         settings, every = session.settings, session.settings.checkpoint_every
         self._session, self._checks, self._folder, self._emit = session, checks, folder, emit
         self._settle = settle
@@ -53,13 +53,13 @@ class CheckpointManager:
         """When the last one was written."""
         self._marked: tuple[tuple[int, ...], ResumePoint] | None = None
         self._judged: tuple[int, float] | None = None
-        """The update behind which the monitor had a value, and that value."""
+        """The update after which the monitor had a value, and that value."""
         self._pending = False
-        """Whether that value is among the best, and nothing has been written of it yet."""
+        """Whether that value is among the best and its checkpoint is not written yet."""
         self._averaged: dict[str, Tensor] | None = None
-        """The averaged weights that the value is of."""
+        """The averaged weights that the value belongs to."""
         self._left: tuple[int, dict[str, Any] | None, str | None] | None = None
-        """Where a length has cut an epoch short: the update, and all state there or why there is none."""
+        """Where the run's length cut an epoch short: the update, and all state there, or why there is none."""
         self._said: set[object] = set()
 
     # -- every so often
@@ -71,13 +71,13 @@ class CheckpointManager:
         return self._time is not None and self._session.seconds - self._seconds >= self._time
 
     def keep(self) -> None:
-        """Write one: an update is over, and nothing has been read for the next."""
+        """Write one: an update has ended, and nothing has been read for the next."""
         self._save(ResumePoint.here(self._session))
 
     def keep_asked(self) -> None:
-        """A person wants one of this place: it stays as long as the run does, and moves no other one.
+        """Write one that the user asked for: it stays as long as the run does, and replaces no other.
 
-        Where there is one of as many updates already, whatever for, it is that one.
+        A checkpoint of as many updates, written for whatever reason, counts as it.
         """
         there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.step]
         name = self._session.ranks.agree(there[-1].name if there else None)
@@ -92,7 +92,9 @@ class CheckpointManager:
                 self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.step))
 
     def after_epoch(self) -> None:
-        """An epoch is over, and the next has not begun: write one if it is time, or if the check was among the best."""
+        """An epoch has ended, and the next has not begun: write one if it is time, or if the validation was among
+        the best.
+        """
         asked = self._updates is not None or self._time is not None
         waited = self._session.seconds - self._seconds
         if self._pending or (self.due() if asked else waited >= AUTOMATIC):
@@ -101,17 +103,17 @@ class CheckpointManager:
     # -- the best
 
     def mark(self) -> None:
-        """Remember this place: a check may come when the next batches have been read."""
+        """Remember this place: the next batches will be read before a validation."""
         self._marked = self._place(), ResumePoint.here(self._session)
 
     def take_averaged(self) -> None:
-        """The model has the averaged weights, which have just been validated."""
+        """Take the averaged weights, which the model has and which have just been validated."""
         if self._top_k and self._monitor.endswith(_AVERAGED):
             there = self._session.weights()
             self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
 
     def judge(self, metrics: Mapping[str, float]) -> None:
-        """All metrics that are known behind a check: is it among the best?"""
+        """Judge all metrics that are known after a validation: is it among the best?"""
         value = self._session.ranks.agree(metrics.get(self._monitor))
         self._judged, self._pending = None, False
         if value is None or not math.isfinite(value) or not self._top_k:
@@ -123,18 +125,18 @@ class CheckpointManager:
             self._averaged = None
 
     def keep_best(self) -> None:
-        """Behind a check between two updates: write one if it is among the best, as of the mark."""
+        """After a validation between two updates: write one, as of the mark, if it is among the best."""
         if self._pending:
             self._save(self._here())
 
     def keep_before(self, error: TaskError) -> TaskError:
-        """After a check with which the run ends in an error: write a checkpoint; the error says how to continue from it."""
+        """Write one before the run ends with this error; the returned error says how to continue from it."""
         self._save(self._here())
         run = self._folder.parent.name
         return TaskError(f"{error} A checkpoint of update {self._session.step} was saved: bench.fit(start={run!r}, …) continues from it.")
 
     def _among_best(self, value: float) -> bool:
-        """Whether so few have been kept, or it is better than one of them."""
+        """Whether fewer than save_top_k are kept, or it is better than one of them."""
         values = best_values(list_checkpoints(self._folder.parent), self._monitor)
         if not 0 < self._top_k <= len(values):
             return True
@@ -144,7 +146,9 @@ class CheckpointManager:
     # -- the end
 
     def cut(self) -> None:
-        """The fit ends here, in the middle of an epoch that counts as over: a longer one would go on with the rest of it."""
+        """The fit ends here, within an epoch that counts as finished: a longer fit would continue with the rest of
+        it.
+        """
         session = self._session
         if session.ranks.any(session.batch_idx != session.data.batches or session.pieces > 0):
             flush(session, self._emit, wait=True)
@@ -153,7 +157,7 @@ class CheckpointManager:
 
     @contextlib.contextmanager
     def the_end(self) -> Iterator[None]:
-        """The fit is over; inside, the model gets the weights that it keeps. State is that of before."""
+        """Surrounds the end of the fit: inside, the model gets its final weights. The state is that of before."""
         flush(self._session, self._emit, wait=True)
         average = self._session.average
         averaged = average is not None and average.count > 0
@@ -162,13 +166,13 @@ class CheckpointManager:
             _, state, why = self._left
         else:
             state, why = self._state(self._here())
-            state = _copied(state) if handed_over else state  # what comes now moves weights, and statistics with them
+            state = _copied(state) if handed_over else state  # from here on weights and statistics change
         if handed_over:
-            raw = self._raw()  # on all ranks, of which rank 0 has the state
+            raw = self._raw()  # on all ranks; rank 0 has the state
             state = None if state is None else state | _copied(raw)
         self._averaged = None
         yield
-        # The value of the last check is one of these weights where it was a check of such.
+        # The value of the last validation belongs to these weights if they were validated.
         of_these = self._monitor.endswith(_AVERAGED) == averaged
         weights = self._session.weights()
         self._write(weights, state, why, self._value() if of_these else None, end=True)
@@ -176,9 +180,9 @@ class CheckpointManager:
     # -- writing
 
     def _here(self) -> ResumePoint:
-        """The mark, if it is of this very place: by now the next batches may have been read."""
+        """The mark, if it is of this very place: the next batches may have been read since."""
         if self._marked is not None and self._marked[0] == self._place():
-            point = self._marked[1]  # but for the validation data, if it has been checked since
+            point = self._marked[1]  # but for the validation data, if they were validated since
             return ResumePoint(point.random, {**point.data, "val": self._session.data.val_position()})
         return ResumePoint.here(self._session)
 
@@ -201,16 +205,16 @@ class CheckpointManager:
         else:
             weights = session.weights()
         if session.modes or weights is averaged:
-            raw = self._raw()  # on all ranks, of which rank 0 has the state
+            raw = self._raw()  # on all ranks; rank 0 has the state
             state = None if state is None else state | raw
         self._write(weights, state, why, value, asked=asked)
 
     def _value(self) -> float | None:
-        """The monitor's value for the weights as they are."""
+        """The monitor's value for the present weights."""
         return self._judged[1] if self._judged is not None and self._judged[0] == self._session.step else None
 
     def _raw(self) -> dict[str, Any]:
-        """The weights of the training, for a state beside which there are averaged ones."""
+        """The training weights, for a state next to averaged ones."""
         return {"raw": to_plain(self._session.moments.edits.stored(self._session.weights()), "the model")}
 
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
@@ -247,7 +251,7 @@ class CheckpointManager:
         if not session.ranks.first:
             return
         there = list_checkpoints(self._folder.parent)
-        asked |= any(one.kept for one in there if one.name == name)  # it takes the place of one that is to stay
+        asked |= any(one.kept for one in there if one.name == name)  # it replaces one that is to stay
         sign = 1.0 if self._mode == "min" else -1.0
         best = value is not None and all(sign * value <= sign * other for other in best_values(there, self._monitor))
         monitor = None if value is None else self._monitor
@@ -274,14 +278,14 @@ class CheckpointManager:
                 self._say("old", f"an old checkpoint could not be removed ({error}).")
 
     def _say(self, kind: object, text: str) -> None:
-        """A warning, once of a kind."""
+        """Emit a warning, once of a kind."""
         if kind not in self._said:
             self._said.add(kind)
             self._emit(Message(text, "warning", self._session.step))
 
 
 def _copied(state: dict[str, Any] | None) -> Any:
-    """The state with tensors of its own; but those of optimizers, which nothing moves when the updates are over."""
+    """The state with copied tensors, except for those of optimizers, which nothing changes after the last update."""
     return None if state is None else {key: own if key == "optimizers" else _own(own) for key, own in state.items()}
 
 

@@ -1,7 +1,7 @@
-"""What a task's modules hold beside weights: counters that forward() moves, statistics, generators, modes.
+"""Saves what modules hold besides weights: counters that forward() changes, statistics, generators, modes.
 
-A checkpoint keeps of it what is not as it was when the fit began. The rest is the user's to set, also between a run and
-the one that goes on from it.
+A checkpoint stores what has changed since the fit began. The rest is the user's to set, also between a run and the one
+that continues it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from workbench.task.protocol import Task
 
 _RANDOM = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _BY_ID = "_metric_attributes"
-"""Of a LightningModule: names by the ids of objects, which are others in another process."""
+"""A LightningModule's names by the ids of objects, which differ in another process."""
 Moved = set[tuple[str, str]]
-"""Attributes, by module and name, that a checkpoint has brought: the next one keeps them too."""
+"""Attributes, by module and name, that a checkpoint restored: the next checkpoint stores them too."""
 
 
 class ModuleState:
-    """What the modules of a task held when this was made; `state` gives what is different now."""
+    """The state of a task's modules when this was made; `state` gives what has changed since."""
 
     def __init__(self, task: Task, moved: Moved) -> None:
         self._task = task
@@ -37,7 +37,7 @@ class ModuleState:
         self._told: Moved = set()
 
     def state(self) -> tuple[dict[str, Any], list[str]]:
-        """By module: its attributes that are new or different, packed; and, once each, those that cannot be kept."""
+        """By module: its new or changed attributes, plain; and, once each, those that cannot be stored."""
         found: dict[str, Any] = {}
         lost: list[str] = []
         for path, part, name, value, now in self._now():
@@ -52,18 +52,18 @@ class ModuleState:
         return found, lost
 
     def _now(self) -> Iterator[tuple[str, nn.Module, str, Any, Any]]:
-        """Every attribute of every module, and what tells its value from another."""
+        """Every attribute of every module with its fingerprint."""
         self._known = set(map(id, _registered(self._task)))
         for path, part in _named(self._task):
             for name, value in _all(part):
                 yield path, part, name, value, self._print(value, own=name in part._buffers)
 
     def _print(self, value: Any, *, own: bool) -> Any:
-        """What tells one value from another without keeping it. own: it is a buffer, and no reference to one."""
+        """The fingerprint of a value. own: it is a buffer itself, not a reference to one."""
         if isinstance(value, _RANDOM):
             return fingerprint(to_plain(_random_state(value), "it"))
         if any(id(tensor) in self._known for tensor in _tensors(value)) and not own:
-            return _Reference(value, "", counts=False)  # to the weights, as an LSTM's list of them: nothing of its own
+            return _Reference(value, "", counts=False)  # a reference to the weights, as an LSTM's list of them: not a value of its own
         try:
             return fingerprint(to_plain(value, "it"))
         except NotPlainError as error:
@@ -71,7 +71,7 @@ class ModuleState:
 
 
 class _Reference:
-    """An attribute that a checkpoint cannot keep. Equal: the same object, a container with the same objects in it."""
+    """An attribute that a checkpoint cannot store. Equal: the same object, or a container with the same objects."""
 
     def __init__(self, value: Any, what: str, *, counts: bool) -> None:
         self._value, self.what, self.counts = value, what, counts
@@ -87,7 +87,9 @@ class _Reference:
 
 
 def load_module_state(task: Task, state: Mapping[str, Mapping[str, Any]], device: torch.device) -> tuple[Moved, list[str]]:
-    """Give the modules what `ModuleState.state` kept of them; what was put, and the modules that are not there any more."""
+    """Give the modules what `ModuleState.state` stored; returns what was restored, and the modules that no longer
+    exist.
+    """
     modules = dict(_named(task))
     moved: Moved = set()
     for path, attributes in state.items():
@@ -103,7 +105,7 @@ def load_module_state(task: Task, state: Mapping[str, Mapping[str, Any]], device
 def _kept(value: Any) -> dict[str, Any]:
     if isinstance(value, _RANDOM):
         return {"random": to_plain(_random_state(value), "a generator")}
-    # Packed, a tensor lies in host memory: it is to be where it was.
+    # A stored tensor is in host memory: move it to where the old one is.
     away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
     return {"value": to_plain(value, "it"), "away": away}
 
@@ -128,7 +130,7 @@ def _put(part: nn.Module, name: str, kept: Mapping[str, Any], device: torch.devi
 
 
 def _all(part: nn.Module) -> Iterator[tuple[str, Any]]:
-    """A module's own attributes, its mode, buffers that no state_dict has, and which parameters are trained ("?name")."""
+    """A module's own attributes, its mode, its non-persistent buffers, and which parameters train ("?name")."""
     yield "training", part.training
     for name, value in vars(part).items():
         if _is_own(name):
@@ -141,12 +143,12 @@ def _all(part: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _is_own(name: str) -> bool:
-    """Whether an attribute of this name is a module's own, and not what every module has (hooks, submodules, its class)."""
+    """Whether an attribute is a module's own, and not one that every module has (hooks, submodules, its class)."""
     return name not in COMMON and not name.startswith("__") and name != _BY_ID
 
 
 def _named(task: Task) -> Iterator[tuple[str, nn.Module]]:
-    """All modules of a task, each once, by a name that another process would give them too."""
+    """All modules of a task, each once, by a name that is the same in another process."""
     seen: set[int] = set()
     for number, whole in enumerate(task.modules):
         for path, part in whole.named_modules():
@@ -171,14 +173,14 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def fingerprint(packed: Any) -> Any:
-    """What tells one packed value from another, without its tensors."""
+    """Fingerprint of a plain value, without its tensors."""
     if isinstance(packed, Tensor):
         return packed.dtype, packed.shape, packed.layout, checksum([packed.to_dense()])
     if isinstance(packed, dict):
         return type(packed), [(key, fingerprint(own)) for key, own in packed.items()]
     if isinstance(packed, (list, tuple)):
         return type(packed), [fingerprint(own) for own in packed]
-    return type(packed), repr(packed)  # a NaN is equal to itself, and True is no 1
+    return type(packed), repr(packed)  # a NaN is equal to itself, and True is not 1
 
 
 def _random_state(generator: Any) -> Any:

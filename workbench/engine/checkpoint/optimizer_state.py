@@ -1,8 +1,7 @@
-"""Optimizers and what moves their rates, to and from a checkpoint.
+"""Saves and restores optimizers and their schedules.
 
-A run that goes on may have been given another length or another schedule: then the shape of a built-in schedule is that
-of the new settings, and only how far it has come is the checkpoint's. Where nothing of the kind was changed all is as it
-was, to the last bit.
+A resumed run may have another length or schedule. Then the shape of a built-in schedule is that of the new settings,
+and only its progress is the checkpoint's. Where no such setting changed, everything is as before, to the last bit.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from workbench.techniques import schedules
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _MOMENTA = ("momentum", "betas", "max_momentum", "base_momentum")
-"""What one cycle moves beside the rate."""
+"""What one cycle changes besides the rate."""
 
 
 def plan(session: Session) -> dict[str, Any]:
-    """What the shape of the built-in schedules follows from."""
+    """What the shape of the built-in schedules depends on."""
     settings = session.settings
     counts = settings.lr_schedule != "constant" or isinstance(settings.warmup, float)
     return {
@@ -36,7 +35,7 @@ def plan(session: Session) -> dict[str, Any]:
 
 
 def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
-    """All state of one optimizer and its schedules, packed."""
+    """All state of one optimizer and its schedules, plain."""
     kind = type(opt.optimizer).__name__
     parts = _Parts(session, opt)
     return {
@@ -62,7 +61,7 @@ def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
 
 
 def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | None:
-    """The first difference between a session's optimizers and those of a checkpoint; None: they fit."""
+    """The first difference between a session's optimizers and a checkpoint's; None: they fit."""
     if len(states) != len(session.optimizers):
         return f"it has {_count(len(states), 'optimizer')}, and here there are {len(session.optimizers)}"
     for opt, state in zip(session.optimizers, states, strict=True):
@@ -82,7 +81,7 @@ def mismatch(session: Session, states: Sequence[Mapping[str, Any]]) -> str | Non
 
 
 def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Give the session's optimizers these states. then: the settings of that time; before: its `plan`."""
+    """Give the session's optimizers these states. then: the checkpoint's settings; before: its `plan`."""
     now = plan(session)
     same = {name: now[name] == before[name] for name in now}
     for opt, state in zip(session.optimizers, states, strict=True):
@@ -112,9 +111,9 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
 
 
 def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: bool, raised: bool) -> bool:
-    """The schedules go on from their states; False: the rates are to be those of another schedule than before.
+    """Load the schedules' states; False: the rates are to be those of another schedule than before.
 
-    raised: the run was at a rate of 0, and now it is not, so that its rates say nothing of those that are to be.
+    raised: the run was at rate 0 and is not now, so that its rates say nothing about the new ones.
     """
     if raised:
         if parts.own:
@@ -136,7 +135,7 @@ def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: b
 
 
 def _redefine(session: Session, opt: OptimizerHandle, schedule: weight_averaging.OwnSWALR, swa_lrs: Sequence[Any]) -> None:
-    """SWA's schedule moves on to another rate, or in another way."""
+    """Change SWA's schedule to another rate or shape."""
     schedule.anneal_epochs = session.settings.annealing_epochs
     schedule._set_anneal_func(session.settings.annealing_strategy)
     for group, swa_lr in zip(opt.optimizer.param_groups, swa_lrs, strict=True):
@@ -157,7 +156,7 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
     kind = type(scheduler).__name__
     if not hasattr(scheduler, "state_dict"):
         raise NotPlainError(f"the scheduler {kind} has no state_dict()")
-    # Functions are of its making, not of its state: the one that takes the state has its own.
+    # Functions are not part of its state: the scheduler that loads the state has its own.
     return {"type": kind, "state": to_plain(scheduler.state_dict(), f"the state of {kind}", functions=False)}
 
 
@@ -171,7 +170,7 @@ def _put_state(session: Session, opt: OptimizerHandle, state: dict[str, Any]) ->
 
 
 def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
-    """The state as its own `state_dict` gave it. TaskError: its own `load_state_dict` does not take that."""
+    """Load the state that its own `state_dict` gave. TaskError: its own `load_state_dict` raised an error."""
     try:
         load_state(opt.optimizer, state)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""What of a fit's state each of several ranks has of its own: gathered into one checkpoint, from which each takes its own.
+"""Gathers the state that differs between ranks into one checkpoint, from which each rank takes its own.
 
-Weights and optimizers are the same on all ranks. Random numbers and places in the data are not; of the rest, what rank 0
-does not have alike is kept too: hidden states, buffers and counters that a forward moves, values that were logged.
+Weights and optimizers are the same on all ranks. Random numbers and positions in the data are not. Hidden states,
+buffers, counters and logged values are stored for each rank where they differ from rank 0's.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from workbench.events import Message
 from workbench.task.protocol import TaskError
 
 BUFFERS = "buffers"
-"""The model's buffers, of a rank that has others than rank 0, whose buffers are among the weights."""
+"""The model's buffers, of a rank whose buffers differ from rank 0's, which are among the weights."""
 _OWN = frozenset(("random", "data"))
 _ALIKE = frozenset(("optimizers", "average", "scaler", "settings", "plan", "seconds", "length", "checks"))
 
 
 def gather_states(session: Session, state: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The packed state of all ranks, on rank 0; None elsewhere, and where a rank has none. All ranks take part."""
+    """The plain state of all ranks, on rank 0; None elsewhere, and where a rank has none. All ranks call it
+    together.
+    """
     ranks = session.ranks
     if not ranks.several:
         return None if state is None else {**state, "world": 1}
@@ -44,7 +46,7 @@ def gather_states(session: Session, state: Mapping[str, Any] | None) -> dict[str
 
 
 def state_of_rank(session: Session, state: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """This rank's own of such a state, and whether there were as many ranks as now; else it is rank 0's."""
+    """This rank's part of such a state, and whether there were as many ranks as now; else rank 0's part."""
     ranks, world = session.ranks, state.get("world", 1)
     if world != ranks.world:
         if state["mid_epoch"] and not state["checking"]:
@@ -58,7 +60,7 @@ def state_of_rank(session: Session, state: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def begin_anew(session: Session) -> None:
-    """There were fewer or more ranks then: each draws numbers of its own from here on, and the user is told."""
+    """The number of ranks has changed: give each rank random numbers of its own, and tell the user."""
     rng.differ(session.settings.seed + session.step, session.ranks.rank)
     text = (
         f"it goes on with {_in_words(session.ranks.world)} where there was another number of them: the batches are dealt anew, "

@@ -1,7 +1,7 @@
-"""All state of a fit that goes on elsewhere: `state_of` a session, and `restore` into one that was freshly opened.
+"""Saves all state of a fit but its weights (`state_of`) and restores it into a fresh session (`restore`).
 
-It is taken between two updates or behind an epoch. What it holds of the task's objects is packed (engine/checkpoint/serialization.py); the
-weights themselves are kept beside it, unless those are the averaged ones.
+The state is taken between two updates or after an epoch. The task's objects are stored in plain form
+(engine/checkpoint/serialization.py). The weights are stored next to it, unless those are the averaged ones.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _COUNTERS = (
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A place to go on from: what the next batches will be, and what random numbers will be drawn."""
+    """A place to resume from: the position in the data and the random states."""
 
     random: RandomState
     data: dict[str, Any]
 
     @classmethod
     def here(cls, session: Session) -> ResumePoint:
-        """As of now: between two updates, nothing having been read for the next, or behind an epoch's last update."""
+        """The present place: between two updates, with nothing read for the next, or after an epoch's last update."""
         data, together = session.data, session.together
         if together is None or session.checking or not session.mid_epoch:
             return cls(RandomState.capture(), data.position(0 if session.checking else session.batch_idx))
-        # A rank counts its own: it need not have had as many batches as the others, and may have had none.
+        # A rank counts its own batches: it may have had fewer than the others, or none.
         own = data.taken - together.waiting if session.tbptt is None else session.batch_idx
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
 def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, held: Mapping[str, Any]) -> dict[str, Any]:
-    """All state but the weights, packed. held: what the modules hold beside (`ModuleState.state`).
+    """All state but the weights, plain. held: `ModuleState.state`.
 
-    NotPlainError: something cannot be kept in a file.
+    NotPlainError: something cannot be stored in a file.
     """
     model, *others = session.task.modules
     average = session.average
@@ -72,7 +72,7 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
         (f"what {type(model).__name__} saves of its own", {"moments": session.moments.state()}),
     ]
     state: dict[str, Any] = {"held": held, "optimizers": [optimizer_state.state_of(session, opt) for opt in session.optimizers]}
-    edits = session.moments.edits  # of what was asked for just now
+    edits = session.moments.edits  # of this session's own settings
     packed_states = to_plain({"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint")
     replace(edits, **packed_states).put_states(state["optimizers"])
     for whose, part in parts:
@@ -81,9 +81,9 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
 
 
 def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, Any]) -> None:
-    """Make a freshly opened session the one that `state` is of, but for the settings, which are its own.
+    """Give a freshly opened session this state, except for the settings, which are its own.
 
-    The state is used up. TaskError: it is of another model or other optimizers, and nothing has been changed.
+    The state is used up. TaskError: it is of another model or other optimizers, and nothing has changed.
     """
     state, alike = per_rank.state_of_rank(session, state)
     weights = _restored(session, state)
@@ -116,7 +116,9 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
 
 
 def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights that the model is to have, when the task has seen the checkpoint; those that it left out stay as they are."""
+    """The weights that the model is to have after the task's hooks have seen the checkpoint; those that it left out
+    stay.
+    """
     weights, kept = state.get("raw", state["weights"]), state["moments"]
     checkpoint = {
         "epoch": state["epoch"], "global_step": state["step"], "state_dict": dict(weights),
@@ -132,7 +134,7 @@ def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _settings(session: Session) -> dict[str, Any]:
-    """The settings as they stand, live changes worked in."""
+    """The present settings, with live changes."""
     values = {
         "lr": session.base_lr,
         "gradient_clip_val": session.clip_val,
@@ -142,7 +144,7 @@ def _settings(session: Session) -> dict[str, Any]:
 
 
 def _gradients(session: Session) -> dict[str, Tensor]:
-    """Gradients that count on, where the task drops them itself."""
+    """The gradients, where the task drops them itself and they count on."""
     if not (session.task.manual or session.moments.zeroes):
         return {}
     if session.shards is not None:
@@ -161,7 +163,7 @@ def _put_gradients(session: Session, gradients: Mapping[str, Tensor]) -> None:
 
 
 def _other(session: Session, module: nn.Module) -> dict[str, Any]:
-    """A module beside the model; where it is trained too, its tensors are among the weights."""
+    """A module other than the model; if it is trained too, its tensors are among the weights."""
     tensors = {} if _is_trained(session, module) else _tensors(session, module)
     return {"tensors": tensors, "extra_state": extra_state_of(module)}
 
@@ -175,9 +177,9 @@ def _tensors(session: Session, module: nn.Module) -> dict[str, Tensor]:
 
 
 def _pairs(session: Session, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
-    """Each module beside the model with what a checkpoint has of it; None: there are more or fewer than then.
+    """Each further module with its part of a checkpoint; None: there are more or fewer than then.
 
-    What keeps nothing is left out: a metric of torchmetrics was once a module among them.
+    Modules without state are left out: an earlier version counted a torchmetrics metric as one.
     """
     others = [module for module in session.task.modules[1:] if module.state_dict()]
     kept = [one for one in state["others"] if one["tensors"] or one["extra_state"]]

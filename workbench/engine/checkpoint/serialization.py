@@ -1,7 +1,8 @@
-"""State as containers and tensors that `torch.load(weights_only=True)` reads back, which runs no code of the file's.
+"""Turns state into containers and tensors that `torch.load(weights_only=True)` can read, which runs no code of the
+file.
 
-`packed` turns NumPy values and less common containers into marked dicts, and refuses by name what has no such form;
-`unpacked` turns them back.
+`to_plain` turns NumPy values and less common containers into marked dicts, and raises NotPlainError, with the place,
+for what has no such form; `from_plain` turns them back.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
 class NotPlainError(TypeError):
-    """Something that cannot be kept in a checkpoint; the message says where it is."""
+    """A value that cannot be stored in a checkpoint; the message names its place."""
 
 
 def to_plain(value: Any, whose: str, *, functions: bool = True) -> Any:
     """The value as plain containers and tensors in host memory. whose: for the message.
 
-    functions: refuse functions too; False: entries of a dict that are functions are left out (of a scheduler's state,
-    say: the scheduler that takes the state has its own).
+    functions: raise an error for functions too; False: leave out dict entries that are functions (of a scheduler's
+    state: the scheduler that loads the state has its own).
     """
     return _Packing(whose, functions).pack(value, "")
 
 
 def from_plain(value: Any) -> Any:
-    """What `packed` was given, its tensors in host memory."""
+    """The value that `to_plain` got, its tensors in host memory."""
     if isinstance(value, dict):
         if _MARK in value:
             return _UNPACK[value[_MARK]](value)
@@ -106,10 +107,10 @@ class _Packing:
         if type(value) not in (Tensor, nn.Parameter, nn.Buffer) or value.is_quantized or value.is_meta:
             raise self._refused(value, path)
         own = value.detach().cpu().resolve_conj().resolve_neg()
-        if type(own) is not Tensor:  # of a Buffer or Parameter that lies in host memory
+        if type(own) is not Tensor:  # of a Buffer or Parameter in host memory
             own = own.as_subclass(Tensor)
         if own.layout is torch.strided and own.untyped_storage().nbytes() > own.numel() * own.element_size():
-            own = own.clone()  # a view: all that it is a view of would be written
+            own = own.clone()  # a view: all of its storage would be written
         return own
 
     def _array(self, value: Any, path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The weights of a task at one moment, kept in host memory, and whether they are still the same."""
+"""Copies a task's weights to host memory, restores them, and tells whether they have changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from workbench.engine.distributed.dtensor import local
 from workbench.task.protocol import Task
 
-# What every module has: the rest of its attributes are its own.
+# The attributes that every module has; all others are its own.
 COMMON = frozenset(vars(nn.Module()))
 _FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
     (list, "extend", (list.extend,)),
@@ -28,33 +28,33 @@ _FILLS: tuple[tuple[type, str, tuple[Any, ...]], ...] = (
     (set, "update", (set.update,)),
     (dict, "update", (dict.update, OrderedDict.update, Counter.update)),
 )
-"""Kinds of containers, and how an empty one of them is filled; a class with a way of its own is none."""
+"""Kinds of containers and how to fill an empty one; a class with its own `__reduce__` is not among them."""
 Slot = tuple[nn.Module, str, str]
 """A module, "_parameters" or "_buffers", and a name in it."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameters, buffers and plain attributes of a task's modules, and their generators; `put` writes them back."""
+    """Parameters, buffers, plain attributes and generators of a task's modules; `put` writes them back."""
 
     values: tuple[tuple[Slot, Tensor], ...]
     attributes: tuple[tuple[nn.Module, dict[str, Any]], ...]
     held: tuple[Callable[[], object], ...]
     names: tuple[tuple[nn.Module, frozenset[str]], ...]
-    """All that each module had of its own, plain or not."""
+    """The names of all of each module's own attributes, plain or not."""
 
     @classmethod
     def of(cls, task: Task, tensors: bool = False) -> Weights:
-        """A copy of the weights as they are now.
+        """A copy of the present weights.
 
-        `tensors`: of all other attributes too. Tensors and containers get back what is in them, anything else is the
-        same object again, and what was not there is gone.
+        `tensors`: of all other attributes too. Tensors and containers get their contents back, anything else is the
+        same object again, and new attributes are removed.
         """
         parts = parts_of(task)
         copies: dict[Tensor, Tensor] = {}  # tied weights are copied once
         values = []
         for slot, tensor in slots_of(parts):
-            if tensor not in copies:  # of one in shards, this rank's piece
+            if tensor not in copies:  # of a sharded one, this rank's piece
                 copies[tensor] = local(tensor).detach().to("cpu", copy=True)
             values.append((slot, copies[tensor]))
         held = [back for part in parts for back in _held(part)]
@@ -64,7 +64,7 @@ class Weights:
         return cls(tuple(values), attributes, tuple(held), tuple((part, frozenset(_own(part))) for part in parts))
 
     def put(self, task: Task) -> None:
-        """Make these the task's weights, in place where the tensors are still there."""
+        """Write these weights back, in place where the tensors still exist."""
         known = {(id(part), kind, name) for (part, kind, name), _ in self.values}
         with torch.no_grad():
             for (part, kind, name), value in self.values:
@@ -72,7 +72,7 @@ class Weights:
                 piece = None if there is None else local(there)
                 if piece is not None and piece.shape == value.shape:
                     overwrite(piece, value)
-                else:  # forward() put another tensor in its place
+                else:  # forward() has replaced the tensor
                     getattr(part, kind)[name] = value.clone() if there is None else value.to(there.device, copy=True)
         for (part, kind, name), _ in list(slots_of(parts_of(task))):
             if kind == "_buffers" and (id(part), kind, name) not in known:
@@ -95,9 +95,9 @@ class Weights:
 
 @dataclass(frozen=True)
 class Mark:
-    """What tells whether a task's weights or attributes were changed: checksums, and the attributes.
+    """Fingerprint of a task's weights and attributes, to tell whether they have changed.
 
-    `attributes` are copies of the plain ones, `own` are all of them, and parameters and submodules, as they are.
+    `attributes` are copies of the plain ones; `own` are all of them, with parameters and submodules, not copied.
     """
 
     parameters: int
@@ -124,7 +124,7 @@ class Mark:
         }
 
     def names_since(self, before: Mark) -> dict[nn.Module, set[str]]:
-        """The names of what is new, or another object."""
+        """The names of new or replaced objects."""
         missing = object()
         return {
             part: {k for k, v in now.items() if before.own.get(part, {}).get(k, missing) is not v}
@@ -133,7 +133,7 @@ class Mark:
 
 
 def plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """A module's own numbers, strings and plain containers: a counter that forward() moves is state too."""
+    """A module's own numbers, strings and plain containers: a counter that forward() changes is state too."""
     return {
         name: copy.deepcopy(value)
         for name, value in vars(module).items()
@@ -142,7 +142,7 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def set_attribute(part: nn.Module, name: str, value: Any) -> None:
-    """Set an attribute; a container stays the object that it is, for others may hold it too."""
+    """Set an attribute; a container stays the same object, since others may refer to it."""
     there = vars(part).get(name)
     if type(there) is type(value) and is_container(there):
         refill(there, value)
@@ -156,7 +156,7 @@ def is_container(value: Any) -> bool:
 
 
 def refill(container: Any, content: Any) -> None:
-    """Give a container this content."""
+    """Replace the contents of a container."""
     fill = next(fill for kind, fill, _ in _FILLS if isinstance(container, kind))
     container.clear()
     getattr(container, fill)(content)
@@ -169,7 +169,9 @@ def parts_of(task: Task) -> list[nn.Module]:
 
 @contextlib.contextmanager
 def kept_state(task: Task) -> Iterator[None]:
-    """Behind it, buffers, attributes and generators of the task's modules are as before; weights are left as they are."""
+    """Restore the buffers, attributes and generators of the task's modules at the end of the block, but not the
+    weights.
+    """
     held = [back for part in parts_of(task) for back in (*_held(part), *_attributes(part))]
     with kept_buffers(task.modules):
         try:
@@ -181,7 +183,9 @@ def kept_state(task: Task) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Whatever happens inside, the buffers are those of before behind it: statistics, and what else a forward moves."""
+    """Restore the buffers at the end of the block, whatever happens inside: statistics, and what else a forward
+    changes.
+    """
     parts = list(dict.fromkeys(part for module in modules for part in module.modules()))
     slots = [(part, dict(part._buffers)) for part in parts]
     buffers = dict.fromkeys(buffer for _, own in slots for buffer in own.values() if buffer is not None)
@@ -198,7 +202,7 @@ def kept_buffers(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def overwrite(there: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor, also into an expanded one, where torch refuses to."""
+    """Copy a value into a tensor, also into an expanded one, where torch raises an error."""
     for dimension in expanded(there):
         there, value = there.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
     there.copy_(value)
@@ -211,7 +215,7 @@ def expanded(tensor: Tensor) -> list[int]:
 
 
 def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
-    """Where each parameter and buffer is kept; one that is kept twice comes twice."""
+    """The place of each parameter and buffer; one with two places comes twice."""
     for part in parts:
         for kind in ("_parameters", "_buffers"):
             for name, tensor in getattr(part, kind).items():
@@ -220,7 +224,7 @@ def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
 
 
 def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
-    """How to bring back a module's own generators."""
+    """How to restore a module's own generators."""
     for name, value in vars(part).items():
         if name in COMMON:
             continue
@@ -235,7 +239,7 @@ def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
 
 
 def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
-    """How to bring back all of a module's own attributes: the same objects, tensors and containers with what is in them."""
+    """How to restore all of a module's own attributes: the same objects, tensors and containers with their contents."""
     kept = {name: value for name, value in vars(part).items() if _is_own(name)}
     yield partial(_put_all_back, part, kept)
     for name, value in kept.items():
@@ -255,9 +259,9 @@ def _own(part: nn.Module) -> dict[str, Any]:
 
 
 def _drop_others(part: nn.Module, names: Collection[str]) -> None:
-    """Drop the attributes that are not among these: what a fit first makes is not there when one begins afresh.
+    """Remove the attributes that are not among these: what a fit first makes must not exist when one begins again.
 
-    All of them or none: a flag may tell of a tensor beside it, or of a layer, and layers stay.
+    All or none: a flag may belong to a tensor or a layer, and layers stay.
     """
     others = [name for name in _own(part) if name not in names]
     if not any(name in part._parameters or name in part._modules for name in others):
@@ -276,24 +280,24 @@ def _put_content_back(container: Any, content: Any) -> None:
 
 
 def _put_back(part: nn.Module, name: str, tensor: Tensor, value: Tensor) -> None:
-    with torch.no_grad(), contextlib.suppress(RuntimeError):  # a view of a graph that is gone cannot be written to
+    with torch.no_grad(), contextlib.suppress(RuntimeError):  # a view of a graph that no longer exists cannot be written to
         tensor.copy_(value)
     vars(part)[name] = tensor
 
 
 def checksum(tensors: Iterable[Tensor], total: int = 0) -> int:
-    """A checksum of what is in the tensors."""
+    """A checksum of the tensors' contents."""
     for tensor in tensors:
         flat = tensor.detach().cpu().contiguous().view(-1)
         size = flat.numel() * flat.element_size()
         if size:
-            # No copy is made; and a NumPy view would keep the tensor from being resized ever after (quantization's observers do).
+            # Without a copy. A NumPy view would prevent the tensor from being resized later (by quantization's observers).
             total = zlib.crc32((ctypes.c_ubyte * size).from_address(flat.data_ptr()), total)
     return total
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is a number, a string, None, or a container of such alone."""
+    """Whether it is a number, a string, None, or a container of these alone."""
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         return all(map(is_plain, value))
     if isinstance(value, dict):

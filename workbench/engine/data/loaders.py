@@ -1,4 +1,4 @@
-"""The batches of a session: its loaders, and how many of their batches are taken."""
+"""Makes the loaders of a session and limits how many of their batches are used."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ __all__ = ["Loaders", "first_batches"]
 
 
 class Loaders:
-    """Training and validation batches, limited as the settings say. Everything else has loaders of its own."""
+    """Training and validation batches, limited as the settings say. Other data have loaders of their own."""
 
     def __init__(self, task: Task, settings: Settings, ranks: ProcessGroup | None = None) -> None:
-        """ranks: those of the job, each of which has feeds of its own; None: there is one process."""
+        """ranks: the process group of the job, each rank of which has its own Loaders; None: there is one process."""
         if task.train is None:
             raise TaskError("no training data: give train= (a Dataset, a DataLoader, or arrays).")
         self._task, self._ranks = task, ranks or ProcessGroup()
         self.settings = settings
-        """Those of the session, with the batch size as it is now."""
+        """The session's settings, with the present batch size."""
         self._train = self._reading(settings)
         self._going: ResumableLoader | None = None
-        """What the latest epoch is read from; a live change of the batch size leaves it as it is."""
+        """The loader of the latest epoch; a live change of the batch size does not replace it."""
         self.epoch = 0
-        """The epoch at hand, from 0, which samplers and data sets are told of (set_epoch)."""
+        """The present epoch, from 0, given to samplers and data sets (set_epoch)."""
         self._copied: list[DataSpec] = []
-        """The data that are read from copies, since their position was set."""
+        """The data sets that are read from copies, since their position was set."""
         self._placed: tuple[ResumableLoader, int, int] | None = None
-        """What is left of an epoch: where it is read from, the batches done with, the pieces taken of the next one."""
+        """The rest of an epoch: its loader, the finished batches, the finished pieces of the next batch."""
         self._pieces = 0
         self.batches, self._even = self._of_all(_count(self._train.loader, settings, "train"))
-        """Training batches of an epoch; None where nobody can know."""
+        """Training batches of an epoch; None where they cannot be known."""
         if self.batches == 0:
             raise TaskError(f"limit_train_batches={settings.limit_train_batches!r}: no batch is left to train on.")
         self._given, self._whole = 0, False
-        """Of data without a length: the batches of the last whole epoch, or of the first one so far."""
+        """For data without a length: the batches of the last whole epoch, or of the first one so far."""
         self._val: ResumableLoader | None = None
         self._before_check: dict[str, Any] | None = None
-        """Where the validation data were when the check at hand began; None: none is under way."""
+        """The position of the validation data when the present validation began; None: none is running."""
         self.val_batches: int | None = 0
-        """Batches of a check of the validation data; None where nobody can know."""
+        """Batches of one validation; None where they cannot be known."""
         if task.val is not None:
-            # An object's val_dataloader() may draw random numbers: now, not in the middle of the run.
+            # An object's val_dataloader() may draw random numbers: do it now, not in the middle of the run.
             self._val = ResumableLoader(task.val.loader(settings), "val", settings.batch_size)
             self.val_batches, _ = self._of_all(_count(self._val.loader, settings, "val"))
 
     def use_batch_size(self, size: int) -> None:
-        """From the next epoch on, training batches of this size; the one that goes on keeps its loader."""
+        """Use this batch size from the next epoch on; the present epoch keeps its loader."""
         if self._train is not self._going:
             self._train.close()
         self.settings = self.settings.replace(batch_size=size)
@@ -68,14 +68,14 @@ class Loaders:
         return ResumableLoader(_train_loader(self._task.train, settings), "train", settings.batch_size, rereads=cut)
 
     def _batches_of(self, reading: ResumableLoader) -> int | None:
-        """Of another batch size than the run began with: of fewer, larger batches a fraction is at least one."""
+        """The batches of an epoch at a batch size; a limit that is a fraction is at least one batch."""
         length, limit = batches_in(reading.loader), self.settings.limit_train_batches
         if length is not None and isinstance(limit, float):
             return max(1, limits.part(length, limit))
         return _count(reading.loader, self.settings, "train")
 
     def train(self) -> Iterator[Any]:
-        """The batches of one epoch, or their pieces in time (truncated BPTT); or what is left of a placed one."""
+        """The batches of one epoch, or their pieces in time (truncated BPTT); or the rest of a resumed epoch."""
         if self._placed is None:
             reading, count, begun, left_out = self._train, self.batches, 0, 0
         else:
@@ -92,29 +92,29 @@ class Loaders:
         return batches if self.settings.truncated_bptt_steps is None else self._pieces_of(batches, left_out)
 
     def samples(self) -> int | None:
-        """How many samples the training batch was made of that was read last; None where nobody knows."""
+        """The number of samples in the training batch that was read last; None where it is unknown."""
         return None if self._going is None else self._going.loader.samples
 
     def whole_windows(self, size: int) -> int:
-        """How many windows of so many batches the next pass has for sure, for each of several ranks a whole one.
+        """How many windows of this size the next pass is sure to have, on every rank.
 
-        All deal out the same order by its indices; only the last round may miss some of them.
+        All ranks shard the same order by its indices; only the last round may lack a batch on some of them.
         """
         if self._placed is not None or self.batches is None or self.settings.truncated_bptt_steps is not None:
             return 0
         return (self.batches - 1) // size if self._even and self._train.counted else 0
 
     def _of_all(self, count: int | None) -> tuple[int | None, bool]:
-        """The most batches that a rank has, by which all of them count, and whether all have as many.
+        """The most batches that a rank has, which all ranks count by, and whether all have as many.
 
-        Data that split themselves may have unequal parts.
+        Data that shard themselves may have unequal parts.
         """
         counts = set(self._ranks.gather(count))
         known = [number for number in counts if number is not None]
         return (max(known) if len(known) == len(counts) else None), len(counts) == 1
 
     def _counted(self, batches: Iterator[Any], given: int) -> Iterator[Any]:
-        """Data without a length may have no end: another pass takes as many batches as an epoch has given."""
+        """Data without a length may never end: a later pass takes as many batches as the first epoch had."""
         for batch in batches:
             given += 1
             if not self._whole:
@@ -123,7 +123,7 @@ class Loaders:
         self._given, self._whole = given, True
 
     def _pieces_of(self, pieces: Iterator[Any], left_out: int) -> Iterator[Any]:
-        """The pieces of batches, but for so many of the first batch; they are counted."""
+        """The pieces of batches, without the finished ones of the first batch; they are counted."""
         self._pieces = 0
         for piece in pieces:
             if piece.first and self._pieces:
@@ -133,14 +133,14 @@ class Loaders:
                 yield piece
 
     def split(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches as they are, or in pieces in time where the settings say so."""
+        """The batches, or their pieces in time where the settings say so."""
         length = self.settings.truncated_bptt_steps
         if length is None:
             return iter(batches)
         return pieces(batches, length, self.settings.tbptt_time_dim, self._task.split)
 
     def again(self) -> Iterator[Any]:
-        """Training batches of one epoch from a loader of its own, which moves nothing: for statistics."""
+        """Training batches of one epoch from a separate loader that changes nothing, for statistics."""
         assert self._task.train is not None
         loader = _train_loader(self._task.train, self.settings)
         set_epoch(loader, self.epoch)
@@ -151,11 +151,11 @@ class Loaders:
 
     @property
     def validates(self) -> bool:
-        """Whether there is anything to validate on."""
+        """Whether there is validation data."""
         return self._val is not None and self.val_batches != 0
 
     def val(self) -> Iterable[Any]:
-        """The batches of a check of the validation data, which is under way until `checked`."""
+        """The batches of a validation, which counts as running until `checked`."""
         if self._val is None or not self.validates:
             return ()
         if self._before_check is None:
@@ -164,21 +164,25 @@ class Loaders:
         return with_sample_counts(self._task, self._val.loader, self._val.batches(self.val_batches))
 
     def checked(self) -> None:
-        """The check is over; one that is stopped never is, and whoever goes on makes it again."""
+        """The validation has ended. One that was stopped has not, and a resumed run repeats it."""
         self._before_check = None
 
     def val_position(self) -> dict[str, Any] | None:
-        """Where the validation data are for the next check, or for the one that is not over; None: there are none."""
+        """The position of the validation data for the next validation, or for the one that has not ended; None:
+        there is no such data.
+        """
         if self._before_check is not None:
             return self._before_check
         return None if self._val is None else self._val.between()
 
     def look(self) -> Iterable[Any]:
-        """The batches of a check from a loader of its own; the checks that come anyway do not notice."""
+        """The batches of a user-requested validation, from a separate loader, so that the scheduled ones do not
+        change.
+        """
         return self._apart(self.val_batches, states=True)
 
     def _apart(self, most: int | None, states: bool = False) -> Iterator[Any]:
-        """So many validation batches from a loader of its own. states: where data know where they are, they go on there."""
+        """This many validation batches from a separate loader. states: data with a state_dict continue from these."""
         spec = self._task.val
         assert spec is not None
         assert self._val is not None
@@ -194,7 +198,7 @@ class Loaders:
                 close_workers(loader)
 
     def sanity(self) -> Iterable[Any]:
-        """The batches of the check before the first update, from a loader of its own; later checks do not notice."""
+        """The batches of the sanity check, from a separate loader, so that later validations do not change."""
         number = self.settings.num_sanity_val_steps
         if number == 0 or self._val is None or not self.validates or self.settings.fast_dev_run:
             return ()
@@ -204,35 +208,35 @@ class Loaders:
 
     @property
     def begun(self) -> bool:
-        """Whether something of this epoch was asked for, and be it in vain: a rank may have no batch of it."""
+        """Whether a batch of this epoch was requested, even in vain: a rank may have none."""
         return self._going is not None and self._going.begun
 
     @property
     def taken(self) -> int:
-        """The batches that were read of this epoch."""
+        """The batches of this epoch that were read."""
         return self._going.taken if self._going is not None and self._going.begun else 0
 
     @property
     def length(self) -> int | None:
-        """The batches of the training loader as its data say now; None: they do not, or an epoch continues at another batch size."""
+        """The training loader's length now; None: it has none, or an epoch continues at another batch size."""
         return batches_in(self._train.loader) if self._going is self._train else None
 
     @property
     def dealt(self) -> tuple[int, int] | None:
-        """How many batches have been dealt out in the latest pass, to whichever rank, and a checksum of which they were."""
+        """How many batches the latest pass has sharded out, to any rank, and a checksum of their indices."""
         return None if self._going is None else self._going.dealt
 
     def shuffled(self, fewest: int) -> bool:
-        """Whether the training data of at least so many samples are to come in another order in each epoch."""
+        """Whether training data of at least this many samples come in another order in each epoch."""
         loader = self._train.loader
         deals = positioned(loader)
         return deals is not None and number_of_samples(loader) >= fewest and shuffles(deals.batches)
 
     def position(self, batch_idx: int, begun: bool | None = None) -> dict[str, Any]:
-        """Where the data are, to go on from there in another process; between two updates, no batch being fetched.
+        """The position in the data, from which another process can continue; called between two updates.
 
-        `batch_idx`: the batches of this epoch that are done with (under truncated BPTT, begun); 0: none has begun, unless
-        it is said that the epoch has `begun`.
+        `batch_idx`: the finished batches of this epoch (with truncated BPTT: those begun). 0: none has begun, unless
+        `begun` says so.
         """
         going, cut = self._going, self.settings.truncated_bptt_steps is not None
         found: dict[str, Any] = {
@@ -244,7 +248,7 @@ class Loaders:
             return {**found, "inside": False, "batch_size": self.settings.batch_size, "train": self._train.between()}
         if going is None or batch_idx > going.taken:
             raise ValueError(f"position({batch_idx}): the training data have not been read so far in this epoch.")
-        # A batch that is used piece by piece will be wanted again.
+        # A batch that is used piece by piece is needed again.
         pieces = self._pieces if cut and batch_idx == going.taken else 0
         taken = batch_idx - (pieces > 0)
         return {
@@ -257,9 +261,9 @@ class Loaders:
         }
 
     def place(self, position: Mapping[str, Any]) -> list[str]:
-        """Be where `position` says, before anything is read; what could not be made so, in words.
+        """Continue from `position`, before anything is read; returns, in words, what could not be restored.
 
-        The next `train()` yields what was left of the epoch, at the batch size that it had.
+        The next `train()` yields the rest of the epoch, at the batch size that it had.
         """
         self._given, self._whole = position["given"], position["whole"]
         self._read_copies()
@@ -269,7 +273,7 @@ class Loaders:
         own = self._task.train is not None and self._task.train.parts.own_batches is not None
         same = own or position["batch_size"] == self.settings.batch_size
         if not position["inside"]:
-            # Another size than then begins with a loader of its own, as in `use_batch_size`.
+            # A batch size other than the checkpoint's begins with a new loader, as in `use_batch_size`.
             return doubts + (self._train.place_between(position["train"]) if same else [])
         taken, pieces = position["taken"], position["pieces"]
         reading = self._train if same else self._reading(self.settings.replace(batch_size=position["batch_size"]))
@@ -279,7 +283,7 @@ class Loaders:
         return doubts
 
     def _read_copies(self) -> None:
-        """Streams that take a position get it in copies of their own: the user's objects stay where they are."""
+        """Give streams their position in copies, so that the user's objects do not move."""
         for spec in (self._task.train, self._task.val):
             copied = None if spec is None or spec in self._copied else spec.copy_stream()
             if spec is not None and copied is not None:
@@ -297,27 +301,27 @@ class Loaders:
         return self._train.exact()
 
     def updates_in(self, epoch: int) -> int | None:
-        """Updates in one epoch; None where nobody can know."""
+        """Updates in one epoch; None where they cannot be known."""
         if self.batches is None or self.settings.truncated_bptt_steps is not None:
             return None
         return updates_in(self.batches, size_at(self.settings.accumulate_grad_batches, epoch))
 
     def planned(self) -> int | None:
-        """Updates in all epochs of the run; None where nobody can know before."""
+        """Updates in all epochs of the run; None where they cannot be known before."""
         if self.settings.epochs is None or self.updates_in(0) is None:
             return None
         assert self.batches is not None
         return updates_of_run(self.batches, self.settings.accumulate_grad_batches, self.settings.epochs)
 
     def updates(self, ahead: int = 0) -> int | None:
-        """Updates of the whole run; None where nobody can know before. ahead: as many more than planned."""
+        """Updates of the whole run; None where they cannot be known before. ahead: updates beyond the planned ones."""
         planned = self.planned()
         by_epochs = None if planned is None else planned + ahead
         known = [number for number in (self.settings.max_steps, by_epochs) if number is not None]
         return min(known, default=None)
 
     def close(self) -> None:
-        """Let go of loader processes."""
+        """End the loader processes."""
         for reading in (self._train, self._going, self._val):
             if reading is not None:
                 reading.close()
@@ -326,7 +330,7 @@ class Loaders:
 
 
 class NoLoaders(Loaders):
-    """Of a job that trains nothing: no loader is made here."""
+    """The loaders of a job that trains nothing: there are none."""
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task, self.settings = task, settings
@@ -337,11 +341,11 @@ class NoLoaders(Loaders):
         return None
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to end."""
 
 
 def with_sample_counts(task: Task, loader: Loader, batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches of this loader; while each is evaluated, the task knows how many samples it was made of."""
+    """Batches of this loader; the task knows the number of samples of the batch that it evaluates."""
     try:
         for batch in batches:
             task.drawn = loader.samples

@@ -1,4 +1,4 @@
-"""A loader that is read pass after pass, and where in it one is: so that another process can go on from there."""
+"""Reads a loader pass after pass and knows its position, so that another process can continue from there."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ _TOLD = -1
 class ResumableLoader:
     """The passes over one loader. `taken`: the batches of the latest one so far.
 
-    How a position is found again: indices are dealt out again without loading what they name, and the data set's own
-    generators put back. A data set that knows its position (state_dict) is told it. Any other is read again from the
-    beginning of the pass, with the random numbers of then.
-
-    `rereads`: the batch taken last may be wanted once more (it is used piece by piece).
+    A position is restored like this: the sampler yields its indices again without loading samples, and the data set's
+    own generators are restored. A data set with a state_dict gets its state. Any other is read again from the beginning
+    of the pass, with the random numbers of then.
+    `rereads`: the last batch may be needed once more (it is used piece by piece).
     """
 
     def __init__(self, loader: Loader, name: str, batch_size: int, rereads: bool = False) -> None:
@@ -53,7 +52,7 @@ class ResumableLoader:
         self.begun = False
         """Whether a pass has begun since `begun` was last set to False."""
         self.epoch: int | None = None
-        """The epoch that the user's sampler and data set were told of last (set_epoch)."""
+        """The epoch that the user's sampler and data set got last (set_epoch)."""
         self._name = name
         self._here = loader.num_workers == 0
         self._deals = positioned(loader)
@@ -61,38 +60,38 @@ class ResumableLoader:
         ready = loader.batch_sampler is None and loader.batch_size is None
         self._by_index = self._deals is not None and (self._here or not ready)
         self._shared = loader.dealing if isinstance(loader, SharedLoader) else None
-        """What all ranks draw alike from in reading the data here; None: they are read as this process draws."""
+        """What all ranks draw alike from when they read this data; None: each reads with its own random numbers."""
         self._rereads = rereads and self._here
         self._data = self._held()
         self._made: Tensor | None = None
-        """The generator before the iterator was made: from it come the seeds of its workers."""
+        """The generator before the iterator was made, from which its workers get their seeds."""
         self._start: Tensor | None = None
-        """The generator for after that, where no sampler takes it."""
+        """The generator after that, where no sampler takes it."""
         self._begun: State = {}
         self._before: State | None = None
-        """Of this process and the data, before the latest batch was read."""
+        """The state of the process and the data before the latest batch was read."""
         self._last: Any = _NONE
         self._last_crc: int | None = None
         if self._rereads and self._deals is not None:
-            self._deals.before_each = self._remember  # behind what the sampler draws, before the data are read
+            self._deals.before_each = self._remember  # after the sampler's draws, before the data are read
         self._placed: int | None = None
-        """The batches that are done with, of a pass that is to go on."""
+        """The finished batches of a pass that is to be resumed."""
         self._cut = False
         """Whether the latest pass was left before its end."""
         self._told: int | None = None
-        """The state of the data (a checksum) at the first batch behind the place that they were told; None: told none."""
+        """A checksum of the data's state at the first batch after the restored position; None: nothing was restored."""
         self._ended = False
         """Whether the data had come to their end in the latest pass."""
         self._stands: State | None = None
-        """The state of data that were placed: told where they are, they may not say so before they are read."""
+        """The state of restored data, which may not show it before they are read."""
         self._fresh: State = {}
-        """Of the data, before they were told."""
+        """The data's state before they were restored."""
         self._between: State | None = None
         self._ahead: list[tuple[Any, int | None]] = []
-        """Batches that are read already, and how many samples each was made of."""
+        """Batches that are read already, and their numbers of samples."""
         self._left: Iterator[Any] | None = None
         self._source: Iterator[Any] | None = None
-        """What the latest pass is read from."""
+        """The iterator of the latest pass."""
 
     @property
     def counted(self) -> bool:
@@ -101,17 +100,21 @@ class ResumableLoader:
 
     @property
     def dealt(self) -> tuple[int, int] | None:
-        """How many batches of indices were dealt out in the latest pass, and a checksum; None where there are no such."""
+        """How many batches of indices the latest pass has sharded out, and a checksum; None where there are no
+        indices.
+        """
         return None if self._deals is None else self._deals.dealt
 
     def tell(self, epoch: int | None) -> None:
-        """Samplers and data sets that ask for it are told that a pass of this epoch begins; None: they were not, then."""
+        """Call set_epoch where samplers and data sets have it, for a pass of this epoch; None: they were not called
+        then.
+        """
         self.epoch, self._between = epoch, None
         if epoch is not None:
             set_epoch(self.loader, epoch)
 
     def batches(self, count: int | None) -> Iterator[Any]:
-        """The batches of one pass, `count` at most, or what is left of the pass that was placed."""
+        """The batches of one pass, `count` at most, or the rest of the resumed pass."""
         self._between = None
         ahead, rest = self._open(count)
         self._cut = True
@@ -140,7 +143,7 @@ class ResumableLoader:
             yield batch
 
     def _open(self, count: int | None) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
-        """A pass: batches that are read already, and the others."""
+        """Begin a pass: batches that are read already, then the others."""
         self.taken, placed, self.begun = self._placed or 0, self._placed is not None, True
         ahead, left = self._ahead, self._left
         self._placed, self._ahead, self._left, self._stands = None, [], None, None
@@ -154,7 +157,9 @@ class ResumableLoader:
         return ahead, first_batches(self.loader, count, self._iterator() if left is None else left, self.taken + len(ahead))
 
     def _open_again(self, count: int | None, told: int) -> tuple[list[tuple[Any, int | None]], Generator[Any]]:
-        """The pass after data were told where they are: some stay there, or at their end, until told otherwise."""
+        """Begin the pass after a restored one: some data stay at the restored position, or at their end, until they
+        are reset.
+        """
         self._told = None
         for attempt in (1, 2, 3):
             if attempt == 3:
@@ -169,7 +174,7 @@ class ResumableLoader:
         return [] if batch is _NONE else [(batch, self.loader.samples)], rest
 
     def _begin_anew(self) -> None:
-        """The data lose the position that they were told, and keep their random numbers."""
+        """Reset the data's position and keep their random numbers."""
         if not isinstance(self.loader.dataset, CopiedStream):
             self._data.put({**self._fresh, "generators": {}})
             return
@@ -181,19 +186,19 @@ class ResumableLoader:
             set_epoch(self.loader, self.epoch)
 
     def _use_up(self) -> None:
-        """Data that were told where they are, and of which nothing more is wanted, begin the next pass anew."""
+        """Let restored data of which nothing more is needed begin the next pass from the start."""
         before = {"process": self._drawn(), "data": self._data.state()}
         if next(self._iterator(), _NONE) is not _NONE:
             self._told = self._state_sum()
         self._undraw(before)
 
     def _undraw(self, before: Mapping[str, Any]) -> None:
-        self._source = None  # what the data do at the end of a pass, they do now
+        self._source = None  # run now what the data do at the end of a pass
         self._draw_from(before["process"])
         self._data.put(before["data"], states=False)
 
     def _drawn(self) -> State:
-        """What data may draw from that are read here without numbers."""
+        """The generators that data read in this process may draw from."""
         return process_state() if self._shared is None else self._shared.state
 
     def _draw_from(self, state: State) -> None:
@@ -203,7 +208,7 @@ class ResumableLoader:
             self._shared.state = state
 
     def _as_then(self, state: State) -> contextlib.AbstractContextManager[None]:
-        """Inside, such data draw as they would have drawn then."""
+        """Inside, such data draw the numbers that they would have drawn then."""
         return restored_process_state(state) if self._shared is None else self._shared.as_then(state)
 
     def _state_sum(self) -> int:
@@ -211,7 +216,7 @@ class ResumableLoader:
 
     def _remember(self, first: bool = False) -> None:
         data = self._data.state()
-        # At the first batch, a state of its own would say where the pass before was left.
+        # At the first batch, the data's own state would be that of the pass before.
         self._before = {"process": self._drawn(), "data": {**data, "states": {}} if first else data}
 
     def _iterator(self) -> Iterator[Any]:
@@ -226,14 +231,14 @@ class ResumableLoader:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether the data have come to their end, which the loader will only find out."""
+        """Whether the data have ended, which the loader has yet to find out."""
         if self._source is None:
             return self._ended
         return has_ended(self._source)
 
     @property
     def _lives_on(self) -> bool:
-        """Whether there are processes that have served a pass and will serve the next one."""
+        """Whether worker processes of the last pass will serve the next one."""
         return self.loader.persistent_workers and self.loader._iterator is not None
 
     def _held(self) -> DataRngState:
@@ -241,13 +246,13 @@ class ResumableLoader:
 
     @property
     def _knows(self) -> bool:
-        """Whether the data set itself can say where it is."""
+        """Whether the data set has a state_dict."""
         known = self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
         return known and not _shuffles_in_a_buffer(users_own(self.loader))
 
     @contextlib.contextmanager
     def untouched(self, states: bool = False) -> Iterator[None]:
-        """Inside, another loader may read the same data: the generators in them are put back (`states`: and their states)."""
+        """Inside, another loader may read the same data: their generators are restored (`states`: and their states)."""
         parts = [self._held()] if self._deals is None else [self._held(), self._deals.held()]
         before = [part.state() for part in parts]
         try:
@@ -259,7 +264,7 @@ class ResumableLoader:
     # -- between two passes
 
     def between(self) -> State:
-        """What the next passes follow from."""
+        """The state between two passes, on which the next passes depend."""
         if self._between is None:
             start = self._start if self._deals is None else self._deals.start
             self._between = {
@@ -276,8 +281,8 @@ class ResumableLoader:
         return self._between
 
     def place_between(self, position: Mapping[str, Any]) -> list[str]:
-        """The next pass is the one that was next then; what could not be made so, in words."""
-        self.tell(position.get("epoch"))  # a checkpoint of an earlier version has none: nobody was told then
+        """Let the next pass be the one that was next then; returns, in words, what could not be restored."""
+        self.tell(position.get("epoch"))  # a checkpoint of an earlier version has none: set_epoch was not called then
         doubts = [*position["doubts"], *self._tell(position["data"], states=not position["cut"])]
         self._between, self._stands, self._cut = None, position["data"], position["cut"]
         if self._deals is not None:
@@ -294,12 +299,12 @@ class ResumableLoader:
         return doubts
 
     def _deal_from(self, position: Mapping[str, Any]) -> None:
-        """All ranks deal as they would have dealt; a fit of one process had nothing that they must draw alike."""
+        """Let all ranks shard as they would have; a fit of one process has nothing that ranks draw alike."""
         if self._dealing is not None and position.get("dealing") is not None:
             self._dealing.state = position["dealing"]
 
     def _tell(self, data: Mapping[str, Any], states: bool = True) -> list[str]:
-        """Bring back the data's generators, and the `states` by which they know where they are."""
+        """Restore the data's generators, and the `states` of data with a state_dict."""
         if not self._knows:
             return self._data.put(data, states=self._by_index)
         self._fresh = self._data.state()
@@ -323,7 +328,7 @@ class ResumableLoader:
         if self._by_index and not self._data.generators:
             return []
         if isinstance(users_own(self.loader), (list, tuple)):
-            return []  # ready batches, which draw nothing
+            return []  # ready batches draw nothing
         which = ", ".join(self._data.generators) or "random numbers that the data set draws"
         return [
             f"{self._name}: with persistent_workers=True, {which} went on in the loader's workers, where nobody can read "
@@ -333,7 +338,7 @@ class ResumableLoader:
     # -- in the middle of a pass
 
     def inside(self, taken: int, rereads: bool) -> State:
-        """Where the latest pass is behind its first `taken` batches (`rereads`: and within the next one)."""
+        """The position of the latest pass after its first `taken` batches (`rereads`: and within the next one)."""
         ahead = self.taken - taken - rereads
         data = self._data.state() if self._stands is None else self._stands
         crc = self._last_crc if self._last is _NONE else checksum_of(self._last) if not self._by_index else None
@@ -351,7 +356,7 @@ class ResumableLoader:
         }
 
     def exact(self) -> str | None:
-        """Why a position in the middle of a pass cannot be found again; None: it can."""
+        """Why a position in the middle of a pass cannot be restored; None: it can."""
         if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._knows:
             return (
                 f"{self._name} can be read only once, so that nobody can go back to the middle of it: give a Dataset, a "
@@ -371,7 +376,7 @@ class ResumableLoader:
         return doubts
 
     def place_inside(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
-        """The next pass is what was left of that one; what could not be made so, in words."""
+        """Let the next pass be the rest of that one; returns, in words, what could not be restored."""
         once = self.exact()
         if once is not None and not self._by_index:
             raise TaskError(f"{once}.")
@@ -407,7 +412,7 @@ class ResumableLoader:
         return doubts + self._data.put(position["data"])
 
     def _go_on(self, position: Mapping[str, Any], rereads: bool) -> list[str]:
-        """Data that know where they are."""
+        """Continue with data that have a state_dict."""
         self._ended = position["ended"]
         if self._ended:  # their state is that of another pass already
             self._left = iter(())
@@ -416,11 +421,11 @@ class ResumableLoader:
             return self._tell(position["data"])
         self._tell({**position["data"], "states": {}})
         self._read_once_more(position["before"])
-        doubts = self._data.put(position["data"], states=False)  # reading has moved the states there
+        doubts = self._data.put(position["data"], states=False)  # reading has moved the states
         return doubts + self._compared(position["last"], self._ahead[0][0], self.taken)
 
     def _read_once_more(self, before: Mapping[str, Any]) -> None:
-        """The batch that was in use."""
+        """Read the batch that was in use."""
         with self._as_then(before["process"]):
             self._data.put(before["data"])
             self._left = self._iterator()
@@ -428,7 +433,7 @@ class ResumableLoader:
 
     def _read_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         with self._as_then(self._begun["process"]):
-            # The pass begins anew: a state of the data's own would say where they were left, here or in another process.
+            # The pass begins again: the data's own state would be where they were left, here or in another process.
             self._data.put(self._begun["data"], states=False)
             self._left = self._iterator()
             batch = None
@@ -457,17 +462,18 @@ class ResumableLoader:
         return batch
 
     def close(self) -> None:
-        """Let go of loader processes."""
+        """End the loader processes."""
         _end(self._left)
         self._left = None
         close_workers(self.loader)
 
 
 def first_batches(loader: Loader, count: int | None, batches: Iterator[Any] | None = None, taken: int = 0) -> Generator[Any]:
-    """The first batches of a loader; all of them to its very end, for some samplers draw a last number there.
+    """The first batches of a loader; all of them if `count` is not reached, to the end, where some samplers draw a
+    last number.
 
-    `batches`: what is left of a pass, of which `taken` are gone. Processes that live for one pass end with it, also
-    where an error ends it: its traceback would keep them.
+    `batches`: the rest of a pass of which `taken` are gone. Processes that live for one pass end with it, also where an
+    error ends it: its traceback would keep them.
     """
     batches = iter(loader) if batches is None else batches
     try:
@@ -479,7 +485,7 @@ def first_batches(loader: Loader, count: int | None, batches: Iterator[Any] | No
 
 
 def close_workers(loader: Loader) -> None:
-    """Let go of a loader's processes that live on from pass to pass."""
+    """End a loader's persistent worker processes."""
     _end(getattr(loader, "_iterator", None))
 
 
@@ -489,7 +495,9 @@ def _end(batches: Any) -> None:
 
 
 def _shuffles_in_a_buffer(dataset: Any) -> bool:
-    """Whether a stream of Hugging Face's shuffles in a buffer, whose samples its state leaves out: they would be lost."""
+    """Whether a Hugging Face stream shuffles in a buffer, whose samples are not part of its state: they would be
+    lost.
+    """
     part = getattr(dataset, "_ex_iterable", None) if is_of_hugging_face(dataset) else None
     while part is not None:
         if type(part).__name__.startswith("BufferShuffled"):

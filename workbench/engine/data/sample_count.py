@@ -1,4 +1,4 @@
-"""Warns once where data of the user's own hold another number of samples, or of batches, than they are counted as."""
+"""Warns once if the user's own data have another number of samples or batches than is counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def note_count(session: Session, name: Literal["train", "val", "test"], batch: Any, weight: float) -> None:
-    """Look at the first batch of its kind that weighs as many samples as were counted in its tensors."""
+    """Check the first batch of its kind whose weight is the number of samples counted in its tensors."""
     if name in session.counts_seen:
         return
     session.counts_seen.add(name)
@@ -28,12 +28,12 @@ def note_count(session: Session, name: Literal["train", "val", "test"], batch: A
 
 
 def note_length(session: Session) -> None:
-    """The training data have come to the end of an epoch: compare the batches they gave with those that were planned."""
+    """At the end of an epoch: compare the number of batches with the planned one."""
     data, settings = session.data, session.settings
     planned, there = data.batches, data.length
     if planned is None or not data.begun or "length" in session.counts_seen:
         return
-    spare = 1 if session.ranks.several else 0  # the last round may miss some ranks
+    spare = 1 if session.ranks.several else 0  # some ranks may lack a batch in the last round
     whole = settings.limit_train_batches == 1.0 and not settings.overfit_batches
     text, epoch = "", session.epoch
     if data.taken + spare < planned:

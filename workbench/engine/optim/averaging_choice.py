@@ -1,4 +1,4 @@
-"""Which average of the weights a session keeps."""
+"""Chooses the average of the weights that a session keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from workbench.techniques.averaging import Average, has_batch_norm, swa_first_ep
 
 
 def average_of(task: Task, settings: Settings) -> Average | None:
-    """The average that the settings ask for, if any. TaskError: it cannot be taken of this task."""
+    """The average that the settings ask for, or None. TaskError: this task's weights cannot be averaged."""
     kind = settings.weight_averaging
     if kind is None:
         return None
@@ -23,5 +23,5 @@ def average_of(task: Task, settings: Settings) -> Average | None:
             "and this data can be read only once: give a Dataset, a DataLoader, or wb.batches(list)."
         )
     if kind == "swa":
-        swa_first_epoch(settings)  # a fraction needs max_epochs: said before anything is trained
+        swa_first_epoch(settings)  # a fraction needs max_epochs: raise that before training
     return Average(kind, settings.ema_decay, task.averaging.avg_fn)

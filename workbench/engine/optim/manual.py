@@ -1,7 +1,8 @@
-"""Manual optimisation: the task calls backward and steps through a handle; what belongs to the engine stays there.
+"""Manual optimization: the task calls backward and steps through a handle, the engine accumulates, measures and
+clips.
 
-The gradient of a window is added up over its batches, each at its share, and the steps that the task asks for are
-taken at the window's last batch, measured and clipped like any other.
+The gradient of a window is summed over its batches by their shares. The steps that the task asks for are taken at the
+window's last batch, measured and clipped like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TakeStep = Callable[[Session, OptimizerHandle, Sequence[Any], Tensor], bool]
 
 
 class ManualOptimizers:
-    """The `Handle` of one session; it lives as long as the session and knows the window at hand."""
+    """The `Handle` of one session, for the session's whole life."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -36,13 +37,13 @@ class ManualOptimizers:
         self._since: Tensor | None = None
         self.taken: list[OptimizerHandle] = []
         self._stepped: set[int] = set()
-        """Those that have stepped since the scale was last looked at (16-mixed)."""
+        """The optimizers that stepped since the loss scale was last updated (16-mixed)."""
         self._kept: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        """By optimizer: the gradients with which it asked for a step earlier in the window."""
+        """By optimizer: the gradients with which the task asked for a step earlier in the window."""
         self._options: dict[int, dict[str, Any]] = {}
-        """By optimizer: what else it was asked for with."""
+        """By optimizer: the further arguments of that step."""
         self._put_back: list[Callable[[], None]] = []
-        """By optimizer: brings back its rates of the window's beginning, in a search."""
+        """By optimizer: restores its rates of the window's beginning, in a search."""
 
     @property
     def scheduling(self) -> bool:
@@ -50,7 +51,7 @@ class ManualOptimizers:
         return self._session.scheduling
 
     def begin(self, window: Sequence[Any], take_step: TakeStep) -> None:
-        """A new window: nothing has been stepped, and there is no loss yet."""
+        """Begin a window: nothing has stepped, and there is no loss yet."""
         self._window, self._take_step = window, take_step
         self.loss, self._since, self.taken = None, None, []
         self._stepped.clear()
@@ -58,7 +59,7 @@ class ManualOptimizers:
         self._put_back = [kept_rates(self._session, opt) for opt in self._session.optimizers]
 
     def at(self, share: float, last: bool) -> None:
-        """The batch at hand: its share of the window, and whether it is the last."""
+        """Begin a batch: its share of the window, and whether it is the last."""
         self._share, self._last = share, last
 
     def backward(self, loss: Tensor, **options: Any) -> None:
@@ -77,7 +78,7 @@ class ManualOptimizers:
         opt = self._session.optimizers[optimizer]
         self._add_kept(opt)
         if not self._last or self._take_step is None:
-            # Set aside, so that what another network's backward leaves in these parameters does not count.
+            # Set aside, so that gradients which another network's backward leaves in these parameters do not count.
             self._kept[optimizer] = [(p, p.grad) for p in opt.trained if p.grad is not None]
             self._options[optimizer] = options
             opt.optimizer.zero_grad()
@@ -89,7 +90,7 @@ class ManualOptimizers:
         self._session.losses[opt.index] = own
         if self._session.records and self._session.several:
             self._session.meter.put_loss(1 + opt.index, own)
-        if opt.index in self._stepped:  # again in this window: the scaler takes it for a new round
+        if opt.index in self._stepped:  # a second step in this window: the scaler takes it for a new round
             self._session.precision.update()
             self._stepped.clear()
         self._stepped.add(opt.index)
@@ -102,7 +103,7 @@ class ManualOptimizers:
             opt.step_options = {}
 
     def finish(self) -> None:
-        """Take the steps that were asked for earlier in the window, and not at its last batch."""
+        """Take the steps that the task asked for earlier in the window and not at its last batch."""
         for optimizer in list(self._kept):
             self.step(optimizer, **self._options[optimizer])
 
@@ -123,12 +124,12 @@ class ManualOptimizers:
         self._toggle.untoggle()
 
     def end(self) -> None:
-        """Whatever the task has left toggled is as it was."""
+        """Undo what the task has left toggled."""
         self._toggle.untoggle()
 
 
 def _started(session: Session, batch: Any, index: int, samples: int | None) -> bool:
-    """The batch before it has ended, and the task hears of this one; False: the rest of the epoch is left out."""
+    """End the batch before and call the hooks of this one; False: a hook asked to leave out the rest of the epoch."""
     if session.ending is not None:
         session.moments.batch_ended(*session.ending)
         session.ending = None
@@ -141,7 +142,9 @@ def _started(session: Session, batch: Any, index: int, samples: int | None) -> b
 def update(
     session: Session, window: Sequence[Any], take_step: TakeStep
 ) -> tuple[Tensor | None, list[OptimizerHandle]]:
-    """Give each batch of the window to the task; the sum of the losses it gave to backward, and who stepped."""
+    """Give each batch of the window to the task; returns the sum of the losses that went backward, and the
+    optimizers that stepped.
+    """
     handle = session.handle
     if not isinstance(handle, ManualOptimizers):
         handle = session.handle = ManualOptimizers(session)

@@ -1,4 +1,4 @@
-"""One optimizer of a session: its parameters, its schedules, its base rate."""
+"""Wraps one optimizer of a session: its parameters, schedules and base rate."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 
 class OptimizerHandle:
-    """Wraps an `Optimization`: `parameters` are those of its groups that required a gradient when the session began.
+    """Wraps an `Optimization`. `parameters` are those of its groups that required a gradient when the session began.
 
-    `places` are their numbers among the session's parameters; `whole`: they are all of them, in order. `late` are those
-    that came later (unfrozen by a hook, or in a group that it added), and `trained` are both, in the order of the task's modules.
+    `places` are their numbers among the session's parameters; `whole`: they are all of them, in order. `late` are
+    parameters that came later (unfrozen by a hook, or in a group that it added). `trained` are both, in the order of
+    the task's modules.
     """
 
     def __init__(
         self, index: int, made: Optimization, parameters: list[Tensor], task: Task, shards: Shards | None = None
     ) -> None:
-        """shards: where the parameters lie in them."""
+        """shards: the sharded weights, if the parameters are sharded."""
         self._shards = shards
         if shards is not None:
             shards.take_over(made.optimizer)
@@ -40,7 +41,7 @@ class OptimizerHandle:
         self.made_lr = made.lr
         self.base_lr = made.lr if made.lr is not None else base_rate(made.optimizer, "the task")
         self.leading = leading(group_rates(made.optimizer))
-        """The parameter group that `lr` is the rate of: the first whose rate is not 0."""
+        """The parameter group whose rate is `lr`: the first whose rate is not 0."""
         self.needs_closure = _needs_closure(self.optimizer)
         number = {id(p): n for n, p in enumerate(parameters)}
         own = {
@@ -56,9 +57,9 @@ class OptimizerHandle:
         self.taken = 0
         """Steps taken."""
         self.step_options: dict[str, Any] = {}
-        """What the task's own call of this optimizer's step gave beside the closure."""
+        """The further arguments of the task's own call of this optimizer's step."""
         self.extra: dict[str, Any] = {}
-        """What `training_step` is told beside the batch: which optimizer it is, where there are several."""
+        """Further arguments of `training_step`: the optimizer's number, where there are several."""
 
     def look_again(self) -> None:
         """Find the model's parameters that have begun to train. One that is frozen later stays: it has no gradient."""
@@ -67,24 +68,24 @@ class OptimizerHandle:
         if not new:
             return
         self._seen |= {id(p): p for p in new}
-        # In the model's order, whenever each came: the norm over them depends on it in its last bits, and a run that goes
-        # on may find at once what came one by one.
+        # In the model's order, whenever each came: the norm over them depends on it in its last bits, and a resumed run
+        # may find at once what came one by one.
         there, first = {id(p) for p in self.trained + new}, {id(p) for p in self.parameters}
         self.trained = [p for p in self._task.trained_parameters().values() if id(p) in there]
         self.late = [p for p in self.trained if id(p) not in first]
 
     def gradients(self) -> list[Tensor]:
-        """The gradients that are there, in the order of `trained`; of those in shards, this rank's pieces."""
+        """The gradients that exist, in the order of `trained`; of sharded ones, this rank's pieces."""
         if self._shards is not None:
             return self._shards.pieces(self)
         return [p.grad for p in self.trained if p.grad is not None]
 
     def there(self) -> list[Tensor]:
-        """Those of `trained` that have a gradient."""
+        """The parameters of `trained` that have a gradient."""
         return [p for p in self.trained if p.grad is not None] if self._shards is None else self._shards.there(self)
 
     def zero_grad(self) -> None:
-        """No gradient is there any more."""
+        """Drop all gradients."""
         if self._shards is None:
             self.optimizer.zero_grad()
         else:
@@ -92,13 +93,13 @@ class OptimizerHandle:
 
     @property
     def lr(self) -> float:
-        """The rate of the leading parameter group as it is now."""
+        """The present rate of the leading parameter group."""
         return float(self.optimizer.param_groups[self.leading]["lr"])
 
     def set_lr(self, lr: float) -> None:
-        """A new base rate: schedules and the ratios of parameter groups multiply it. A group at 0 stays there.
+        """Set a new base rate; schedules and the ratios of parameter groups multiply it. A group at 0 stays at 0.
 
-        TaskError: all are at 0 and follow a schedule, which nobody can multiply up from there.
+        TaskError: all groups are at 0 and follow a schedule, which cannot be multiplied up from 0.
         """
         if not self.base_lr and lr and self.schedules:
             raise TaskError(
@@ -123,9 +124,9 @@ class OptimizerHandle:
                     part.eta_min = scaled(part.eta_min)
 
     def step_schedules(self, interval: str, count: int, moments: Hooks, batches: int = 0) -> None:
-        """Those that follow updates ("step") or epochs ("epoch") take a step, `count` of which have been taken.
+        """Step the schedules that follow updates ("step") or epochs ("epoch"), of which `count` have been taken.
 
-        batches: those of this epoch that are done with, for schedules that count them.
+        batches: the finished batches of this epoch, for schedules that count them.
         """
         for schedule in self.schedules:
             counted = batches if schedule.by_batches and interval == "step" else count
@@ -137,8 +138,8 @@ class OptimizerHandle:
 def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Load what the optimizer's `state_dict` gave.
 
-    torch's own `load_state_dict` gives all tensors the type of their parameter, and makes other things of what is neither a
-    number nor a container: here they come back as they were. An optimizer with a `load_state_dict` of its own knows best.
+    torch's own `load_state_dict` casts all tensors to the type of their parameter and changes what is neither a number
+    nor a container; here they come back unchanged. An optimizer with a `load_state_dict` of its own uses that.
     """
     optimizer.load_state_dict(state)
     if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
@@ -153,7 +154,7 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def _as_it_was(value: Any, loaded: Any) -> Any:
-    """The value with its own type, where `loaded` lies."""
+    """The value with its own type, on the device of `loaded`."""
     if isinstance(value, Tensor):
         if not isinstance(loaded, Tensor) or loaded.dtype == value.dtype:
             return loaded
@@ -166,11 +167,13 @@ def _as_it_was(value: Any, loaded: Any) -> Any:
 
 
 def shares(optimizers: Sequence[OptimizerHandle], lr: float) -> tuple[tuple[tuple[str, float], ...], ...]:
-    """Of each optimizer the name and the rate of its parameter groups, as a multiple of the setting `lr`; () of one at 0."""
+    """For each optimizer the name and rate of its parameter groups, as a multiple of the setting `lr`; () for one at
+    0.
+    """
     found = []
     for opt in optimizers:
         own = [float(group.get("initial_lr", group["lr"])) for group in opt.optimizer.param_groups]
-        # A schedule may begin below the base rate; the groups' ratios hold all the same.
+        # A schedule may begin below the base rate; the groups' ratios are the same.
         first = own[opt.leading]
         ratios = [opt.base_lr / lr * (rate / first) for rate in own] if first > 0 and lr > 0 else []
         named = zip(opt.optimizer.param_groups, ratios, strict=False)
@@ -186,11 +189,13 @@ def chain(scheduler: Any) -> Iterator[Any]:
 
 
 def _ended(scheduler: Any) -> bool:
-    """Whether one cycle is over: where the run turns out longer than was known (a smaller batch size), its last rate stays."""
+    """Whether one cycle has ended: where the run gets longer than planned (a smaller batch size), its last rate
+    stays.
+    """
     return isinstance(scheduler, OneCycleLR) and scheduler.last_epoch >= scheduler.total_steps - 1
 
 
 def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step evaluates the loss itself, again and again (LBFGS)."""
+    """Whether its step evaluates the loss itself, several times (LBFGS)."""
     parameter = inspect.signature(type(optimizer).step).parameters.get("closure")
     return parameter is not None and parameter.default is inspect.Parameter.empty

@@ -1,4 +1,4 @@
-"""The optimizers of a session: what the task configures, with the built-in schedules, and settings that go with them."""
+"""Makes the optimizers of a session: what the task configures, with the built-in schedules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def optimizers_of(
     task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], shards: Shards | None = None
 ) -> list[OptimizerHandle]:
-    """The task's optimizers, with the built-in schedules. TaskError: settings that do not go with them."""
+    """The task's optimizers, with the built-in schedules. TaskError: a setting does not fit them."""
     made = task.configure(settings, updates)
     listed = [made] if isinstance(made, Optimization) else list(made)
     if shards is None:
@@ -30,7 +30,7 @@ def optimizers_of(
     found: list[OptimizerHandle] = []
     frequencies = [optimization.frequency for optimization in listed]
     for index, optimization in enumerate(listed):
-        # One that has its turn now and then has a schedule for its own turns.
+        # An optimizer that steps only now and then has a schedule for its own steps.
         own = None if updates is None else turns(frequencies, index, updates)
         schedule = built_in(optimization.optimizer, settings, own)
         if schedule is not None:
@@ -51,7 +51,9 @@ def optimizers_of(
 
 
 def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
-    """Refuse an optimizer of parameters that no module of the task has: they are neither put back nor stored."""
+    """Raise TaskError for an optimizer of parameters that no module of the task has: they could not be restored or
+    stored.
+    """
     own = {id(p) for module in task.modules for p in module.parameters()}
     given = [p for group in optimizer.param_groups for p in group["params"]]
     others = [p for p in given if id(p) not in own]
@@ -69,7 +71,9 @@ def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:
 
 
 def _refuse_stateless(optimizer: Optimizer) -> None:
-    """Refuse an optimizer whose state cannot be asked for: no trial, checkpoint or finder could put it back."""
+    """Raise TaskError for an optimizer without a state_dict that works: no trial, checkpoint or finder could restore
+    it.
+    """
     try:
         optimizer.state_dict()
     except Exception as error:

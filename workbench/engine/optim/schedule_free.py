@@ -1,6 +1,7 @@
-"""Optimizers with a training and an evaluation mode, as schedule-free ones: which weights the model has when.
+"""Switches optimizers with a train and an eval mode (schedule-free): which weights the model has when.
 
-They train one set of weights and evaluate another, between which `optimizer.train()` and `optimizer.eval()` move the model.
+They train one set of weights and evaluate another; `optimizer.train()` and `optimizer.eval()` switch the model between
+them.
 Source: Defazio et al., "The Road Less Scheduled" (2024).
 """
 
@@ -20,7 +21,7 @@ from workbench.techniques.averaging import has_batch_norm
 
 
 class OptimizerModes:
-    """The optimizers of a session that have both modes; False where none has, and then nothing here does anything."""
+    """The optimizers of a session that have both modes; False where none has, and then every method does nothing."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers: list[Any] = [one for one in optimizers if has_modes(one)]
@@ -34,7 +35,7 @@ class OptimizerModes:
         return " and ".join(dict.fromkeys(type(one).__name__ for one in self._optimizers))
 
     def check(self, settings: Settings, shards: str | None) -> None:
-        """Refuse what cannot be used beside them. shards: what the weights lie in, in words."""
+        """Raise TaskError for settings that cannot be used with them. shards: the name of the sharding, if any."""
         if not self:
             return
         if settings.weight_averaging is not None:
@@ -47,7 +48,7 @@ class OptimizerModes:
                             "train without FSDP.")  # fmt: skip
 
     def doubt(self, model: nn.Module) -> str | None:
-        """What to say of batch-norm statistics, which are those of the weights that train."""
+        """The warning about BatchNorm statistics, which belong to the training weights; None: there is none to give."""
         if not self or not has_batch_norm([model]):
             return None
         return (
@@ -56,11 +57,11 @@ class OptimizerModes:
         )
 
     def train(self) -> None:
-        """The model has the weights that train."""
+        """Give the model its training weights."""
         self._call("train")
 
     def eval(self) -> None:
-        """The model has the weights that are evaluated, saved and handed over."""
+        """Give the model the weights that are evaluated, saved and kept."""
         self._call("eval")
 
     def _call(self, mode: str) -> None:
@@ -76,9 +77,9 @@ class OptimizerModes:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Inside, the model has the weights to evaluate; afterwards those of the training, to the last bit.
+        """Inside, the model has the weights to evaluate; afterwards the training weights, to the last bit.
 
-        The way there and back rounds, so that a run would depend on how often it is validated: the weights are kept.
+        Switching rounds, so that a run would depend on how often it is validated: the training weights are copied.
         """
         if not self:
             yield

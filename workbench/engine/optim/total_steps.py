@@ -1,4 +1,4 @@
-"""How many updates a fit takes in all, where it goes on from a checkpoint with epochs of another length than before."""
+"""Counts the updates of a resumed fit whose epochs have another length than before."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from workbench.engine.session import Session
 
 NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "settings", "length")
-"""What of a checkpoint's state it follows from."""
+"""The parts of a checkpoint's state that this count needs."""
 
 
 def state_of(feeds: Loaders, epoch: int, ahead: int) -> dict[str, Any]:
-    """What a checkpoint keeps of it."""
+    """What a checkpoint stores for it."""
     return {"per_epoch": feeds.updates_in(epoch), "ahead": ahead}
 
 
 def ahead_of_plan(feeds: Loaders, past: Mapping[str, Any]) -> int:
-    """How many updates more there are than epochs times updates in an epoch, since earlier epochs had more of them.
+    """How many more updates there are than epochs times updates in an epoch, since earlier epochs had more.
 
-    past: `NAMES` of the state that the fit goes on from. Epochs of the length that they had then change nothing.
+    past: `NAMES` of the state from which the fit is resumed. Epochs of the same length change nothing.
     """
     epoch, epochs, known = past["epoch"], feeds.settings.epochs, past["length"]
     now, planned = feeds.updates_in(epoch), feeds.planned()
@@ -42,7 +42,7 @@ def ahead_of_session(session: Session) -> int:
 
 
 def _left_in_epoch(feeds: Loaders, past: Mapping[str, Any]) -> int:
-    """Updates until the end of the epoch that goes on; it keeps the batch size that it had."""
+    """Updates until the end of the present epoch, which keeps its batch size."""
     if not past["mid_epoch"] or past["checking"]:
         return 0
     if feeds.settings.batch_size == past["settings"]["batch_size"] and feeds.batches is not None:

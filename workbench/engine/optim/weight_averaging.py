@@ -1,4 +1,4 @@
-"""The averaged weights of a session: validated beside the raw ones, and handed over at the end."""
+"""Averages the weights of a session, validates with the average, and puts it into the model at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from workbench.techniques.tbptt import Piece, detached
 
 
 def refuse_unused(session: Session) -> None:
-    """Ways to average that were given, where nothing is averaged: only a fit would do it, so only a fit minds."""
+    """Raise TaskError for an averaging function in a fit that averages nothing."""
     if session.settings.weight_averaging is None and session.task.averaging != Averaging():
         raise TaskError(
             "avg_fn= and should_update= belong to weight_averaging='ema' or 'swa', which is off: "
@@ -37,23 +37,23 @@ def refuse_unused(session: Session) -> None:
 
 
 class OwnSWALR(SWALR):
-    """The schedule of `swa_lrs`, to be told from one that the user has made."""
+    """The schedule of `swa_lrs`, as a class of its own, to tell it from one that the user made."""
 
 
 def begin_epoch(session: Session) -> None:
-    """At the first epoch of SWA its own schedule takes over, where a rate for it was given."""
+    """At the first epoch of SWA its own schedule replaces the others, where `swa_lrs` is set."""
     if _has_rates(session) and session.epoch >= swa_first_epoch(session.settings):
         for opt in session.optimizers:
             begin_rates(session, opt)
 
 
 def rates_begun(session: Session) -> bool:
-    """Whether SWA's own schedule has taken over by now, epochs that were begun counted."""
+    """Whether SWA's own schedule has begun, counting epochs that have begun."""
     return _has_rates(session) and session.epoch + session.mid_epoch > swa_first_epoch(session.settings)
 
 
 def begin_rates(session: Session, opt: OptimizerHandle) -> None:
-    """SWA's own schedule takes over from an optimizer's others, if it has not done so yet."""
+    """Replace an optimizer's schedules by SWA's own, if that has not happened yet."""
     if in_swa(opt):
         return
     settings = session.settings
@@ -71,7 +71,7 @@ def _has_rates(session: Session) -> bool:
 
 
 def end_epoch(session: Session) -> None:
-    """SWA takes the weights at the end of each of its epochs, `session.epoch` having just ended."""
+    """SWA averages the weights at the end of each of its epochs; `session.epoch` has just ended."""
     if session.average is None or session.settings.weight_averaging != "swa":
         return
     if session.should_average(
@@ -82,7 +82,7 @@ def end_epoch(session: Session) -> None:
 
 @contextlib.contextmanager
 def in_place(session: Session) -> Iterator[None]:
-    """Inside, the model has the averaged weights, with batch-norm statistics that belong to them."""
+    """Inside, the model has the averaged weights and their BatchNorm statistics."""
     assert session.average is not None
     with session.average.swapped(session.averaged_parameters), kept_buffers(session.task.modules):
         _written(session)
@@ -92,7 +92,7 @@ def in_place(session: Session) -> Iterator[None]:
 
 
 def hand_over(session: Session) -> None:
-    """The model gets the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
+    """Give the model the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
     session.modes.eval()
     if session.average is None or not session.average.count:
         return
@@ -107,7 +107,7 @@ def _written(session: Session) -> None:
 
 
 def _refresh(session: Session) -> None:
-    """Batch-norm statistics of the weights as they are, from one pass over the training data, which takes no step."""
+    """Compute BatchNorm statistics for the present weights in one pass over the training data, without a step."""
     if not has_batch_norm([session.task.model]):
         return
     modes = Modes.of(session.task)
@@ -124,12 +124,12 @@ def _refresh(session: Session) -> None:
 
 
 def _mean_over_ranks(session: Session) -> None:
-    """Each rank has seen its share of the batches; statistics are means over batches, which all count alike."""
+    """Average the statistics of all ranks, each of which has seen its share of the batches; all batches count alike."""
     if not session.ranks.several:
         return
     for layer in batch_norms([session.task.model]):
         if layer.momentum is not None or layer.num_batches_tracked is None:
-            continue  # in evaluation mode: it keeps its statistics
+            continue  # a module in evaluation mode keeps its statistics
         seen = float(layer.num_batches_tracked)
         whole = session.ranks.sums([seen])[0]
         for statistic in (layer.running_mean, layer.running_var):
