@@ -1,11 +1,10 @@
-"""One update of several ranks: each weighs what it holds, the gradients become their mean, the loss is that of all.
+"""Takes one update on several ranks: weights what each rank has, averages the gradients, reports the loss of all.
 
 K ranks with batches of N give the update of one process with a batch of K·N, to float tolerance, whatever each of them
-holds: one that has come to its end, or has left its batch out, takes its part with nothing. Where every parameter gets a
-gradient at each update, DDP brings the gradients together while the backward still runs; any other way (several
-optimizers, manual steps, parameters without a gradient) they are brought together behind it.
-
-Source: torch.nn.parallel.DistributedDataParallel, by way of accelerate.
+has: a rank whose data have ended, or whose batch was left out, takes part with zero weight. Where every parameter gets
+a gradient at each update, torch's DDP all-reduces during the backward. Otherwise (several optimizers, manual steps,
+parameters without a gradient) the all-reduce follows the backward.
+Source: torch.nn.parallel.DistributedDataParallel, through accelerate.
 """
 
 from __future__ import annotations
@@ -35,33 +34,33 @@ _NOTHING = object()
 
 
 class DDP:
-    """The part of one rank in the updates of a session."""
+    """One rank's part in the updates of a session."""
 
     def __init__(self, session: Session, ranks: MultiProcessGroup, runtime: Runtime) -> None:
         self._session, self._ranks, self._runtime = session, ranks, runtime
         self._round = StepSync(0.0, 0, 0, 0)
         self._kind = torch.float64 if session.double else torch.float32
-        """The type of the mean loss where no rank's own is float64; one that is stays as it was measured."""
+        """The type of the mean loss where no rank's own is float64; float64 losses stay float64."""
         self._copy: nn.Module | None = None
         self._trains: tuple[bool, ...] = ()
         self._wrapped: list[Tensor] = []
-        """The parameters whose gradients DDP brings together."""
+        """The parameters whose gradients torch's DDP all-reduces."""
         self._covered: frozenset[int] = frozenset()
         """Their ids."""
         self._had: list[bool] = []
         """Which of them had a gradient before the backward that DDP follows."""
         self._seen: list[Tensor] = []
         self._watches: list[RemovableHandle] = []
-        """If any had: those that get one in that backward, and what notes them down."""
+        """If any had: those that get one in that backward, and the hooks that note them."""
         self._missed = False
         """Whether one of them had no part in a backward of this rank."""
         self.spoiled = False
-        """Whether this rank's own loss is not finite; known on CPU alone."""
+        """Whether this rank's own loss is not finite; known on CPU only."""
         self._begun = False
         """Whether DDP waits for the backward of a forward."""
         self._telling: Callable[[], list[float]] | None = None
         self._numbers = torch.empty(0)
-        """On a device: the weight and the loss that are added up there."""
+        """On a device: the weight and the loss to all-reduce there."""
         self.left_over = False
         """Whether batches were left out since not all ranks had a part of them."""
         self.waiting = 0
@@ -69,7 +68,7 @@ class DDP:
         self.look_again()
 
     def look_again(self) -> None:
-        """Other parameters may train now; called between two updates."""
+        """Look between two updates whether other parameters train now."""
         session = self._session
         trains = tuple(p.requires_grad for p in session.task.trained_parameters().values())
         if trains == self._trains:
@@ -82,7 +81,7 @@ class DDP:
             self._covered = frozenset(map(id, self._wrapped))
 
     def _let_go(self) -> None:
-        """DDP has no part in what comes."""
+        """Stop using torch's DDP."""
         self._copy, self._wrapped, self._covered = None, [], frozenset()
 
     # -- rounds
@@ -98,9 +97,9 @@ class DDP:
         return self._round.size
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
-        """One's own windows in step with the other ranks; empty ones while only others have any.
+        """This rank's windows in step with the other ranks; empty ones while only others have any.
 
-        sure: of so many all ranks have a whole one, and nobody need be asked.
+        sure: all ranks have a full window for this many, so that none needs to be asked.
         """
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
             size = 0 if window is None else len(window)
@@ -123,7 +122,7 @@ class DDP:
         return self._ranks.beat(window is not None, weights, size)
 
     def _refuse_other_orders(self) -> None:
-        """A pass is over: was it the same for all?"""
+        """At the end of a pass: raise TaskError if the ranks had different orders."""
         dealt = {found for found in self._ranks.gather(self._session.data.dealt) if found is not None}
         if len(dealt) > len({number for number, _ in dealt}):
             raise TaskError(
@@ -132,14 +131,14 @@ class DDP:
             )
 
     def _say_left_over(self) -> None:
-        """A manual step cannot be taken by some ranks alone."""
+        """Warn that a manual step cannot be taken by some ranks alone."""
         if not self.left_over:
             self.left_over = True
             text = "batches that not all ranks had a part of are left out: with manual optimisation all must step alike."
             self._session.notes.append(Message(text, "warning", self._session.step))
 
     def shares(self, weights: Sequence[float]) -> list[float]:
-        """Each batch's share, such that the mean over ranks of all that is summed up is the mean over all batches."""
+        """Each batch's share, such that the mean over ranks of the sums is the mean over all batches."""
         return [weight * self.unit for weight in weights]
 
     @property
@@ -150,45 +149,46 @@ class DDP:
     # -- one window
 
     def starts(self, going_on: bool) -> bool:
-        """Whether this rank goes on with the next batch of its window."""
+        """Whether this rank continues with the next batch of its window."""
         return going_on
 
     @property
     def borrowed(self) -> int:
-        """How many batches of others this rank goes through behind its own, so that nobody waits for it."""
+        """How many of other ranks' batches this rank runs after its own, so that no rank waits for it."""
         return 0
 
     def pass_borrowed(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor) -> None:
-        """Go through them; nothing of them counts. summed, weight: of its own, as for `tell`."""
+        """Run them; they have no weight. summed, weight: this rank's own, as for `tell`."""
 
     def formed(self, found: Result | None) -> Result | None:
-        """What a step of this rank gave, before its backward."""
+        """What a step of this rank returned, before its backward."""
         return found
 
     @property
     def wrapped(self) -> bool:
-        """Whether DDP brings gradients together, in memory that it has taken already."""
+        """Whether torch's DDP all-reduces, in memory that it has allocated already."""
         return self._copy is not None
 
     @property
     def synced(self) -> bool:
-        """Whether DDP brings the gradients of this update together."""
+        """Whether DDP all-reduces the gradients of this update."""
         return self._copy is not None and self._round.able == self._ranks.world
 
     def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
-        """The task's, through DDP at the window's last batch."""
+        """The task's training_step, through DDP at the window's last batch."""
         if not (last and self.synced) or self._copy is None or not torch.is_grad_enabled():
             return self._session.task.training_step(batch, batch_idx, **extra)
         self._begun = True
         self._had = [p.grad is not None for p in self._wrapped]
-        if any(self._had):  # of earlier batches of the window: what this one adds does not show in them
+        if any(self._had):  # of earlier batches of the window, which would hide the gradients of this one
             watch = self._seen.append
             self._watches = [p.register_post_accumulate_grad_hook(watch) for p in self._wrapped]  # type: ignore[no-untyped-call]
         return self._copy(batch, batch_idx, **extra)
 
     def tell(self, summed: Tensor | None, weight: float | Tensor, gradients: Sequence[float] = ()) -> None:
-        """Begin to add up what there is to know of this update: this rank's losses at their shares (None: it had none),
-        what its batches weigh, and which `gradients` it has."""
+        """Begin the all-reduce of this update: this rank's losses times shares (None: it had none), the weights of
+        its batches, and which `gradients` it has.
+        """
         device, known = self._session.device, 0.0 if isinstance(weight, Tensor) else float(weight)
         wide = summed is not None and summed.dtype is torch.float64
         kind = torch.float64 if wide else self._kind
@@ -199,20 +199,21 @@ class DDP:
             self.spoiled = not math.isfinite(loss)
             self._telling = self._ranks.sums_later([*said, float(weight), loss, *gradients])
             return
-        # In host memory, so that nobody waits for the device, what is known there; on the device what only it knows.
+        # On the host, so that nothing waits for the device, as far as the values are known there; the rest on the device.
         self._telling = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
         whole = weight.to(device) if isinstance(weight, Tensor) else torch.full((), known, device=device)
         self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
         self._ranks.add(self._numbers)
 
     def settle(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
-        """Behind this rank's backward: the gradients of `opt` become those of all ranks; the mean loss over all batches.
+        """After this rank's backward: give `opt` the gradients of all ranks and return the mean loss over all
+        batches.
 
-        summed, weight: as for `tell`. back: whether the last of its forwards has had its backward. None: no rank had any.
+        summed, weight: as for `tell`. back: whether the last forward has had its backward. None: no rank had a batch.
         """
         synced = self.synced
         loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
-        # What all ranks do in one order: the forward of DDP, which may send buffers, then what is told, then the backward.
+        # All ranks communicate in one order: DDP's forward, which may send buffers, then `tell`, then the backward.
         zero = self._nothing() if synced and not back else None
         if self._telling is None:
             self.tell(summed, weight, () if synced else [float(p.grad is not None) for p in loose])
@@ -233,8 +234,9 @@ class DDP:
         return loss / total
 
     def _told(self) -> tuple[float, Tensor, Tensor, bool, list[float]]:
-        """What `tell` has added up: how many had losses, the weight of all batches, the weighted losses; whether that is not
-        the weight that shares were taken of; how many have each gradient."""
+        """The result of `tell`: how many ranks had losses, the weight of all batches, the weighted losses; whether
+        that weight differs from the one behind the shares; how many ranks have each gradient.
+        """
         assert self._telling is not None
         (commands, clock, missed, wide, losses, weight, other, *there), self._telling = self._telling(), None
         self._ranks.hear(commands, clock)
@@ -248,14 +250,14 @@ class DDP:
         return losses, total, loss, other > 0 or weight != self._round.weight, there
 
     def _bring_together(self, parameters: Sequence[Tensor]) -> None:
-        """The mean of gradients over ranks, where any rank has one."""
+        """Average the gradients over ranks, where any rank has one."""
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         self._ranks.mean([p.grad for p in parameters if p.grad is not None])
 
     def _rescale(self, opt: OptimizerHandle, total: Tensor) -> None:
-        """Batches turned out to weigh something else than was planned."""
+        """Rescale: the batches turned out to have another weight than planned."""
         if self._session.on_cpu and float(total) == 0.0:
             raise TaskError(
                 "the weights that training_step reported for the batches of one update add up to 0, so they have no "
@@ -266,16 +268,18 @@ class DDP:
             torch._foreach_mul_(gradients, (self._round.weight / total).to(gradients[0]))
 
     def _nothing(self) -> Tensor:
-        """This rank has left its last batch out, and the others wait for its gradients: those of this loss are zeros."""
+        """This rank has left out its last batch, and the others wait for its gradients: send zeros, by a backward of
+        this loss.
+        """
         assert self._copy is not None
         zero: Tensor = _zero(self._wrapped) if self._begun else self._copy(_NOTHING, 0)
         return zero
 
     def _complete(self) -> None:
-        """DDP waits for a gradient of each parameter: those that had no part in this backward get zeros.
+        """DDP waits for a gradient of each parameter: give zeros to those without a part in this backward.
 
-        Once that has been so on any rank, all bring their gradients together behind the backward, from the update after
-        next on: there, one that no rank has stays away, as in one process.
+        Once that has happened on any rank, all ranks all-reduce after the backward, from the update after the next on.
+        There, a gradient that no rank has stays None, as in one process.
         """
         seen = {id(p) for p in self._seen} if self._watches else None
         missed = [p for p in self._wrapped if p.grad is None or not p.requires_grad or (seen is not None and id(p) not in seen)]
@@ -297,7 +301,7 @@ class DDP:
         self._watches, self._seen = [], []
 
     def reduce(self, opt: OptimizerHandle, loss: Tensor) -> Tensor:
-        """Before the step of a manual task: its gradients and its loss as of all ranks."""
+        """Before the step of a manual task: average its gradients and its loss over the ranks."""
         has = self._ranks.sums([float(p.grad is not None) for p in opt.trained])
         self._bring_together([p for p, n in zip(opt.trained, has, strict=True) if n])
         mean = self.mean(loss)
@@ -314,7 +318,7 @@ class DDP:
 
 
 class _Stepping(nn.Module):
-    """A task's step as the forward of a module, which is what DDP follows."""
+    """A task's training step as the forward of a module, which DDP can wrap."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -328,17 +332,17 @@ class _Stepping(nn.Module):
 
 
 def _zero(parameters: Iterable[Tensor]) -> Tensor:
-    """A loss of 0 that all of these have a part in."""
+    """A loss of 0 to which all of these tensors contribute."""
     return torch.stack([(p * 0.0).sum().float() for p in parameters]).sum()
 
 
 def batch_weights(session: Session, window: Sequence[Any]) -> list[float | None]:
-    """How much each batch weighs as far as can be known before; None: left out."""
+    """The weight of each batch as far as it can be known before; None: left out."""
     return [_weight(session, item, samples_at(window, number)) for number, item in enumerate(window)]
 
 
 def _weight(session: Session, item: Any, samples: int | None) -> float | None:
-    """The weight of a batch, or of a piece of one, that was made of so many samples."""
+    """The weight of a batch, or of a piece of one, made of so many samples."""
     batch = item.batch if isinstance(item, Piece) else item
     if batch is None:
         return None

@@ -1,7 +1,7 @@
-"""Tensors that lie in shards over the ranks: this rank's part of one, the whole of it, and the way back into shards.
+"""Reads and writes sharded tensors: this rank's part, the whole, and the way back into shards.
 
-A tensor that is whole is handed back as it is. torch's class of sharded tensors takes seconds to import, so that nobody
-asks for it before a process group is there. Source: torch.distributed.tensor.
+A tensor that is not sharded is returned unchanged. Importing torch's DTensor takes seconds, so it is imported only
+where a process group exists. Source: torch.distributed.tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WHOLE = (Tensor, nn.Parameter, nn.Buffer)
 
 
 def in_shards(tensor: object) -> TypeGuard[Any]:
-    """Whether a rank holds but a part of this tensor, whose shape is that of the whole."""
+    """Whether a rank has only a part of this tensor, whose shape is that of the whole."""
     if type(tensor) in _WHOLE or not isinstance(tensor, Tensor) or not dist.is_available() or not dist.is_initialized():
         return False
     from torch.distributed.tensor import DTensor
@@ -35,7 +35,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of it, in host memory; all ranks call it at the same place."""
+    """The whole tensor, in host memory; all ranks call it together."""
     if in_shards(tensor):
         found: Tensor = tensor.detach().full_tensor().cpu()
         return found
@@ -44,7 +44,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def like(value: Tensor, other: Tensor) -> Tensor:
-    """A whole tensor as this rank's part of it, on the device and in shards as `other` of the same shape."""
+    """This rank's part of a whole tensor, on the device and sharded as `other` of the same shape."""
     if not in_shards(other) or in_shards(value):
         return value
     from torch.distributed.tensor import DTensor
@@ -61,9 +61,9 @@ def like(value: Tensor, other: Tensor) -> Tensor:
 
 
 def whole_of(value: Any, *, wanted: bool = True) -> Any:
-    """A value of containers with all its tensors whole; where they are not `wanted`, None in the place of those in shards.
+    """A value of containers with all its tensors whole; where they are not `wanted`, None in place of sharded ones.
 
-    All ranks call it at the same place with values of the same form.
+    All ranks call it together with values of the same form.
     """
     if in_shards(value):
         found = whole(value)

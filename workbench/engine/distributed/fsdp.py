@@ -1,7 +1,7 @@
-"""Fully sharded data parallelism, from the user's accelerate config: torch's `fully_shard`, in place.
+"""Shards a model with torch's `fully_shard` (FSDP2), in place, as the user's accelerate config says.
 
-`accelerate launch` says in the environment what the config says of FSDP; accelerate's own plugin reads it. Whichever version
-it names, `fully_shard` (FSDP2) does it, on CPUs too. Sources: torch.distributed.fsdp, accelerate.utils.fsdp_utils.
+`accelerate launch` puts the config's FSDP options into the environment; accelerate's own plugin reads them. Whichever
+version they name, `fully_shard` is used, on CPUs too. Sources: torch.distributed.fsdp, accelerate.utils.fsdp_utils.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from workbench.task.protocol import Task, TaskError
 NAME = "FSDP"
 _PER_MACHINE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _KEEPS = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
-"""Strategies of version 1: one copy of the weights on each machine; weights stay whole from the forward to the backward."""
+"""Strategies of FSDP1: one copy of the weights on each machine; weights stay whole from the forward to the backward."""
 
 _UNUSED = "set_reduce_scatter_unused_params"
-"""What `fully_shard` can do since torch 2.13; 2.11 does not have it."""
+"""A method of `fully_shard` since torch 2.13; 2.11 does not have it."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the environment asks for."""
+    """The FSDP options of the environment."""
 
     plugin: Any
     reshard: bool
@@ -41,9 +41,9 @@ class Options:
 
     @classmethod
     def of_environment(cls) -> Options:
-        """TaskError: what it asks for cannot be."""
+        """Read them; TaskError: they ask for something that cannot be done."""
         try:
-            # Weights are rank 0's at the start whatever is said of that, and are there before this is asked.
+            # Weights are rank 0's at the start whatever the options say, and are there before these are read.
             own = {} if os.environ.get("FSDP_VERSION") == "2" else {"sync_module_states": False}
             plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False, **own)
         except (ValueError, KeyError, RuntimeError) as error:
@@ -56,19 +56,19 @@ class Options:
 
 @dataclass(frozen=True)
 class Applied:
-    """What was done to a task's modules."""
+    """The result of sharding a task's modules."""
 
     root: Any
     units: tuple[Any, ...]
-    """The modules whose weights are brought together at once, each with what lies in it; the root is the last."""
+    """The modules whose weights are gathered together; the root is the last."""
     copies: int
-    """On how many ranks each piece lies."""
+    """On how many ranks each piece is."""
     renewed: dict[nn.Parameter, nn.Parameter]
-    """Each parameter that was whole, with the one in shards that is in its place."""
+    """Each parameter that was whole, with the sharded one that replaces it."""
 
 
 def apply(task: Task, device: torch.device, world: int, local_world: int) -> Applied:
-    """Put a task's weights into shards, which all ranks have alike. Inner units first; the root has what they leave."""
+    """Shard a task's weights, which all ranks have alike. Inner units first; the root has the rest."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
 
@@ -85,7 +85,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> App
         "mesh": init_device_mesh(device.type, shape, mesh_dim_names=names),
         "offload_policy": CPUOffloadPolicy() if offloads else OffloadPolicy(),
     }
-    ignored = {p for whole in task.modules for p in whole.parameters() if p.ndim == 0}  # which torch cannot cut
+    ignored = {p for whole in task.modules for p in whole.parameters() if p.ndim == 0}  # which torch cannot shard
     for parameter in ignored:
         parameter.data = parameter.data.to(device)
     if options.plugin.ignored_modules is not None:
@@ -100,7 +100,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> App
                 _checkpoint(unit)
             fully_shard(unit, reshard_after_forward=options.reshard, **arguments)
         fully_shard(root, **arguments)
-        # A layer that one rank's data have no use for must not keep the others waiting, or mix up what they send.
+        # A layer that one rank's data do not use must not make the others wait, or change the order of what they send.
         getattr(root, _UNUSED)(True)
     except (ValueError, AssertionError, NotImplementedError) as error:
         raise TaskError(f"the model cannot be put into shards: torch says: {error}") from error
@@ -118,7 +118,7 @@ def _slots(task: Task) -> Iterator[tuple[dict[str, Any], str, nn.Parameter]]:
 
 
 def _units(task: Task, plugin: Any) -> Iterable[nn.Module]:
-    """The parts of the model that the config's policy chooses, inner ones before those that they lie in."""
+    """The parts of the model that the config's policy chooses, inner ones before outer ones."""
     try:
         policy: Callable[[nn.Module], bool] | None = fsdp2_prepare_auto_wrap_policy(plugin, task.model)
     except ValueError as error:
@@ -130,7 +130,7 @@ def _units(task: Task, plugin: Any) -> Iterable[nn.Module]:
 
 
 _NONE = nn.Module.forward
-"""Of containers that are never called."""
+"""The forward of containers that are never called."""
 
 
 def _offloads(plugin: Any) -> bool:
@@ -139,5 +139,5 @@ def _offloads(plugin: Any) -> bool:
 
 
 def _checkpoint(unit: Any) -> None:
-    """What a unit computes is not kept for the backward, but computed again there."""
+    """Recompute a unit in the backward instead of keeping its activations."""
     unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)

@@ -1,4 +1,4 @@
-"""Ranks that share one copy of the weights: none of them goes forward alone, and one without a batch borrows one."""
+"""Keeps the forward passes of ranks with sharded weights in step: a rank without a batch borrows one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FSDPForward(MultiProcessGroup):
     """One of several processes, each of which has a piece of the weights."""
 
     def rounds(self, items: Iterable[Any], until: Callable[[], bool] = lambda: False) -> Iterator[Any]:
-        """One's own items in step with the others; `Borrowed` ones in rounds where only others have any."""
+        """This rank's items in step with the others; `Borrowed` ones in rounds where only others have any."""
         own, latest = iter(items), None
         while True:
             item = next(own, _END)
@@ -35,7 +35,7 @@ class FSDPForward(MultiProcessGroup):
             yield item
 
     def _lent(self, latest: Any, item: Any) -> Any:
-        """A batch for each rank that has none and never had one: that of the first rank that has. What this one is to use."""
+        """The batch that this rank uses: if it never had one, that of the first rank that has."""
         if not self.any(item is None and latest is None):
             return latest
         there = (found for found in self.gather(item) if found is not None)

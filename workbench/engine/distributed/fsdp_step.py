@@ -1,7 +1,7 @@
-"""One update of ranks that share one copy of the weights: each takes every step of it, or none does.
+"""Takes one update on ranks with sharded weights: all ranks take every step of it, or none does.
 
-A rank that has fewer batches than another goes through one once more, at no weight. Gradients come together in the backward,
-as the mean over ranks, which shares are made for.
+A rank with fewer batches than another runs one once more, at no weight. The backward averages the gradients over the
+ranks, for which the shares are made.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 class FSDPStep(DDP):
-    """The part of one rank in the updates of a session with weights in shards."""
+    """One rank's part in the updates of a session with sharded weights."""
 
     def __init__(self, session: Session, ranks: MultiProcessGroup, runtime: Runtime, shards: Shards) -> None:
         self._shards = shards
         super().__init__(session, ranks, runtime)
         self._borrowed, self._latest = 0, None
         self._pending = False
-        """Whether batches of the window have given gradients that are not brought together yet."""
+        """Whether batches of the window have given gradients that are not averaged yet."""
 
     def look_again(self) -> None:
-        """Parameters in shards may begin and cease to train at any time."""
+        """Sharded parameters may begin and cease to train at any time."""
 
     @property
     def wrapped(self) -> bool:
@@ -49,7 +49,9 @@ class FSDPStep(DDP):
     # -- rounds
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
-        """One's own windows in step with the other ranks, empty ones while only others have any. All are asked each time."""
+        """This rank's windows in step with the others, empty ones while only others have any. All ranks are asked
+        each time.
+        """
         for window in itertools.chain(windows, itertools.repeat(None)):
             size = 0 if window is None else len(window)
             beat = self._beat(window, size)
@@ -75,7 +77,7 @@ class FSDPStep(DDP):
     # -- one window
 
     def starts(self, going_on: bool) -> bool:
-        """Whether all ranks go on with the next batch: where one leaves out the rest of the epoch, all do."""
+        """Whether all ranks continue with the next batch: where one leaves out the rest of the epoch, all do."""
         return not self._ranks.any(not going_on) if self._session.within else going_on
 
     @property
@@ -83,7 +85,7 @@ class FSDPStep(DDP):
         return self._borrowed
 
     def pass_borrowed(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor) -> None:
-        """The steps that the other ranks take, with a batch that was there before, at no weight."""
+        """Run the steps that the other ranks take, with an earlier batch, at no weight."""
         session = self._session
         extra: dict[str, Any] = {**opt.extra} if session.tbptt is None else {**opt.extra, "hiddens": None}
 
@@ -92,7 +94,7 @@ class FSDPStep(DDP):
             found = self.formed(read(self._shards.training_step(batch, session.batch_idx, **extra)))
             if found is None:
                 return
-            if last:  # where those that have a batch tell theirs
+            if last:  # where those that have a batch call theirs
                 self.tell(summed, weight)
             (found.loss * 0.0).backward()  # type: ignore[no-untyped-call]
             self._pending = not last
@@ -107,7 +109,7 @@ class FSDPStep(DDP):
         return self._shards.training_step(batch, batch_idx, **extra)
 
     def formed(self, found: Result | None) -> Result | None:
-        """What a step gave, before its backward, which all ranks go into or none."""
+        """What a step returned, before its backward, which all ranks run or none."""
         there = self._ranks.sums([float(found is not None)])[0]
         if 0 < there < self._ranks.world:
             raise TaskError(

@@ -1,4 +1,4 @@
-"""The mean loss of an epoch's updates, as a metric that monitors can watch."""
+"""Averages the losses of an epoch into a metric for monitors."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class EpochLoss:
         self.clear()
 
     def clear(self) -> None:
-        """A new epoch."""
+        """Begin an epoch."""
         self._sum, self._count = 0.0, 0
 
     def add(self, event: StepsDone) -> None:
-        """Losses that have landed; those that are not finite were left out of training, and are here."""
+        """Add losses from a flush; those that are not finite were skipped in training, and are skipped here."""
         losses = event.array("loss")
         finite = losses[np.isfinite(losses)]
-        # One after another, so that the sum does not depend on how many are in one event.
+        # One by one, so that the sum does not depend on how many are in one event.
         self._sum = float(np.cumsum([self._sum, *finite], dtype=np.float64)[-1])
         self._count += len(finite)
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has added up in this epoch."""
+        """The sums of this epoch."""
         return {"sum": self._sum, "count": self._count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state in the middle of an epoch."""
+        """Continue from a state in the middle of an epoch."""
         self._sum, self._count = state["sum"], state["count"]
 
     def metric(self) -> dict[str, float]:

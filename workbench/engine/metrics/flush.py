@@ -1,4 +1,4 @@
-"""From the session to its record: what the meter holds goes out as events, and bad numbers end the run."""
+"""Emits the meter's rows as events, and ends the run for values that are not finite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Bools = npt.NDArray[np.bool_]
 
 
 def flush(session: Session, emit: Emit, wait: bool = False) -> None:
-    """Send what has landed; `wait`: all there is. Raises `NonFiniteError` for numbers that only show here."""
+    """Emit the rows that have arrived; `wait`: all of them. Raises `NonFiniteError` for values that are only seen
+    here.
+    """
     session.meter.on_bar = session.moments.on_bar
     events = session.meter.flush(session.epoch, wait)
     for event in events:
@@ -29,27 +31,27 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
 
 
 def emit_notes(session: Session, emit: Emit) -> None:
-    """What updates had to say, at its place in the record."""
+    """Emit the session's notes at their place in the record."""
     notes, session.notes = session.notes, []
     for note in notes:
         emit_message(session, emit, note)
 
 
 def emit_message(session: Session, emit: Emit, event: Event) -> None:
-    """Say something at its place in the record: behind the updates before it."""
+    """Emit a message at its place in the record: after the updates before it."""
     flush(session, emit, wait=True)
     emit(event)
 
 
 def flush_after_error(session: Session, emit: Emit) -> None:
-    """An error ends the run: what led to it is kept, if the device still answers."""
+    """Before an error ends the run: record what led to it, if the device still answers."""
     with contextlib.suppress(RuntimeError):
         for event in session.meter.flush(session.epoch, wait=True):
             emit(event)
 
 
 def _check_landed(session: Session, event: StepsDone) -> None:
-    """On a device, a loss or gradient that is not finite is seen when its flush lands."""
+    """On a device, a loss or gradient that is not finite is seen when its flush arrives."""
     guarded = all(nonfinite.can_guard(opt) for opt in session.optimizers)
     bad = np.flatnonzero(_wrong(session, event, guarded))
     if not bad.size:
@@ -73,26 +75,27 @@ def _check_landed(session: Session, event: StepsDone) -> None:
 
 
 def _first_bad_layer(session: Session, event: StepsDone, row: int) -> str | None:
-    """The first layer whose gradient had a norm that is not finite; None: it was not measured, or it was so in all of them.
+    """The first layer whose gradient's norm is not finite; None: it was not measured, or all of them are not.
 
-    A bad loss makes every gradient bad, and then the first says nothing; sums of high powers overflow without any fault.
+    A bad loss makes every gradient bad, so the first layer says nothing then; sums of high powers may overflow without
+    a fault.
     """
     if session.norm_order not in nonfinite.EXACT:
         return None
     norms = event.array("layer_norms")
-    there = ~np.isnan(norms).all(axis=0)  # NaN is also what a layer without a gradient has
+    there = ~np.isnan(norms).all(axis=0)  # a layer without a gradient has NaN too
     bad = ~np.isfinite(norms[row]) & there
     known = np.isfinite(event.array("loss")[row]) or not bad[there].all()
     return session.names[int(bad.argmax())] if bad.any() and known else None
 
 
 def _wrong(session: Session, event: StepsDone, guarded: bool) -> Bools:
-    """For each recorded update whether it met numbers that are not finite, unless that is known and told already."""
+    """Mask of updates with unreported non-finite values."""
     wrong: Bools = ~np.isfinite(event.array("loss"))
     if not session.on_cpu and session.norm_order is not None and session.precision.scaler is None:
         for part in [f".{opt.index}" for opt in session.optimizers] if session.several else [""]:
             norms, stepped = event.array(f"grad_norm{part}"), np.isfinite(event.array(f"loss{part}"))
-            if session.task.manual and not session.several:  # it may have a loss and take no step
+            if session.task.manual and not session.several:  # such an update may have a loss and no step
                 stepped &= ~np.isnan(event.array("layer_norms")).all(axis=1)
             exact = guarded and session.norm_order in nonfinite.EXACT
             wrong |= stepped & (~np.isfinite(norms) if exact else np.isnan(norms))

@@ -1,12 +1,11 @@
-"""The meter: what each update measured stays on the device, and is copied out together about ten times a second.
+"""Meters the updates: the measurements stay on the device and are copied out together about ten times a second.
 
-A ring of rows (loss, total norm, total after clipping, one norm per layer; with several optimizers the first three
-for each of them too) lies on the model's device. `record` writes a row and syncs nothing; `flush` copies the rows
-out, on CUDA asynchronously: the copy begun by one flush is handed on by the next, unless it is asked to wait. Update
-ratios have a ring of their own while they are measured, of which a flush tells only where one of its rows has any.
-
-Numbers are float32, but for those of a model in double precision and for losses and logged values that are float64: these
-are kept so.
+A ring of rows (loss, total norm, total after clipping, one norm per layer; with several optimizers the first three for
+each of them too) is on the model's device. `record` writes a row without a sync. `flush` copies the rows out, on CUDA
+asynchronously: the next flush returns the copy that this one begins, unless it is asked to wait. Update ratios have a
+ring of their own while they are measured; a flush returns it only if one of its rows has any.
+Values are float32, except for those of a model in double precision and for float64 losses and logged values, which stay
+float64.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ LOOK = 1.0
 
 @dataclass(slots=True)
 class _Flight:
-    """Rows on their way to the host."""
+    """Rows that are being copied to the host."""
 
     rows: Tensor
     ratios: Tensor | None
@@ -52,10 +51,10 @@ class _Flight:
 
 
 class Meter:
-    """Rows of measurements of one run; `every` n-th update is kept.
+    """Rows of measurements of one run; every `every`-th update has one.
 
-    Quantities of one optimizer of several lie in rows of `loss[1 + i]`, `total[1 + i]`, `clipped[1 + i]`; those of the
-    whole update (and of the only optimizer) in `loss[0]`, …
+    The values of one optimizer of several are in rows of `loss[1 + i]`, `total[1 + i]`, `clipped[1 + i]`; those of the
+    whole update (and of a single optimizer) in `loss[0]`, …
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Meter:
         """double: whether losses and norms are float64."""
         self._norms = norms
         self.every = every
-        """Every so many updates one is recorded."""
+        """Every this many updates, one is recorded."""
         self._several = optimizers if optimizers > 1 else 0
         self._layers_at = 3 * (1 + self._several)
         kind = torch.float64 if double else torch.float32
@@ -82,20 +81,20 @@ class Meter:
         self.waited = 0.0
         """Seconds since the run began in which training waited for batches."""
         self._looked, self._memory = perf_counter(), memory_in_use(device)
-        """When the memory in use was looked at last, and what it was."""
+        """When the memory in use was last measured, and the result."""
         self._ratios: Tensor | None = None
-        """A row for each of the ring's, one update ratio per layer; None: they are not measured."""
+        """For each row of the ring one update ratio per layer; None: they are not measured."""
         self._rated = False
         """Whether a row since the last flush has any."""
         self._places: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began, pauses left out."""
+        """Seconds since the run began, without pauses."""
         return perf_counter() - self._began - self._paused
 
     def go_on_from(self, seconds: float, waited: float) -> None:
-        """So many seconds of the run lie behind it already, and so many of them it has waited for batches."""
+        """Continue a run that has taken this many seconds, and has waited this long for batches."""
         self._began = perf_counter() - seconds
         self._paused, self.waited = 0.0, waited
 
@@ -104,7 +103,7 @@ class Meter:
         self._paused += seconds
 
     def waiting(self, windows: Iterator[T]) -> Iterator[T]:
-        """The same, one after another; the time until each is there is counted."""
+        """The same items; the time that each takes to arrive counts as waiting."""
         while True:
             began = perf_counter()
             window = next(windows, None)
@@ -114,16 +113,18 @@ class Meter:
             yield window
 
     def begin_ratios(self) -> None:
-        """From here on update ratios are measured."""
+        """Begin to measure update ratios."""
         shape = CAPACITY, self._ring.shape[1] - self._layers_at
         self._ratios = torch.full(shape, float("nan"), device=self._ring.device)
 
     def end_ratios(self) -> None:
-        """From here on they are not; what was measured has been flushed."""
+        """Stop measuring them; what was measured has been flushed."""
         self._ratios, self._rated = None, False
 
     def put_ratios(self, layers: tuple[int, ...], whole: bool, ratios: Tensor) -> None:
-        """Update ratios of these layers (`whole`: of all, in their order) for the row that the next `record` fills."""
+        """Write the update ratios of these layers (`whole`: of all, in order) into the row that the next `record`
+        completes.
+        """
         assert self._ratios is not None
         if whole:
             self._ratios[self.row].copy_(ratios)
@@ -132,18 +133,18 @@ class Meter:
         self._rated = True
 
     def places(self, layers: tuple[int, ...]) -> Tensor:
-        """The numbers of these layers, as an index on the device; made once, since making it waits for the device."""
+        """The numbers of these layers as an index on the device; made once, since making it waits for the device."""
         if layers not in self._places:
             self._places[layers] = torch.tensor(layers, dtype=torch.long, device=self._ring.device)
         return self._places[layers]
 
     @property
     def row(self) -> int:
-        """The row that the next `record` fills."""
+        """The row that the next `record` completes."""
         return len(self._lrs)
 
     def _lie(self, ring: Tensor) -> None:
-        """Rows lie in this ring from now on."""
+        """Write rows into this ring from now on."""
         self._ring = ring
         # Views made once: indexing at every update would cost more than writing.
         sets = range(0, self._layers_at, 3)
@@ -153,17 +154,19 @@ class Meter:
         self.layers = [row[self._layers_at :] for row in ring]
 
     def put_loss(self, column: int, loss: Tensor) -> None:
-        """The loss of the update that the next `record` is about: of all of it (0), or of one optimizer of several."""
+        """Write the loss of the update that the next `record` completes: of all of it (0), or of one optimizer of
+        several.
+        """
         if loss.dtype is torch.float64 and self._ring.dtype is not torch.float64:
             self._lie(self._ring.double())
         self.loss[column][len(self._lrs)].copy_(loss)
 
     def put_norms(self, layers: tuple[int, ...], norms: Tensor) -> None:
-        """The norms of these layers, for the row that the next `record` fills."""
+        """Write the norms of these layers into the row that the next `record` completes."""
         self.layers[self.row][self.places(layers)] = norms.to(self._ring.dtype)
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
-        """Update `step` is done; its norms, if any, lie in this row already."""
+        """Complete the row of update `step`; its norms, if any, are in it already."""
         row = len(self._lrs)
         self.put_loss(0, loss)
         if row == 0:
@@ -172,9 +175,9 @@ class Meter:
         self._skipped.append(skipped)
 
     def note(self, values: Mapping[str, Tensor | float]) -> None:
-        """What the task logged for the update that the next `record` is about; scalars, on the device or not."""
+        """Write what the task logged for the update that the next `record` completes; scalars, on the device or not."""
         for name, value in values.items():
-            # A copy: it may be a statistic that goes on being counted up in place.
+            # A copy: it may be a statistic that changes in place.
             kept = _kept(value).reshape(()).clone() if isinstance(value, Tensor) else float(value)
             self._notes.setdefault(name, {})[self.row] = kept
 
@@ -183,13 +186,15 @@ class Meter:
         return len(self._lrs) == CAPACITY or perf_counter() - self._last_flush >= PERIOD
 
     def flush(self, epoch: int, wait: bool = False) -> list[StepsDone]:
-        """Rows that have landed, as events. `wait`: all of them, now; the next flush comes when it would have come without."""
+        """The rows that have arrived, as events. `wait`: all of them, now; the time of the next flush does not
+        change.
+        """
         landed = self._land(wait or bool(self._lrs))
         if self._lrs:
             self._take_off(epoch)
             if wait or self._ring.device.type == "cpu":
                 landed += self._land(True)
-        if not wait:  # else the rhythm that views draw in would follow the ends of short epochs
+        if not wait:  # else the ends of short epochs would set the rhythm in which views draw
             self._last_flush = perf_counter()
         return landed
 
@@ -202,7 +207,7 @@ class Meter:
         if source.is_cuda:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        # The next rows are written behind this copy on the same stream, so the ring can be used again at once.
+        # The next rows are written after this copy on the same stream, so the ring can be used again at once.
         self._flown = _Flight(
             rows, ratios, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds, self.waited, self._look()
         )
@@ -213,7 +218,7 @@ class Meter:
             self._rated = False
 
     def _look(self) -> int | None:
-        """Bytes in use on the device, as of the last second."""
+        """Bytes in use on the device, at most a second old."""
         now = perf_counter()
         if now - self._looked >= LOOK:
             self._looked, self._memory = now, memory_in_use(self._ring.device)
@@ -266,7 +271,7 @@ class Meter:
 
 
 def _to_host(source: Tensor) -> Tensor:
-    """A copy in host memory; from CUDA it may still be on its way."""
+    """A copy in host memory; from CUDA it may still be running."""
     if not source.is_cuda:
         return source.cpu() if source.device.type != "cpu" else source.clone()
     rows = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
@@ -275,12 +280,14 @@ def _to_host(source: Tensor) -> Tensor:
 
 
 def _kept(value: Tensor) -> Tensor:
-    """A float32 of any number but a float64, which stays one."""
+    """Keep float64; make float32 of any other number."""
     return value.detach() if value.dtype is torch.float64 else value.detach().float()
 
 
 def _stacked(values: Iterable[Tensor | float]) -> Tensor:
-    """Scalars as one tensor, on the device where one of them lies on it; float64 where one of them is, as Python's numbers are."""
+    """Scalars as one tensor, on the device if one of them is there; float64 if one of them is, as Python's numbers
+    are.
+    """
     found = list(values)
     device = next((v.device for v in found if isinstance(v, Tensor) and v.device.type != "cpu"), torch.device("cpu"))
     wide = any(isinstance(v, float) or v.dtype is torch.float64 for v in found) and device.type != "mps"  # which has none

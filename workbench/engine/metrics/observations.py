@@ -1,4 +1,4 @@
-"""Observes what only the engine can see of a fit's health: modules in evaluation mode, and a data order that repeats."""
+"""Observes what only the engine can see of a fit's health: modules in evaluation mode, a data order that repeats."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from workbench.engine.session import Session
 from workbench.events import Emit, Observed
 
 FEWEST = 8
-"""Samples below which two random orders may be the same by chance (8! is 40,320)."""
+"""With fewer samples two random orders may be the same by chance (8! is 40,320)."""
 
 
 class Observations:
-    """Looks at modules and passes during one fit; each fact is emitted when it is first seen."""
+    """Watches modules and passes of one fit; emits each fact when it is first seen."""
 
     def __init__(self, session: Session, emit: Emit) -> None:
         self._session, self._emit = session, emit
@@ -25,7 +25,7 @@ class Observations:
         self._repeats = False
 
     def after_update(self) -> None:
-        """Look at all modules after the first update of an epoch, and when the model as a whole has changed its mode."""
+        """Look at all modules after the first update of an epoch, and when the whole model has changed its mode."""
         session, before = self._session, self._training
         self._training = session.task.model.training
         if session.step == session.epoch_step + 1 or self._training != before:
@@ -35,7 +35,7 @@ class Observations:
             self._modes = modes
 
     def after_pass(self) -> None:
-        """Compare the order of the samples with the pass before, where it was to be another."""
+        """Compare the order of the samples with the pass before, where it should differ."""
         session, before = self._session, self._order
         self._order = session.data.dealt
         limited = session.settings.overfit_batches or session.settings.fast_dev_run
@@ -47,9 +47,10 @@ class Observations:
 
 
 def in_evaluation_mode(model: nn.Module) -> Iterator[str]:
-    """The outermost parts of a model in evaluation mode that would do something else in training: "" is all of it.
+    """The outermost parts of a model in evaluation mode that would behave differently in training; "" is the whole
+    model.
 
-    Parts without a weight that trains were frozen on purpose, and are left out; the model as a whole is not.
+    Parts without a trainable weight were frozen on purpose and are left out; the whole model is not.
     """
     if not model.training:
         if any(_depends_on_mode(part) for part in model.modules()):
@@ -67,7 +68,7 @@ def in_evaluation_mode(model: nn.Module) -> Iterator[str]:
 
 
 def _depends_on_mode(module: nn.Module) -> bool:
-    """Whether a module computes something else in training, as far as its class tells."""
+    """Whether a module computes something else in training, as far as its class shows."""
     if isinstance(module, nn.modules.batchnorm._NormBase):  # batch and instance normalisation
         return module.track_running_stats
     if isinstance(module, nn.RReLU):

@@ -1,7 +1,7 @@
-"""When update-to-weight ratios are measured, and where they go: now and then, for an update that is recorded anyway.
+"""Measures update-to-weight ratios now and then, for updates that are recorded anyway.
 
-A measurement costs a copy of the weights and waits for nothing, so that it is made about once a second and not at each
-update. Each optimizer has a second of its own: those that take turns are all measured.
+A measurement copies the weights and waits for nothing. It runs about once a second, not at each update. Each optimizer
+has its own second: those that take turns are all measured.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ PERIOD = 1.0
 
 
 class UpdateRatios:
-    """The measurements of one session, from when it is made on; the first is of the next update that is recorded."""
+    """The measurements of one session from its start; the first is of the next recorded update."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._last: dict[int, float] = {}
-        """By optimizer: when it was measured last."""
+        """By optimizer: the time of its last measurement."""
         self._before: dict[int, list[Tensor]] = {}
         meter.begin_ratios()
 
     def begin(self, optimizers: Iterable[OptimizerHandle]) -> None:
-        """An update is to come that is recorded: keep the weights of those of these optimizers that it is time for."""
+        """Before a recorded update: copy the weights of those of these optimizers that are due."""
         now = perf_counter()
         for opt in optimizers:
             last = self._last.get(opt.index)
@@ -38,7 +38,9 @@ class UpdateRatios:
                 self._before[opt.index] = copies(opt.parameters)
 
     def finish(self, taken: Sequence[OptimizerHandle], recorded: bool) -> None:
-        """Behind it: what came of those that have `taken` a step, into the meter's row if the update is `recorded`."""
+        """After it: write the ratios of those that have `taken` a step into the meter's row, if the update is
+        `recorded`.
+        """
         for opt in taken if recorded else ():
             before = self._before.get(opt.index)
             if before is not None:

@@ -1,8 +1,7 @@
-"""Metrics that are computed over a whole check: updated by batch, computed once, over the batches of all ranks.
+"""Computes metrics over a whole validation: updated by batch, computed once, over the batches of all ranks.
 
 torchmetrics synchronise their own states. Any other object is updated with the batches of all ranks, in the order in
 which one process would have them.
-
 Source: torchmetrics.Metric (https://lightning.ai/docs/torchmetrics/stable/pages/overview.html).
 """
 
@@ -26,16 +25,16 @@ from workbench.task.over_epoch import OverEpoch, in_host_memory
 from workbench.task.protocol import Scores, TaskError
 
 _OF_FEW = (ValueError, ArithmeticError, RuntimeError)
-"""Errors that more data may mend: one class alone has no AUROC."""
+"""Errors that more data may avoid: with one class alone there is no AUROC."""
 
 
 class EpochMetrics:
-    """The metrics of one check of `session`; between `begin` and `end` its batches come to `update`."""
+    """The metrics of one validation of `session`; between `begin` and `end` its batches come to `update`."""
 
     def __init__(self, session: Session, stage: Literal["val", "test"], *, trial: bool, aside: bool) -> None:
-        """trial: of a few batches, of which a metric may have no value (one class alone has no AUROC).
+        """trial: a few batches, for which a metric may have no value (with one class alone there is no AUROC).
 
-        aside: a check that counts for nothing. It is made with copies, since some metrics keep more than their reset drops.
+        aside: a validation that does not count. It uses copies, since some metrics keep more than their reset drops.
         """
         self._session, self._stage, self._trial = session, stage, trial
         self._metrics = dict(session.task.epoch_metrics)
@@ -50,7 +49,7 @@ class EpochMetrics:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Inside, the metrics lie on the session's device and begin with nothing; nothing of the check stays in them."""
+        """Inside, the metrics are on the session's device and start empty; nothing of the validation stays in them."""
         homes = [(metric, _home(metric)) for metric in self._distinct()]
         modes = [(part, part.training) for part in _modules(self._distinct())]
         try:
@@ -70,12 +69,12 @@ class EpochMetrics:
                 part.training = training
 
     def skip(self) -> None:
-        """A batch of this rank is left out."""
+        """Leave out a batch of this rank."""
         if self._kept:
             self._batches.append(None)
 
     def update(self, scores: Scores) -> None:
-        """Take a batch in."""
+        """Update with a batch."""
         if scores.seen is None or not self._metrics:
             return
         self._count += 1
@@ -86,7 +85,9 @@ class EpochMetrics:
                 self._take(metric, scores.seen)
 
     def compute(self) -> dict[str, float]:
-        """Their values over the batches of all ranks, alike on all; {} where no rank had any. All ranks take part."""
+        """The values over the batches of all ranks, the same on all; {} where no rank had any. All ranks call it
+        together.
+        """
         if not self._metrics:
             return {}
         ranks = self._session.ranks
@@ -149,7 +150,9 @@ class EpochMetrics:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Of several ranks, metrics that do not synchronise themselves take in the batches of all, in the data's order."""
+        """On several ranks: give metrics that do not synchronise themselves the batches of all ranks, in the data's
+        order.
+        """
         if self._kept:
             rounds = itertools.zip_longest(*self._session.ranks.gather(self._batches))
             batches = [batch for dealt in rounds for batch in dealt if batch is not None]
@@ -161,7 +164,7 @@ class EpochMetrics:
 
 @contextlib.contextmanager
 def _synchronised(metric: Any, several: bool, group: Any) -> Iterator[None]:
-    """Inside, a metric of torchmetrics synchronises over the ranks of this job, or the `group` of them, and no others."""
+    """Inside, a torchmetrics metric synchronises over the ranks of this job, or over `group`, and no others."""
     parts = [part for part in _modules([metric]) if hasattr(part, "distributed_available_fn")] if synchronises(metric) else []
     before = [(part, part.distributed_available_fn, part.process_group) for part in parts]
     try:
@@ -180,7 +183,7 @@ def _modules(metrics: Sequence[Any]) -> list[nn.Module]:
 
 
 def _home(metric: Any) -> torch.device | None:
-    """Where it lies; None: it is nothing that is moved."""
+    """Its device; None: it cannot be moved."""
     if not callable(getattr(metric, "to", None)):
         return None
     for part in [metric, *_modules([metric])]:
@@ -191,7 +194,7 @@ def _home(metric: Any) -> torch.device | None:
 
 
 def _names(stage: str, name: str, metric: Any) -> Sequence[str]:
-    """What a metric without a value would be reported as."""
+    """The names under which a metric without a value would be reported."""
     keys = getattr(metric, "keys", None)
     own: Mapping[str, Any] | float = dict.fromkeys(map(str, keys()), 0.0) if callable(keys) else 0.0
     return list(numbers(stage, name, own))

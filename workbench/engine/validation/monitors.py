@@ -1,4 +1,4 @@
-"""The metrics that a fit is asked to follow, and whether anything will report them."""
+"""Checks that something will report each metric that a fit monitors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from workbench.techniques import limits
 
 
 class Monitor(NamedTuple):
-    """A metric that something follows. who: what follows it, with a place for the name; instead: what to do where nothing reports it."""
+    """A monitored metric. who: what monitors it, with a place for the name; instead: the remedy where nothing
+    reports it.
+    """
 
     name: str
     who: str
@@ -22,7 +24,7 @@ class Monitor(NamedTuple):
 
 
 def monitors_of(settings: Settings, schedules: Iterable[Schedule] = ()) -> Iterator[Monitor]:
-    """Those of a fit with these settings and schedules; a trial run (`fast_dev_run`) follows none."""
+    """The monitors of a fit with these settings and schedules; `fast_dev_run` has none."""
     if settings.fast_dev_run:
         return
     for stop in settings.early_stopping:
@@ -43,7 +45,7 @@ def with_averages(names: Iterable[str], settings: Settings) -> set[str]:
 
 
 def refuse_unreported(task: Task, settings: Settings, schedules: Iterable[Schedule] = ()) -> None:
-    """Raise TaskError for a monitor that no metric of this task will have; only where its metrics are known beforehand."""
+    """Raise TaskError for a monitor that no metric of this task will have, where its metrics are known beforehand."""
     effective = limits.effective(settings)
     names = task.reported(effective)
     if names is not None:
@@ -54,7 +56,7 @@ def refuse_unreported(task: Task, settings: Settings, schedules: Iterable[Schedu
 
 
 def missing(monitor: Monitor, there: Collection[str]) -> TaskError:
-    """The error of a metric that is not there."""
+    """The error for a metric that nothing reports."""
     near = difflib.get_close_matches(monitor.name, there, n=1, cutoff=0.6)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return TaskError(

@@ -1,4 +1,4 @@
-"""Prediction: the model's output for each batch, in evaluation mode, on the CPU."""
+"""Predicts: the model's output for each batch, in evaluation mode, on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _CPU = torch.device("cpu")
 
 
 def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
-    """One entry a batch that is not None: its number, and what the task's `predict_step` returned, its tensors on the CPU."""
+    """One entry for each batch that is not None: its number, and what `predict_step` returned, its tensors on the
+    CPU.
+    """
     found = []
     with evaluating(session, "predict"):
         for number, batch in enumerate(batches):

@@ -1,4 +1,4 @@
-"""When a fit looks at its validation data, what it reports, and whether a metric ends it."""
+"""Schedules validations, reports their metrics, and ends the fit when early stopping says so."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from workbench.techniques.stopping import EarlyStop, minimums_met
 
 
 class ValidationListener(Protocol):
-    """What checkpoints want of the checks (engine/checkpoint/manager.py)."""
+    """What checkpoints need of a validation (engine/checkpoint/manager.py)."""
 
     def take_averaged(self) -> None:
-        """The model has the averaged weights, which have just been validated."""
+        """Called while the model has the averaged weights, after their validation."""
 
     def judge(self, metrics: Mapping[str, float]) -> None:
-        """All metrics that are known behind a check."""
+        """Called with all metrics that are known after a validation."""
 
 
 class ValidationSchedule:
-    """The checks of one fit. `ended`: why a metric has ended it, in words; None: it goes on."""
+    """The validations of one fit. `ended`: why a metric has ended it, in words; None: it has not."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         every = session.settings.check_val_every_n_epoch
-        # With nothing to validate only the ends of epochs count, whatever interval was asked for.
+        # Without validation data only the ends of epochs count, whatever interval was set.
         often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0, check_val_every_n_epoch=every or 1)
         self._at_ends_alone = isinstance(often.val_check_interval, float) and often.val_check_interval == 1.0
         self.cadence = Cadence(often, session.data.updates_in(session.epoch))
@@ -48,29 +48,31 @@ class ValidationSchedule:
             [] if session.settings.fast_dev_run else [EarlyStop(m) for m in session.settings.early_stopping]
         )
         self.number = 0
-        """Checks made."""
+        """The number of validations so far."""
         self.checked = -1
-        """The update behind which the last one was."""
+        """The update after which the last one ran."""
         self.ended: str | None = None
         self.keeper: ValidationListener | None = None
         self._metrics: dict[str, float] | None = None
-        """Of the check at the end of an epoch, until it is judged."""
+        """The metrics of the validation at the end of an epoch, until they are judged."""
         schedules = [schedule for opt in session.optimizers for schedule in opt.schedules]
         self._monitors = list(monitors_of(session.settings, schedules))
         refuse_unreported(session.task, session.settings, schedules)
         self.missing: TaskError | None = None
-        """A monitor that nothing reports was found at a check: the run is to end with this error, when all is saved."""
+        """A validation found a monitor that nothing reports: the run is to end with this error after a checkpoint."""
         self._found = False
-        """Whether all monitors have been looked for at the end of an epoch."""
+        """Whether all monitors were looked for at the end of an epoch."""
         self._tried: set[str] = set()
-        """The metrics that the sanity check says there will be; empty: it says nothing."""
+        """The metrics that the sanity check reported; empty: unknown."""
         self._later: frozenset[str] = frozenset()
-        """The names of values that the task logs for whole epochs of training, as known at the latest check."""
+        """The names that the task logs for whole epochs of training, as known at the latest validation."""
         self._begun_with: tuple[int | None, int | None] | None = None
-        """Of a checkpoint: the batches of its epoch, and the updates of it as it began."""
+        """From a checkpoint: the batches of its epoch, and its updates when the epoch began."""
 
     def sanity(self, emit: Emit, inbox: Inbox) -> bool:
-        """A few validation batches before the first update, so that a mistake there shows now; whether it was stopped."""
+        """Run a few validation batches before the first update, to show mistakes early; returns whether it was
+        stopped.
+        """
         session = self._session
         settings, seen = session.settings, _Watch(session, session.data.sanity(), emit, inbox)
         metrics: dict[str, float] = {}
@@ -83,19 +85,19 @@ class ValidationSchedule:
         return seen.stopped
 
     def _refuse_unreported(self, metrics: Mapping[str, float]) -> None:
-        """Refuse a monitor that nothing reports, by what the sanity check reported, before the first epoch is spent on it."""
+        """Raise an error, before the first epoch, for a monitor that the sanity check did not report."""
         session = self._session
         if session.ranks.agree(session.moments.tells_sanity):
-            return  # what the task logs there may be less than in a check
+            return  # the task may log less in a sanity check than in a validation
         self._tried = with_averages([*metrics, "train_loss"], session.settings)
         for monitor in self._monitors:
             if monitor.name not in self._tried and (session.task.moments is None or monitor.name.startswith("val")):
                 raise missing(monitor, [*metrics, "train_loss"])  # another name may be logged in training
 
     def _look_for_monitors(self, there: Sequence[str], *, at_end: bool) -> None:
-        """Find a monitor that should have a value by now and has none. The loop raises it, when all is saved.
+        """Find a monitor that should have a value by now and has none. The loop raises the error after a checkpoint.
 
-        there: the names of all metrics. at_end: an epoch ends here; what training logs is there.
+        there: the names of all metrics. at_end: an epoch ends here, so what training logs is known.
         """
         for monitor in self._monitors:
             late = self._session.task.moments is not None and not at_end and not monitor.name.startswith("val")
@@ -104,7 +106,7 @@ class ValidationSchedule:
                 return
 
     def begin_epoch(self, *, resumed: bool = False) -> None:
-        """The number of updates in an epoch may be another one now."""
+        """Count the updates of the epoch anew: their number may have changed."""
         session = self._session
         if not resumed:
             session.epoch_loss.clear()
@@ -115,19 +117,21 @@ class ValidationSchedule:
             self.count_updates()
 
     def count_updates(self, *, begun: bool = False) -> None:
-        """How many batches make an update has changed; where the epoch has `begun`, its checks stay where they were to come."""
+        """The number of batches in an update has changed; where the epoch has `begun`, its validations stay where
+        they were.
+        """
         if not begun:
             self.cadence.updates_per_epoch = self._session.data.updates_in(self._session.epoch)
 
     def due(self, in_epoch: int) -> bool:
-        """Whether a check comes behind the `in_epoch`-th update of this epoch, if that is not its last."""
+        """Whether a validation follows the `in_epoch`-th update of this epoch, if that is not its last."""
         session = self._session
-        if self._at_ends_alone or in_epoch == 0 or session.step == self.checked:  # windows of which nothing was left are no updates
+        if self._at_ends_alone or in_epoch == 0 or session.step == self.checked:  # windows without a batch are not updates
             return False
         return self.cadence.due(session.step, session.epoch, in_epoch, session.seconds)
 
     def midway(self, emit: Emit, inbox: Inbox) -> bool:
-        """A check between two updates of an epoch; whether it was stopped."""
+        """Validate between two updates of an epoch; returns whether it was stopped."""
         flush(self._session, emit, wait=True)
         if self._stopped(emit, inbox):
             return True
@@ -135,9 +139,10 @@ class ValidationSchedule:
         return False
 
     def at_end_of_epoch(self, last: bool, emit: Emit, inbox: Inbox) -> bool:
-        """Behind an epoch's updates (`last`: the run ends here): check if it is time; whether it was stopped.
+        """After an epoch's updates (`last`: the run ends here): validate if it is time; returns whether it was
+        stopped.
 
-        What it found is judged when the task has had its say about the epoch (`judge`).
+        The metrics are judged after the task's hooks for the end of the epoch (`judge`).
         """
         session = self._session
         if not self.cadence.due_at_end(session.step, session.epoch + 1, last, session.seconds):
@@ -145,21 +150,21 @@ class ValidationSchedule:
         return self._stopped(emit, inbox)
 
     def judge(self, finished: int, logged: Mapping[str, float]) -> None:
-        """What follows from the check that was just made, if there was one: plateaus, early stopping, the best weights.
+        """Act on the validation that just ran, if there was one: plateaus, early stopping, the best weights.
 
-        finished: epochs. logged: what the task logged of the epoch.
+        finished: epochs. logged: what the task logged for the epoch.
         """
         session, metrics = self._session, self._metrics
         if metrics is None and (self._found or not self._tried):
             return
         self._metrics = None
-        noted = session.ranks.agree(floats(session.noted))  # of single updates, each rank may have its own
+        noted = session.ranks.agree(floats(session.noted))  # values of single updates may differ between ranks
         self._later = session.ranks.agree(session.moments.epoch_names)
         own = {} if "train_loss" in self._later else session.epoch_loss.metric()
         known = {**noted, **(metrics or {}), **logged}
-        known |= {name: value for name, value in own.items() if name not in known}  # what the task logs under a name wins
+        known |= {name: value for name, value in own.items() if name not in known}  # a value that the task logs wins over ours of the same name
         known, at_end = by_own_names(known), session.checking
-        there = [*known, *(self._tried - known.keys() if metrics is None else ())]  # of a check that is to come, what was tried
+        there = [*known, *(self._tried - known.keys() if metrics is None else ())]  # of a coming validation: what was tried
         self._look_for_monitors(there, at_end=at_end)
         self._found |= at_end
         if metrics is None:
@@ -171,14 +176,14 @@ class ValidationSchedule:
             self.keeper.judge(known)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed fit needs of them."""
+        """The state that a resumed fit needs."""
         stops = [[stop.monitor.model_dump(), stop.state_dict()] for stop in self.stops]
         begun_with = [self._session.data.batches, self.cadence.updates_per_epoch]
         own = {"number": self.number, "checked": self.checked, "begun_with": begun_with}
         return {**own, "stops": stops, "cadence": self.cadence.state_dict()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`; a monitor that is another one now begins anew."""
+        """Continue from `state`; a monitor that has changed begins anew."""
         self.number, self.checked = state["number"], state["checked"]
         self.cadence.load_state_dict(state["cadence"])
         self._begun_with = tuple(state.get("begun_with", ())) or None
@@ -202,14 +207,15 @@ class ValidationSchedule:
         return False
 
     def look(self, emit: Emit, inbox: Inbox) -> bool:
-        """A check that a person asked for (`job.validate()`), between two updates; whether it was stopped.
+        """Run a validation that the user asked for (`job.validate()`) between two updates; returns whether it was
+        stopped.
 
-        It is told and looked at, and the run goes on as if it had not been: no early stopping, no best checkpoint, no
-        plateau hears of it, the checks that come anyway come when they would have, and random numbers, buffers, modes,
-        the place in the data and the run's clock are those of before. A Lightning-like object's hooks of a validation
-        run, since its metrics need them, but for on_validation_model_zero_grad; what it logs in them is told, and
-        neither `trainer.callback_metrics` nor `trainer.should_stop` knows of it. What such hooks keep in attributes of
-        the object's own stays there.
+        Its metrics are reported, and the run continues as if it had not run: early stopping, best checkpoints and
+        plateaus do not count it, scheduled validations do not move, and random numbers, buffers, modes, the position in
+        the data and the run's clock are restored. Validation hooks of a Lightning-like object run, since its metrics
+        need them, except for on_validation_model_zero_grad. What it logs there is reported, but
+        `trainer.callback_metrics` and `trainer.should_stop` do not change. Attributes that such hooks set on the object
+        stay.
         """
         session = self._session
         wanted = session.moments.wants_end
@@ -225,7 +231,7 @@ class ValidationSchedule:
         return False
 
     def _validated(self, emit: Emit, inbox: Inbox) -> dict[str, float] | None:
-        """What a check comes to; None: it was stopped, and then it says nothing."""
+        """The metrics of a validation; None: it was stopped and has none."""
         session = self._session
         if not session.data.validates:
             return {}
@@ -235,7 +241,9 @@ class ValidationSchedule:
     def _scores(
         self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: ValidationListener | None, *, aside: bool = False
     ) -> dict[str, float] | None:
-        """Raw metrics, and those of the averaged weights, which `keeper` hears of; None: it was stopped. aside: as for `validate`."""
+        """The metrics of the raw weights and of the averaged ones, for which `keeper` is called; None: it was
+        stopped. aside: as for `validate`.
+        """
         session = self._session
         seen = _Watch(session, batches(), emit, inbox)
         metrics = validate(session, seen, aside=aside, cut=lambda: seen.stopped)
@@ -249,7 +257,7 @@ class ValidationSchedule:
         return None if seen.stopped else metrics
 
     def _step_plateaus(self, metrics: Mapping[str, float]) -> None:
-        """Schedules that watch a metric, after a check that reported it."""
+        """Step the schedules that watch a metric, after a validation that reported it."""
         self.number += 1
         for opt in self._session.optimizers:
             for plateau, schedule in _plateaus(opt):
@@ -259,8 +267,9 @@ class ValidationSchedule:
                     self._session.moments.step_schedule(plateau, value, partial(plateau.step, value))
 
     def _to_come(self, metrics: Collection[str], name: str) -> bool:
-        """Whether a metric has no value yet that it will have: before the first average, the first recorded loss, or the end
-        of the epoch that the task logs it for."""
+        """Whether a metric will have its first value later: after the first average, the first recorded loss, or the
+        end of the epoch for which the task logs it.
+        """
         if name in metrics:
             return False
         average = self._session.average
@@ -268,7 +277,7 @@ class ValidationSchedule:
         return name == "train_loss" or recorded(name) in self._later or averaged_later
 
     def _stop_early(self, metrics: Mapping[str, float], finished: int) -> None:
-        """Early stopping: each monitor hears of every check; the first verdict counts, once the minimums are met."""
+        """Early stopping: every monitor gets every validation; the first verdict counts once the minimums are met."""
         asked = [stop for stop in self.stops if stop.monitor.monitor in metrics]
         verdicts = [why for why in [stop.check(metrics) for stop in asked] if why is not None]
         if verdicts and minimums_met(self._session.settings, self._session.step, finished):
@@ -276,13 +285,13 @@ class ValidationSchedule:
 
 
 def _plateaus(opt: OptimizerHandle) -> list[tuple[ReduceLROnPlateau, Schedule]]:
-    """The schedules that watch a metric, but for those that the task steps by itself."""
+    """The schedules that watch a metric, except for those that the task steps itself."""
     there = [(s.scheduler, s) for s in opt.schedules if s.interval != "manual"]
     return [(plateau, schedule) for plateau, schedule in there if isinstance(plateau, ReduceLROnPlateau)]
 
 
 class _Watch:
-    """Batches, until a Stop arrives; anything else waits for the next update."""
+    """Batches until a Stop arrives; other commands wait for the next update."""
 
     def __init__(self, session: Session, batches: Iterable[Any], emit: Emit, inbox: Inbox) -> None:
         self._session, self._batches, self._emit, self._inbox = session, batches, emit, inbox

@@ -1,4 +1,4 @@
-"""Validation: the metrics of one pass over held-out data, weighted by samples, moving no training state."""
+"""Validates: the metrics of one pass over held-out data, weighted by samples, without changing the training state."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def validate(
     session: Session, batches: Iterable[Any], stage: Literal["val", "test"] = "val", *, trial: bool = False,
     aside: bool = False, cut: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:  # fmt: skip
-    """The metrics of `batches`, in evaluation mode: means over the samples, and those that are computed over all of them.
+    """The metrics of `batches`, in evaluation mode: means over the samples, and metrics over the whole validation.
 
-    What the task itself logged and reduced stands beside it, and wins. trial: of a few batches, for which a metric need
-    have no value. aside: what metrics keep for themselves is afterwards as it was before. cut: asked after the last batch, whether
-    some were left out; then no metric is computed over the check.
+    What the task itself logged and reduced is added, and wins over ours of the same name. trial: a few batches, for
+    which a metric may have no value. aside: restore what metrics keep for themselves. cut: called after the last batch;
+    whether some were left out, so that no metric over the whole validation is computed.
     """
     trial = trial or session.stage == "sanity"
     over, computed = EpochMetrics(session, stage, trial=trial, aside=trial or aside), dict[str, float]()
@@ -64,7 +64,7 @@ def validate(
 
 @contextlib.contextmanager
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
-    """Inside, all modules are in evaluation mode and nothing is learned; modes and random numbers come back."""
+    """Inside, all modules are in evaluation mode without gradients; modes and random numbers are restored."""
     modes, before, moments = Modes.of(session.task), session.stage, session.moments
     with rng.preserved(), torch.no_grad(), session.modes.evaluating():
         try:
@@ -72,7 +72,7 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
             if not moments.evaluation_mode(stage):
                 for module in session.task.modules:
                     module.eval()
-            # Each rank has statistics of its own share; what is reported is of those that are handed over.
+            # Each rank has statistics of its own share; report with those that the fit keeps.
             session.ranks.take_first([buffer for module in session.task.modules for buffer in module.buffers()])
             moments.evaluation_started(stage)
             yield
@@ -86,14 +86,14 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
 
 
 def floats(values: Values) -> dict[str, float]:
-    """Scalars as numbers of Python's own, with one wait for the device at most."""
+    """Scalars as Python numbers, waiting for the device once at most."""
     return dict(zip(values, landed(list(values.values())), strict=True))
 
 
 def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, float]:
-    """The sum of values times weights, and that of the weights."""
+    """The sum of values times weights, and the sum of the weights."""
     if all(isinstance(v, Tensor) for v in values):
-        # On the device until the end: one copy to the host for the whole pass. float64 stays so, all else is taken as float32.
+        # On the device until the end: one copy to the host for the whole pass. float64 stays float64, everything else is float32.
         wide = (v.detach().to(torch.promote_types(v.dtype, torch.float32)) for v in values if isinstance(v, Tensor))
         column = torch.stack([v.mean() for v in wide]).cpu()
     else:
@@ -103,7 +103,7 @@ def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, 
 
 
 def _means(sums: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, float]:
-    """The means over the samples of all ranks; some may not have had any."""
+    """The means over the samples of all ranks, some of which may have had none."""
     names = dict.fromkeys(name for own in sums for name in own)
     there = {name: [own[name] for own in sums if name in own] for name in names}
     return {name: sum(s for s, _ in of) / sum(w for _, w in of) for name, of in there.items()}
