@@ -52,10 +52,10 @@ def test_the_quickstart_leaves_a_script_and_pictures_under_papermill(tmp_path: P
 
 
 SHORT = [
-    "import torch, workbench as wb\nfrom workbench.ui.static_output import Still\n"
+    "import torch, workbench as wb\nfrom workbench.ui.static_output import StaticOutput\n"
     "data = torch.randn(64, 3), torch.randn(64, 1)\n"
     "bench = wb.Workbench(torch.nn.Linear(3, 1), train=data, loss=torch.nn.functional.mse_loss)\nbench",
-    "import time\npng = Still._png\nStill._png = lambda self, run: (time.sleep(2), png(self, run))[1]",
+    "import time\npng = StaticOutput._png\nStaticOutput._png = lambda self, run: (time.sleep(2), png(self, run))[1]",
     "bench.fit(max_epochs=2).result();",
 ]
 """Its last cell is over as soon as the fit is."""

@@ -691,13 +691,13 @@ def test_an_interrupt_stops_the_fit_and_keeps_its_history(tmp_path):
         """
         import sys, _thread, threading
         from tests.engine.problems import bench, plain_net, labelled
-        from workbench.launch import protocol
+        from workbench.launch import job as launch_job
         waits = threading.Event()
-        class Shown(protocol.Progress):
+        class Shown(launch_job.Progress):
             def __enter__(self):
                 waits.set()
                 return super().__enter__()
-        protocol.Progress = Shown
+        launch_job.Progress = Shown
         def listener(event):
             if type(event).__name__ == "StepsDone" and event.step > 200 and waits.is_set():
                 waits.clear()  # once, and while somebody waits
@@ -727,8 +727,8 @@ def test_an_interrupt_while_waiting_for_one_behind_another(tmp_path):
         """
         import sys, _thread, threading, time
         from tests.engine.problems import bench, plain_net, labelled
-        from workbench.launch import protocol
-        class Shown(protocol.Progress):
+        from workbench.launch import job as launch_job
+        class Shown(launch_job.Progress):
             def __enter__(self):  # somebody waits now
                 threading.Timer(0.5, _thread.interrupt_main).start()
                 return super().__enter__()
@@ -736,12 +736,12 @@ def test_an_interrupt_while_waiting_for_one_behind_another(tmp_path):
         running, waiting = b.fit(), b.fit()
         while running.status != "running":
             time.sleep(0.01)
-        shown, protocol.Progress = protocol.Progress, Shown
+        shown, launch_job.Progress = launch_job.Progress, Shown
         try:
             waiting.result()
         except KeyboardInterrupt:
             print("raised again", running.status)
-        protocol.Progress = shown
+        launch_job.Progress = shown
         running.stop()
         running.result()
         print(waiting.result().status, waiting.result().step)

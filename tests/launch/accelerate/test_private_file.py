@@ -43,7 +43,7 @@ def test_what_was_sealed_comes_out_of_files_that_only_we_can_read(path: Path) ->
 def test_processes_map_the_same_data(path: Path) -> None:
     private_file.write(path, torch.arange(1 << 22, dtype=torch.uint8))
     code = (
-        "import sys; from pathlib import Path; from workbench.launch import sealed; t = sealed.read(Path(sys.argv[1])).open();"
+        "import sys; from pathlib import Path; from workbench.launch.accelerate import private_file; t = private_file.read(Path(sys.argv[1])).open();"
         "lines = [l for l in open('/proc/self/maps') if 'job.data' in l]; print(len(lines), lines[0].split()[1], int(t.sum()))"
     )
     if sys.platform != "linux":

@@ -308,12 +308,12 @@ sys.path.insert(0, {home!r})
 from tests.launch.pools import bench, net
 from tests.launch.pool.test_pool_faults import Numbers
 from workbench.events import StepsDone
-from workbench.launch import forked
+from workbench.launch.process import fork_client
 def hear(event):
     if isinstance(event, StepsDone):
-        server = psutil.Process(forked.server().process.pid)
+        server = psutil.Process(fork_client.server().process.pid)
         there = [server.pid, *(p.pid for p in server.children(recursive=True))]
-        print(json.dumps([there, forked.server().temporary]), flush=True)
+        print(json.dumps([there, fork_client.server().temporary]), flush=True)
 bench(net(), {root!r}, train=Numbers(int), num_workers=1, max_epochs=10**6, listeners=[hear]).fit()
 """
 

@@ -35,8 +35,8 @@ def test_classes_of_main_and_of_a_local_module(tmp_path: Path) -> None:
     code = """
 import os, sys
 sys.path.pop(0)  # the folder's random.py is a trap for a server that looks there first
-from workbench.launch import forked
-forked.server()
+from workbench.launch.process import fork_client
+fork_client.server()
 sys.path.append("local")
 import nets
 from dataclasses import dataclass
@@ -67,8 +67,8 @@ print("good")
 
 
 SLEEPER = """
-from workbench.launch import forked
-forked.server()  # starts while this process imports torch
+from workbench.launch.process import fork_client
+fork_client.server()  # starts while this process imports torch
 import json, os, psutil, signal, time, torch
 from torch.utils.data import DataLoader, TensorDataset
 from workbench.launch.process.run_in_child import run_in_child
@@ -88,7 +88,7 @@ if os.fork() == 0:  # a sibling that has copies of all sockets must not keep any
     os._exit(0)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 def hear(line):
-    print(json.dumps({"pids": json.loads(line), "temporary": forked.server().temporary}), flush=True)
+    print(json.dumps({"pids": json.loads(line), "temporary": fork_client.server().temporary}), flush=True)
 run_in_child(sleep, threads=1, on_message=hear)
 """
 
@@ -118,8 +118,8 @@ def test_an_interrupt_reaches_nobody_and_a_killed_parent_leaves_nothing(tmp_path
 def test_a_group_killed_while_the_server_starts(tmp_path: Path) -> None:
     code = """
 import time
-from workbench.launch import forked
-server = forked.server()
+from workbench.launch.process import fork_client
+server = fork_client.server()
 print(server.process.pid, server.temporary, flush=True)
 time.sleep(1000)
 """

@@ -99,4 +99,4 @@ def _without_ours(thread: str) -> str:
     return "\n".join(lines[: ours[0]] if ours else lines)
 
 
-_OURS = "/workbench/launch/rank.py"
+_OURS = "/workbench/launch/pool/worker.py"
