@@ -1,6 +1,7 @@
 """A folder that anybody may have written: whatever is in it, the root around it works."""
 
 import contextlib
+import copy
 import json
 import logging
 import os
@@ -150,7 +151,7 @@ def poisoned(draw, lines):
     lines = json.loads(json.dumps(lines))
     for _ in range(draw(st.integers(1, 3))):
         line = draw(st.integers(0, len(lines) - 1))
-        value = draw(st.sampled_from(HOSTILE) | st.integers() | st.text(max_size=5))
+        value = copy.deepcopy(draw(st.sampled_from(HOSTILE) | st.integers() | st.text(max_size=5)))  # or a list could get into itself
         if isinstance(lines[line], dict):
             put(lines, (line, *draw(st.sampled_from([*places(lines[line])]))), value)
     return lines
