@@ -215,7 +215,11 @@ class _Fit:
                 keeper.keep_best()
             if (due or session.step == session.epoch_step) and self.over(session.epoch):
                 break
-            _take(session, window)
+            try:
+                update(session, window)
+            except Exception as error:
+                _say_where(session, window, error)
+                raise
             self.observations.after_update()
             if session.notes:
                 say(session, self.emit)
@@ -271,18 +275,14 @@ class _Fit:
         return (self.asked and minimums_met(session.settings, session.step, finished)) or self.checks.ended is not None
 
 
-def _take(session: Session, window: Sequence[Any]) -> None:
-    """One update; an error says where it was."""
-    try:
-        update(session, window)
-    except Exception as error:
-        batch = window[0].batch if session.tbptt is not None else window[0]
-        error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
-        if remedy := of_step(error):
-            error.add_note(remedy)
-        if session.settings.detect_anomaly and "returned nan values" in str(error):
-            raise NonFiniteError(f"at update {session.step}, detect_anomaly: {error}") from error
-        raise
+def _say_where(session: Session, window: Sequence[Any], error: Exception) -> None:
+    """Add to an error where it was; raises `NonFiniteError` from one that detect_anomaly raised."""
+    batch = window[0].batch if session.tbptt is not None else window[0]
+    error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
+    if remedy := of_step(error):
+        error.add_note(remedy)
+    if session.settings.detect_anomaly and "returned nan values" in str(error):
+        raise NonFiniteError(f"at update {session.step}, detect_anomaly: {error}") from error
 
 
 def _tell_failure(session: Session, error: BaseException) -> None:

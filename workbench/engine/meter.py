@@ -163,9 +163,8 @@ class Meter:
 
     def record(self, step: int, lrs: Sequence[float], loss: Tensor, skipped: bool = False) -> None:
         """Update `step` is done; its norms, if any, lie in this row already."""
-        row = len(self._lrs)
         self.put_loss(0, loss)
-        if row == 0:
+        if not self._lrs:
             self._first = step
         self._lrs.append(tuple(lrs))
         self._skipped.append(skipped)

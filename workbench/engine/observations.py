@@ -26,13 +26,14 @@ class Observations:
 
     def after_update(self) -> None:
         """Look at all modules after the first update of an epoch, and when the model as a whole has changed its mode."""
-        session, before = self._session, self._training
-        self._training = session.task.model.training
-        if session.step == session.epoch_step + 1 or self._training != before:
-            modes = tuple(in_evaluation_mode(session.task.model))
-            if modes and modes != self._modes:
-                tell(session, self._emit, Observed(session.step, session.epoch, "evaluation_mode", modes))
-            self._modes = modes
+        session = self._session
+        model = session.task.model
+        if session.step != session.epoch_step + 1 and model.training == self._training:
+            return
+        self._training, modes = model.training, tuple(in_evaluation_mode(model))
+        if modes and modes != self._modes:
+            tell(session, self._emit, Observed(session.step, session.epoch, "evaluation_mode", modes))
+        self._modes = modes
 
     def after_pass(self) -> None:
         """Compare the order of the samples with the pass before, where it was to be another."""

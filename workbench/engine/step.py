@@ -33,7 +33,8 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
     if session.within:
         hooked.begin(session)
     trouble.remember(session, window)
-    if session.ratios is not None and session.records:
+    records = session.records  # the settings of it change between two updates alone
+    if session.ratios is not None and records:
         session.ratios.begin(session.optimizers if session.task.manual else session.turn())
     if session.task.manual:
         loss, taken = manual.update(session, window, take_step)
@@ -41,9 +42,8 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
         loss, taken = _turns(session, window)
     trouble.look_back(session)
     gradient.pass_on(session, window)
-    records = loss is not None and session.records
     if session.ratios is not None:
-        session.ratios.finish(taken, records)
+        session.ratios.finish(taken, loss is not None and records)
     if loss is not None:
         session.precision.update()
         session.step += 1
@@ -60,7 +60,8 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
 
 def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values) -> None:
     """The row in the meter of the update that was just taken, with what the task logged for it."""
-    _sum_up(session)
+    if session.several:
+        _sum_up(session)
     if logged:
         session.meter.note(logged)
     session.meter.record(session.step - 1, lrs, loss, session.skipped)
@@ -242,7 +243,7 @@ def _measure(session: Session, opt: Optimizing, gradients: Sequence[Tensor]) -> 
     if opt.late:  # those that trained from the start have columns
         late = {id(p) for p in opt.late}
         norms = norms[meter.places(tuple(n for n, p in enumerate(opt.there()) if id(p) not in late))]
-    if opt.whole and len(norms) == len(opt.parameters):
+    if opt.whole and norms.numel() == len(opt.parameters):
         meter.layers[row].copy_(norms)
     else:  # a parameter without a gradient has no norm, which is not a norm of zero
         there = {id(p) for p in opt.there()}
@@ -274,8 +275,6 @@ def _note_clipped(session: Session, opt: Optimizing, gradients: Sequence[Tensor]
 
 def _sum_up(session: Session) -> None:
     """With several optimizers, the total norms of the update are those over all that stepped."""
-    if not session.several:
-        return
     meter, row = session.meter, session.meter.row
     for column, order in ((meter.total, session.norm_order or 2.0), (meter.clipped, 2.0)):
         own = torch.stack([column[1 + opt.index][row] for opt in session.optimizers])
