@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import workbench as wb
 from workbench.events import StepsDone
 
-PEERS = {"MLP": "accelerate 1.60, Lightning 2.2-4.3, fastai 2.9, ignite 1.19", "CNN": "1.14, 1.2-1.5, 1.3, 1.05"}
+PEERS = {"MLP": "accelerate 1.60, Lightning 2.2-4.3, fastai 2.9, ignite 1.19", "CNN": "1.14, 1.2-1.5, 1.3, 1.05", "tiny": "none measured"}
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -41,11 +41,19 @@ def cnn() -> nn.Module:
     )  # fmt: skip
 
 
-def raw(model: nn.Module, batch_size: int, steps: int, device: str) -> float:
+def shuffled(batch_size: int) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*data()), batch_size, shuffle=True, generator=torch.Generator().manual_seed(0))
+
+
+def ready(batch_size: int) -> DataLoader[Any]:
+    """Batches that are made already: next to nothing but the update itself costs time."""
+    return DataLoader(list(shuffled(batch_size)), batch_size=None)
+
+
+def raw(model: nn.Module, loader: DataLoader[Any], steps: int, device: str, optimizer: Any = torch.optim.AdamW) -> float:
     """Seconds for one update of a plain loop."""
     model.to(device)
-    loader = DataLoader(TensorDataset(*data()), batch_size, shuffle=True, generator=torch.Generator().manual_seed(0))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = optimizer(model.parameters(), lr=1e-3)
     warm, done, began = steps // 10, 0, 0.0
     while True:
         for x, y in loader:
@@ -67,6 +75,11 @@ def raw(model: nn.Module, batch_size: int, steps: int, device: str) -> float:
 def ours(model: nn.Module, batch_size: int, steps: int, root: str, device: str = "cpu", **where: Any) -> float:
     """Seconds for one update of a fit."""
     bench = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=root, batch_size=batch_size, accelerator=device)
+    return of_bench(bench, steps, **where)
+
+
+def of_bench(bench: wb.Workbench, steps: int, **where: Any) -> float:
+    """Seconds for one update of a fit of this bench."""
     job = bench.fit(max_steps=steps, **where)
     job.ended.wait()
     return an_update(job, steps)
@@ -82,19 +95,27 @@ def an_update(job: Any, steps: int) -> float:
     return (last.seconds - first.seconds) / updates
 
 
+def pair(name: str, steps: int, root: str, device: str) -> tuple[float, float]:
+    """Seconds for one update of a case: of the plain loop, and of a fit."""
+    if name == "tiny":
+        sgd, loss = torch.optim.SGD, F.cross_entropy
+        bench = wb.Workbench(mlp(), train=ready(32), loss=loss, optimizer=sgd, root=root, accelerator=device)
+        return raw(mlp(), ready(32), steps, device, sgd), of_bench(bench, steps)
+    make, batch_size = (cnn, 64) if name == "CNN" else (mlp, 32)
+    return raw(make(), shuffled(batch_size), steps, device), ours(make(), batch_size, steps, root, device)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--case", choices=tuple(PEERS), help="this one alone; tiny: ready batches and SGD")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as root:
-        for name, make, batch_size in (("MLP", mlp, 32), ("CNN", cnn, 64)):
-            pairs = []
-            for _ in range(options.rounds):
-                plain = raw(make(), batch_size, options.steps, options.device)
-                pairs.append((plain, ours(make(), batch_size, options.steps, root, options.device)))
+        for name in PEERS if options.case is None else (options.case,):
+            pairs = [pair(name, options.steps, root, options.device) for _ in range(options.rounds)]
             ratio = statistics.median(b / a for a, b in pairs)
             usual = statistics.median(a for a, _ in pairs) * 1e6
             print(f"{name}: raw {usual:.0f} us an update, workbench {ratio:.3f}x   (peers, on CPU: {PEERS[name]})")

@@ -310,6 +310,8 @@ def _as_tuple(batch: Any) -> tuple[Any, ...]:
 
 
 def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
+    if is_several(batch) and len(batch) >= 2:
+        return tuple(batch[:-1]), batch[-1]
     if isinstance(batch, Mapping):
         for key in TARGETS:
             if key in batch:
@@ -317,8 +319,6 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
         raise TaskError(
             f"a batch is a dict with {sorted(batch)}, and none of these is a target: name it one of {list(TARGETS)}."
         )
-    if is_several(batch) and len(batch) >= 2:
-        return tuple(batch[:-1]), batch[-1]
     what = f"{len(batch)} element(s)" if is_several(batch) else f"a {type(batch).__name__}"
     raise TaskError(f"a batch is {what}; with loss= it must be (x, y), (x1, x2, y) or a dict with a target.")
 

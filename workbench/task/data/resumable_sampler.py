@@ -202,6 +202,8 @@ def _counted(this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
 
 def _checksum(batch: Any, crc: int) -> int:
     """Goes on from `crc`. The seed that `KeyedBatches` adds to a batch is left out: it follows from its number."""
+    if type(batch) is int:  # the number of a ready batch: as its repr, without the error below
+        return zlib.crc32(b"%d" % batch, crc)
     if type(batch) is not list:
         batch = batch[1] if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list) else batch
     try:
