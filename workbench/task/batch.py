@@ -1,4 +1,4 @@
-"""What can be done with a batch, whatever it is made of: count it, move it, describe it, list its tensors."""
+"""Works on batches of any kind: counts their samples, moves them to a device, describes them, lists their tensors."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 _FEW = 3
-"""So many alike tensors of a list are described one by one."""
+"""The number of similar tensors in a list that are described one by one."""
 _MANY = 12
-"""So many tensors of a batch are described."""
+"""The number of a batch's tensors that are described."""
 
 
 def sample_count(batch: Any) -> int:
-    """How many samples a batch holds: its own `batch_size` or `num_graphs`, else the first dimension of its first tensor or
-    array; 1 where there is none."""
+    """How many samples a batch holds: its own `batch_size` or `num_graphs`, else the first dimension of its first
+    tensor or array; 1 where there is none.
+    """
     own = _own_count(batch)
     found = _first_count(batch) if own is None else own
     return 1 if found is None else found
 
 
 def miscounted(batch: Any) -> str | None:
-    """Why `sample_count` may not be right: a batch that says no number of its own, whose tensors differ; None: it may well be."""
+    """Why `sample_count` may be wrong: a batch without a number of its own, whose tensors differ; None: it seems
+    right.
+    """
     found = {name: tensor.shape[0] for name, tensor in leaves(batch) if tensor.ndim}
     if isinstance(batch, PackedSequence) or _own_count(batch) is not None or len(set(found.values())) < 2:
         return None
@@ -39,7 +42,7 @@ def _number(samples: int) -> str:
 
 
 def _own_count(batch: Any) -> int | None:
-    """What a batch itself says."""
+    """The number of samples that a batch states."""
     where = own_count(batch)
     if where is None:
         return None
@@ -48,7 +51,9 @@ def _own_count(batch: Any) -> int | None:
 
 
 def own_count(batch: Any) -> str | None:
-    """Where a batch itself says how many samples it holds (PyG's `num_graphs`, a tensordict's `batch_size[0]`); None: nowhere."""
+    """Where a batch states how many samples it holds (PyG's `num_graphs`, a tensordict's `batch_size[0]`); None:
+    nowhere.
+    """
     if type(batch) in (tuple, list, dict, Tensor):
         return None
     for name in ("batch_size", "num_graphs"):
@@ -94,13 +99,13 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
-    """A mapping of the same kind on `device`; one that can be moved (a TensorDict, a BatchEncoding) moves itself."""
+    """A mapping of the same kind on `device`; one with a `to` (a TensorDict, a BatchEncoding) moves itself."""
     if hasattr(batch, "to"):
         return copy.copy(batch).to(device)
     moved = {key: to_device(value, device) for key, value in batch.items()}
     if type(batch) is dict:
         return moved
-    if isinstance(batch, MutableMapping):  # as torch's collation makes one of a kind: a defaultdict takes no mapping
+    if isinstance(batch, MutableMapping):  # as torch's collation makes one of the same kind: a defaultdict cannot be made from a mapping
         own = copy.copy(batch)
         own.update(moved)
         return own

@@ -1,4 +1,4 @@
-"""A model that the user has compiled (`torch.compile(model)`): the model itself, and what compiles it as it was."""
+"""Finds the model inside one that the user has compiled (`torch.compile(model)`), and how to compile it again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _WRAPPED = "_orig_mod."
 
 
 def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
-    """The model within, and how its calls are compiled; None: it is not compiled.
+    """The model inside, and how its calls are compiled; None: it is not compiled.
 
-    The weights are those of the model within, under their own names. While a job runs, its calls go through the same
-    compiler (engine/torch_compile.py); the trial of two samples does without.
+    The weights are those of the model inside, under their own names. While a job runs, its calls go through the same
+    compiler (engine/torch_compile.py); the dry run does without it.
     """
     dynamo = sys.modules.get("torch._dynamo")  # whoever has compiled a model has imported it
     if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
@@ -23,5 +23,5 @@ def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
 
 
 def own_name(name: str) -> str:
-    """The name of a parameter as the model has it, without what a compiled part puts before it."""
+    """The name of a parameter as the model has it, without the prefix of a compiled part."""
     return name.replace(_WRAPPED, "")

@@ -1,4 +1,4 @@
-"""From what the user gave to a Task: a module with a loss, an object that trains itself, or a Task as it is."""
+"""Makes a Task of what the user gave: a module with a loss, an object with training_step, or a Task."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def task_of(
     collate_fn: Collate | None,
     settings: Settings | None = None,
 ) -> Task:
-    """The task that a bench works on; `TaskError` says what is missing or does not fit.
+    """The task of a bench; TaskError says what is missing or does not fit.
 
-    settings: those that are known already, for objects that ask their trainer for them in `setup`.
+    settings: those that are known already, for objects that read them from their trainer in `setup`.
     """
     if isinstance(model, type):
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
@@ -50,7 +50,7 @@ def task_of(
     preparation = _prepared(model, lightning, sources, settings or Settings())
     specs = {name: _spec(name, data, sources.get(name), collate_fn, preparation) for name, data in given.items()}
     own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
-    if optimizer is not torch.optim.AdamW:  # the default, which says nothing
+    if optimizer is not torch.optim.AdamW:  # the default
         own["optimizer"] = optimizer
     if lightning:
         _refuse(model, own)
@@ -83,7 +83,7 @@ def task_of(
 
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
-    """By the kind of data, the object that makes its loader; the one given as `train` serves the others too."""
+    """For each kind of data the object that makes its loader; the one given as `train` serves the others too."""
     found = {}
     for name, data in given.items():
         if data is None and hooks.has_loader(given["train"]):
@@ -96,7 +96,7 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
 def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings: Settings) -> Preparation:
     """Set up the module, if it is a Lightning-like one, and the objects that make the loaders."""
     data = {id(source): source for source in sources.values()}
-    if hooks.has_loader(model):  # a plain network may be its own maker
+    if hooks.has_loader(model):  # a plain network may make its own loaders
         data[id(model)] = model
     if lightning:
         data.pop(id(model), None)
@@ -106,7 +106,7 @@ def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings:
 
 
 def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) -> None:
-    """The task carries the objects that make its loaders, and hears of a job for them."""
+    """Attach the objects that make the task's loaders, and their hooks."""
     if not preparation.data:
         return
     moments = DataHooks(preparation, sources)
@@ -123,7 +123,7 @@ def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) ->
 
 
 def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collate | None) -> Task:
-    """A user's own Task with its data: what was given wins over what it brought, which may be data of any kind."""
+    """A user's own Task with its data: data given to the bench win over the task's own, which may be of any kind."""
     if not isinstance(getattr(task, "model", None), nn.Module):
         raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
     for name, spec in specs.items():

@@ -1,4 +1,4 @@
-"""What to do about a model, a loss or labels that do not go together: a sentence for each of the usual mistakes."""
+"""Explains errors of a model, a loss or labels that do not fit: one sentence for each of the usual mistakes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from workbench.task.protocol import TaskError
 from workbench.values import shown
 
 _OF_CLASSES = frozenset(("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "multi_margin_loss", "MultiMarginLoss"))
-"""Losses that take the numbers of classes."""
+"""Losses whose target holds class numbers."""
 _BROADCASTS = frozenset(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "kl_div", "soft_margin_loss"))
-"""Functions of torch that compare two tensors element by element."""
+"""torch functions that compare two tensors element by element."""
 _FLOATS = ("but expected float", "can't be cast to the desired output type", "to have the same dtype")
 
 
 def refuse_unusable(name: str, module: nn.Module) -> None:
-    """Refuse weights without values (the meta device), and TorchScript, whose parts cannot be put back."""
+    """Raise TaskError for weights on the meta device, and for TorchScript, whose parts cannot be restored."""
     empty = [path for path, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
@@ -44,7 +44,7 @@ def refuse_unusable(name: str, module: nn.Module) -> None:
 
 
 def check_loss(loss: Any) -> None:
-    """Refuse what is no loss. TaskError: with what to give."""
+    """Raise TaskError, with the remedy, for something that is not a loss."""
     if isinstance(loss, type):
         called = f"nn.{loss.__name__}" if loss.__module__.startswith("torch.nn.") else loss.__name__
         raise TaskError(f"loss={called} is a class: give an instance, loss={called}().")
@@ -55,7 +55,7 @@ def check_loss(loss: Any) -> None:
 
 
 def of_missing_loss(model: nn.Module, batch: Any) -> str:
-    """No `loss=` was given, and the model does not take all of a batch."""
+    """The error where no `loss=` was given, and the model does not accept the whole batch."""
     called = f"{type(model).__name__}.forward"
     if not isinstance(batch, Mapping):
         parts = f"all {len(batch)} parts of a batch" if isinstance(batch, tuple | list) else "all of a batch"
@@ -83,7 +83,7 @@ def of_missing_loss(model: nn.Module, batch: Any) -> str:
 
 
 def of_no_loss_in(model: nn.Module, output: Any, batch: Any) -> str:
-    """No `loss=` was given, and the output has no loss."""
+    """The error where no `loss=` was given, and the output has no loss."""
     keys = [key for key, _ in batch.items()] if isinstance(batch, Mapping) else []
     near = next((key for key in ("label", "target", "targets", "y") if key in keys and "labels" not in keys), None)
     if near is not None and "labels" in parameters(model.forward):
@@ -96,7 +96,7 @@ def of_no_loss_in(model: nn.Module, output: Any, batch: Any) -> str:
 
 
 def of_loss(loss: Callable[..., Any], output: Any, target: Any, error: BaseException) -> str | None:
-    """Why a loss may have failed on an output and a target, and what to give instead; None where nobody knows."""
+    """Why a loss may have failed on an output and a target, with the remedy; None: unknown."""
     if isinstance(error, torch.OutOfMemoryError):
         return None
     if not isinstance(output, Tensor):
@@ -115,7 +115,7 @@ def of_loss(loss: Callable[..., Any], output: Any, target: Any, error: BaseExcep
 
 
 def of_step(error: BaseException) -> str | None:
-    """What to do about an error of an optimizer's own step; None: it was another error, or nobody knows."""
+    """The remedy for an error of an optimizer's own step; None: it is another error, or unknown."""
     kind = next((kind for frame, _ in traceback.walk_tb(error.__traceback__) if (kind := _stepping(frame)) is not None), None)
     if kind is None:
         return None
@@ -135,14 +135,14 @@ def of_step(error: BaseException) -> str | None:
 
 
 def _stepping(frame: FrameType) -> str | None:
-    """The kind of the optimizer whose step a frame belongs to; None: it is another frame."""
+    """The type of the optimizer whose step a frame belongs to; None: it is another frame."""
     names = frame.f_code.co_varnames
     owner = frame.f_locals.get(names[0]) if frame.f_code.co_name == "step" and names else None
     return type(owner).__name__ if isinstance(owner, Optimizer) else None
 
 
 def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
-    """The cross entropy of a single class is 0 whatever the model does."""
+    """Raise TaskError for a cross entropy over a single class: it is 0 whatever the model does."""
     if _name(loss) in ("cross_entropy", "CrossEntropyLoss") and isinstance(output, Tensor) and output.ndim > 1 and output.shape[1] == 1:
         raise TaskError(
             f"the output has shape {tuple(output.shape)}, one class, whose cross entropy is always 0: for two classes of one output take "
@@ -151,10 +151,11 @@ def refuse_one_class(loss: Callable[..., Any], output: Any) -> None:
 
 
 class ShapeCheck(TorchFunctionMode):
-    """Inside, an output and a target that are broadcast against each other, each sample with every other, are an error.
+    """Inside, an output and a target that broadcast against each other, each sample with every other, raise an
+    error.
 
-    Operations on the output alone, or the target alone, that keep its shape are followed. One that puts a dimension in on
-    purpose (`y[:, None]`) makes another shape, and is not.
+    Operations on the output alone, or the target alone, that keep its shape are followed. An operation that adds a
+    dimension on purpose (`y[:, None]`) changes the shape and is not followed.
     """
 
     def __init__(self, what: str, function: Callable[..., Any], output: Any, target: Any) -> None:
@@ -169,7 +170,7 @@ class ShapeCheck(TorchFunctionMode):
         given = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)] if self._from else []
         origins = [self._from.get(id(tensor), ("", tensor))[0] for tensor in given]
         both = dict(zip(origins, given, strict=True)) if sorted(origins) == ["output", "target"] else {}
-        if both and getattr(func, "__name__", "") in _BROADCASTS:  # before it only warns of it
+        if both and getattr(func, "__name__", "") in _BROADCASTS:  # before, it only warns of it
             self._check(None, both["output"], both["target"])
         result = func(*args, **(kwargs or {}))
         if both:
@@ -179,7 +180,7 @@ class ShapeCheck(TorchFunctionMode):
         return result
 
     def _check(self, result: Any, output: Tensor, target: Tensor) -> None:
-        """result: what an operation on the two gave; None: it compares them, element by element."""
+        """result: the result of an operation on both; None: the operation compares them element by element."""
         if output.shape != self._shapes["output"] or target.shape != self._shapes["target"]:
             return
         try:
@@ -195,7 +196,7 @@ class ShapeCheck(TorchFunctionMode):
 
 
 def parameters(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters; none where nobody knows."""
+    """The names of a function's parameters; none where they cannot be read."""
     try:
         return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -231,7 +232,7 @@ def _of_output(loss: Callable[..., Any], output: Any, error: BaseException) -> s
 
 
 def _of_texts(target: Any) -> str | None:
-    """Labels that are texts stay a list."""
+    """Labels that are strings stay a list."""
     if not isinstance(target, (tuple, list)) or not target or not isinstance(target[0], str):
         return None
     return f"the labels are texts ({target[0]!r}, …): make numbers of them in the data set, names.index(label)."
@@ -253,7 +254,7 @@ def _of_classes(loss: Callable[..., Any], output: Tensor, target: Tensor) -> str
 
 
 def _one_shape(loss: Callable[..., Any], output: Tensor, target: Tensor, given: str = "loss") -> str:
-    """Both with one shape, by dropping a last dimension of 1 where that does it."""
+    """Both with one shape, by dropping a last dimension of 1 where that makes them equal."""
     if output.shape[-1:] == (1,) and output.shape[:-1] == target.shape:
         return _call(loss, "output.squeeze(-1)", "y", given)
     if target.shape[-1:] == (1,) and target.shape[:-1] == output.shape:

@@ -1,7 +1,7 @@
-"""What a task may want to hear of, or to do its own way, while a job runs: Lightning's hooks, resolved once.
+"""Defines the hooks of a job: Lightning's hooks, resolved once for a task.
 
-The engine asks a task for its `moments`. A task without any (None) takes the short way through every update; one
-whose moments lie within an update (`within`) takes the long way of `engine/hooked_step.py`, in Lightning's order.
+The engine asks a task for its `hooks`. A task without any (None) takes the short path through every update; one with
+hooks within an update (`within`) takes the path of `engine/hooked_step.py`, in Lightning's order.
 """
 
 from __future__ import annotations
@@ -21,38 +21,44 @@ Values = Mapping[str, "Tensor | float"]
 
 
 class Hooks:
-    """Every moment of a job, at which nothing happens; a task says more by overriding."""
+    """All hooks of a job, which do nothing; a task overrides those it needs."""
 
     within: bool = False
-    """Whether anything is wanted within an update: batches, backward, zero_grad, the step, clipping, a schedule's step."""
+    """Whether the task has hooks within an update: for batches, backward, zero_grad, the step, clipping, a
+    schedule's step.
+    """
     clips: bool = False
-    """Whether `clip` takes the place of the engine's clipping."""
+    """Whether `clip` replaces the engine's clipping."""
     transfers: bool = False
-    """Whether `transfer` takes the place of the engine's copy to the device, in training and evaluation alike."""
+    """Whether `transfer` replaces the engine's copy to the device, in training and evaluation."""
     clipper: Callable[[int, float, str], None] | None = None
-    """Clips the gradients of an optimizer (its number, the value, "norm" or "value") in place; the session's own."""
+    """The session's function to clip the gradients of an optimizer (its number, the value, "norm" or "value") in
+    place.
+    """
     zeroes: bool = False
-    """Whether gradients are dropped the task's own way: what is left in them between two updates is state."""
+    """Whether the task drops gradients itself: what is left in them between two updates is state then."""
 
     # -- of a fit
 
     def fit_started(self) -> None:
-        """The model lies on its device, the optimizers are made; before the sanity check."""
+        """The model is on its device, the optimizers are made; before the sanity check."""
 
     def train_started(self) -> None:
-        """Behind the sanity check, before the first epoch."""
+        """After the sanity check, before the first epoch."""
 
     def epoch_started(self) -> None:
         """Before the first batch of an epoch (not where a run is resumed in the middle of one)."""
 
     def epoch_ended(self) -> None:
-        """Behind an epoch's last update and the check that follows it; the epoch still counts as the current one."""
+        """After an epoch's last update and the validation that follows it; the epoch still counts as the current
+        one.
+        """
 
     def train_ended(self) -> None:
-        """Behind the last epoch, also of a run that was stopped."""
+        """After the last epoch, also of a run that was stopped."""
 
     def fit_ended(self) -> None:
-        """All is over; the model has the weights that it keeps."""
+        """The fit has ended; the model has its final weights."""
 
     def failed(self, error: BaseException) -> None:
         """The job ends with this error."""
@@ -63,109 +69,117 @@ class Hooks:
         return False
 
     def goes_on(self) -> None:
-        """A fit that the task had ended goes on: it does not ask for the end any more."""
+        """A fit that the task had ended continues: it no longer asks for the end."""
 
     # -- of a batch and an update
 
     def batch_started(self, batch: Any, batch_idx: int) -> bool:
-        """The batch lies on the device. False: the rest of this epoch is left out, this batch included."""
+        """The batch is on the device. False: leave out the rest of this epoch, with this batch."""
         return True
 
     def batch_ended(self, result: Any, batch: Any, batch_idx: int) -> None:
-        """Behind the batch (and the update that it completed). result: what the training step gave; None: nothing."""
+        """After the batch (and the update that it completed). result: what the training step returned; None:
+        nothing.
+        """
 
     def transfer(self, batch: Any, device: torch.device, stage: Stage) -> Any:
         """The batch on the device."""
         return to_device(batch, device)
 
     def backward(self, loss: Tensor, **options: Any) -> None:
-        """Gradients of a loss that is scaled already; what comes before it (on_before_backward) too."""
+        """Run the backward of a loss that is scaled already, with the hook before it (on_before_backward)."""
         loss.backward(**options)  # type: ignore[no-untyped-call]
 
     def after_backward(self) -> None:
-        """Behind each backward. On several ranks: behind a window's last one the gradients are those of all ranks,
-        unless a task steps manually (then they are when it steps)."""
+        """After each backward. On several ranks, after a window's last one the gradients are those of all ranks;
+        with manual optimization they are so when the task steps.
+        """
 
     def zero_grad(self, index: int, batch_idx: int) -> None:
         """Between a window's first forward and its backward: drop the gradients of optimizer `index`.
 
-        The engine drops them itself where `zeroes` is False; they are all there until then.
+        The engine drops them itself where `zeroes` is False; until then they are all there.
         """
 
     def before_step(self, index: int) -> None:
-        """The window's gradients are complete and at their true size; not clipped yet."""
+        """The window's gradients are complete and unscaled, but not clipped yet."""
 
     def clip(self, index: int, clip_val: float | None, algorithm: str) -> None:
-        """Clip the gradients of optimizer `index` in place; these are the settings."""
+        """Clip the gradients of optimizer `index` in place; clip_val and algorithm are the settings."""
 
     def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
-        """Evaluate the window's last batch and step: `take(closure)` does both; a task may do more, less, or neither.
+        """Evaluate the window's last batch and step: `take(closure)` does both; a task may do more, less, or
+        neither.
 
-        closure() gives the gradients and returns the loss (None: nothing to learn from). take(closure) calls it, then
-        `before_step`, clips, and steps; it returns what closure returned, and may be called more than once. What else it
-        is given by name, the optimizer's own step gets.
+        closure() computes the gradients and returns the loss (None: nothing to learn from). take(closure) calls it,
+        then `before_step`, clips, and steps; it returns what closure returned, and may be called more than once. Its
+        further keyword arguments are given to the optimizer's own step.
         """
         take(closure)
 
     def step_schedule(self, scheduler: Any, metric: float | None, usual: Callable[[], None]) -> None:
-        """Step a scheduler; metric: what a ReduceLROnPlateau watches."""
+        """Step a scheduler; metric: the value that a ReduceLROnPlateau watches."""
         with in_its_turn(scheduler):
             usual()
 
     # -- of an evaluation ("val", "test", "predict"): random numbers and modes come back behind it
 
     def validation_begins(self) -> None:
-        """In a fit, before a check: gradients are still there (on_validation_model_zero_grad)."""
+        """In a fit, before a validation: gradients are still there (on_validation_model_zero_grad)."""
 
     def evaluation_mode(self, stage: Stage) -> bool:
-        """Put the model into evaluation mode; False: the engine does. First of all, before `evaluation_started`."""
+        """Put the model into evaluation mode, before `evaluation_started`; False: the engine does it."""
         return False
 
     def training_mode(self, stage: Stage) -> None:
-        """Last of all; the engine brings the modes of all modules back behind it."""
+        """Last of all; afterwards the engine restores the modes of all modules."""
 
     def evaluation_started(self, stage: Stage) -> None:
         """Before the first batch."""
 
     def evaluation_batch_started(self, stage: Stage, batch: Any, batch_idx: int) -> None:
-        """The batch lies on the device."""
+        """The batch is on the device."""
 
     def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
         """result: what the step returned."""
 
     def evaluation_ended(self, stage: Stage) -> None:
-        """Behind the last batch, in evaluation mode still."""
+        """After the last batch, still in evaluation mode."""
 
     # -- what the task logs
 
     def logged(self) -> Values:
-        """What was logged for single updates since this was last asked (`on_step`); scalars. Cheap where it is nothing.
+        """What was logged for single updates since the last call (`on_step`); scalars. Cheap where nothing was.
 
-        Like the two that follow, it is asked on all ranks alike, also of one that had no batch. Ranks may be told
-        different values here, and never there.
+        Like the next two, it is called on all ranks, also on one that had no batch. Ranks may return different values
+        here, and never there.
         """
         return {}
 
     def epoch_logged(self) -> Values:
-        """What was logged for the epoch that has ended (`on_epoch`), reduced; behind `epoch_ended`. Forgotten then."""
+        """What was logged for the epoch that has ended (`on_epoch`), reduced; after `epoch_ended`. It is dropped
+        then.
+        """
         return {}
 
     def evaluated(self, stage: Stage) -> Values:
-        """What was logged in this evaluation, reduced over its batches; behind `evaluation_ended`. Forgotten then."""
+        """What was logged in this evaluation, reduced over its batches; after `evaluation_ended`. It is dropped
+        then.
+        """
         return {}
 
     @property
     def tells_sanity(self) -> bool:
-        """Whether the task has asked, in a sanity check, which stage it is: what it logs there may be less than in a check."""
+        """Whether the task has read the stage in a sanity check: it may log less there than in a validation."""
         return False
 
     @property
     def epoch_names(self) -> frozenset[str]:
-        """The names that `epoch_logged` is known to have a value of, at the end of this epoch or of a later one."""
+        """The names of values that `epoch_logged` is known to have at the end of this or a later epoch."""
         return frozenset()
 
     def forget(self) -> None:
-        """Drop all that was logged: what was tried is not to be reported."""
+        """Drop all that was logged, after a dry run."""
 
     def unheard(self) -> contextlib.AbstractContextManager[None]:
         """Inside, nothing that is logged counts, and what was logged before stays."""
@@ -179,29 +193,31 @@ class Hooks:
     # -- what a checkpoint keeps of it
 
     edits: CheckpointEdits = CheckpointEdits()
-    """What the task wants to be stored otherwise in the checkpoint that `state` was asked for last."""
+    """The task's changes to the checkpoint that `state` was last called for."""
 
     def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
-        """A fit is about to continue from `checkpoint`, in the form of Lightning's; what the task changes in it.
+        """A fit is about to continue from `checkpoint`, in Lightning's form; returns the task's changes to it.
 
         kept: what `state` gave when it was written.
         """
         return CheckpointEdits()
 
     def state(self) -> dict[str, Any]:
-        """The task's own state beside weights and optimizers (on_save_checkpoint, a DataModule's state_dict, what was logged)."""
+        """The task's own state beside weights and optimizers (on_save_checkpoint, a DataModule's state_dict, logged
+        values).
+        """
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
 
 
 @contextlib.contextmanager
 def in_its_turn(scheduler: Any) -> Iterator[None]:
-    """Inside, a step of this scheduler is no mistake, also where its optimizer has taken none.
+    """Inside, stepping this scheduler does not warn, also where its optimizer has taken no step.
 
-    An optimizer may have had no turn yet, or have taken its steps before the scheduler was made: torch would warn of a
-    wrong order, which is not the user's. Of one in the user's own calls it warns still.
+    An optimizer may not have had its turn yet, or may have stepped before the scheduler was made: torch would warn of a
+    wrong order that is not the user's. In the user's own calls it still warns.
     """
     optimizer = getattr(scheduler, "optimizer", None)
     if optimizer is None or getattr(optimizer, "_opt_called", False):

@@ -1,4 +1,4 @@
-"""Metrics of a check: functions of one batch, and objects that are updated by batch and computed over the check."""
+"""Reads `metrics=`: functions of one batch, and objects that are updated by batch and computed over a validation."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from workbench.values import shown
 
 _METHODS = ("update", "compute", "reset")
 _TARGET_FIRST = "y_true"
-"""What scikit-learn calls the first argument of its metrics."""
+"""The name of the first argument of scikit-learn's metrics."""
 _OF_LOSS = ("loss", "loss_averaged")
-"""Names under which a check reports the loss: that of the weights, and that of their average."""
+"""Names under which a validation reports the loss: of the weights, and of their average."""
 
 
 def is_running(metric: Any) -> bool:
-    """Whether it is an object that is updated by batch and computed at the end (torchmetrics, torcheval, ignite, …)."""
+    """Whether an object is updated by batch and computed at the end (torchmetrics, torcheval, ignite, …)."""
     return not isinstance(metric, type) and all(callable(getattr(metric, name, None)) for name in _METHODS)
 
 
 def checked(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
-    """The metrics by name, as they were given in `metrics=`. TaskError: one of them is no metric."""
+    """The metrics by name, as given in `metrics=`. TaskError: one of them is not a metric."""
     if metrics is None:
         return {}
     if is_running(metrics) and callable(getattr(metrics, "items", None)):
@@ -41,33 +41,35 @@ def checked(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
 
 
 def split(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The functions of one batch, and the objects that are computed over a check."""
+    """The functions of one batch, and the objects that are computed over a validation."""
     running = {name: metric for name, metric in metrics.items() if is_running(metric)}
     return {name: metric for name, metric in metrics.items() if name not in running}, running
 
 
 def takes_pair(metric: Any) -> bool:
-    """Whether `update` takes one pair of output and target (pytorch-ignite), and not the two."""
+    """Whether `update` takes one pair of output and target (pytorch-ignite) instead of both."""
     return not _binds(metric.update, None, None) and _binds(metric.update, None)
 
 
 def in_words(output: Any, target: Any) -> str:
-    """What a metric was called with."""
+    """The arguments of a metric, in words."""
     return f"the model's output ({_what(output)}) and the target ({_what(target)})"
 
 
 def synchronises(metric: Any) -> bool:
-    """Whether its `compute` brings the states of all processes together (torchmetrics)."""
+    """Whether its `compute` synchronises the states of all processes (torchmetrics)."""
     return any(kind.__module__.partition(".")[0] == "torchmetrics" for kind in type(metric).__mro__)
 
 
 def numbers(stage: str, name: str, value: Any) -> dict[str, float]:
-    """What a metric gave over a check, by the names that are reported; a dict of numbers has names of its own."""
+    """The values of a metric over a validation, by the names under which they are reported; a dict brings its own
+    names.
+    """
     return {key: _number(where, one) for key, where, one in _named(stage, name, value)}
 
 
 def batch_values(stage: str, name: str, value: Any, samples: Collection[int]) -> dict[str, Tensor | float]:
-    """What a function gave for one batch: a number, one for each sample (`samples`: so many), or a dict of these.
+    """The values of a function for one batch: a number, one for each of `samples` samples, or a dict of these.
 
     Tensors stay on their device.
     """
@@ -83,7 +85,7 @@ def batch_values(stage: str, name: str, value: Any, samples: Collection[int]) ->
 
 
 def _named(stage: str, name: str, value: Any) -> list[tuple[str, str, Any]]:
-    """Of each value: the name it is reported by, what it is called in an error, and itself."""
+    """For each value: the name under which it is reported, its name in an error, the value."""
     where = f"metrics[{name!r}]"
     if not isinstance(value, Mapping):
         return [(f"{stage}_{name}", where, value)]
@@ -95,7 +97,7 @@ def _named(stage: str, name: str, value: Any) -> list[tuple[str, str, Any]]:
 
 
 def _named_loss(subject: str) -> TaskError:
-    """The error of a metric that would take the place of the loss."""
+    """The error for a metric that would replace the loss."""
     return TaskError(
         f"{subject} would be reported as val_loss in place of the loss itself, which early stopping, checkpoints and schedules "
         "follow: give it another name."
@@ -169,7 +171,7 @@ def _check(name: Any, metric: Any) -> None:
 
 
 def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
-    """A metric object that a function calls gives the value of a batch, and remembers it."""
+    """Warn of a metric object that a function calls: it returns the value of one batch, and accumulates."""
     try:
         found = inspect.getclosurevars(function)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Calls what the user gave as `optimizer=`: with which arguments, and at which learning rate."""
+"""Calls what the user gave as `optimizer=`, with the arguments that it takes and its learning rate."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from torch.optim import Optimizer
 from workbench.task.protocol import TaskError
 
 _PROBED = 1e-3
-"""A rate to try a function with; it is compared with the rates at twice as much."""
+"""A rate for a trial call of a function; its result is compared with the result at twice that rate."""
 
 
 class OptimizerFactory:
-    """Makes the optimizer of each run: `make(params, lr=…, weight_decay=…)`, of these the arguments that it takes.
+    """Makes the optimizer of each run: `make(params, lr=…, weight_decay=…)`, with those of the arguments that it
+    takes.
 
-    A rate that is in `make` already (`partial(SGD, lr=0.5)`, a function with a rate of its own, a default) is the rate of
-    the run until the user sets `lr`.
+    A rate that is in `make` already (`partial(SGD, lr=0.5)`, a function with a rate of its own, a default) is the rate
+    of the run until the user sets `lr`.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -38,7 +39,7 @@ class OptimizerFactory:
         return self._takes("lr")
 
     def own_rate(self, parameters: Sequence[Tensor]) -> float | None:
-        """The rate it makes an optimizer at while nobody sets `lr`; None: it has none, and needs the setting's."""
+        """The rate of its optimizer while nobody sets `lr`; None: it needs the setting's."""
         default = self._default_rate()
         if default is not None and self._is_plain:
             return default
@@ -47,7 +48,7 @@ class OptimizerFactory:
         return self.made_at(parameters)
 
     def made_at(self, parameters: Sequence[Tensor]) -> float | None:
-        """The base rate it always makes an optimizer at, whatever `lr` says; None: it makes it at `lr`."""
+        """The base rate of its optimizer whatever `lr` is; None: it uses `lr`."""
         if self._is_plain:
             return None
         if not self._probed:
@@ -64,7 +65,9 @@ class OptimizerFactory:
         return self._made_at
 
     def __call__(self, parameters: Sequence[Tensor], lr: float, weight_decay: float | None) -> Optimizer:
-        """An optimizer at the base rate `lr`; parameter groups keep their ratios to it. `TaskError` says what does not fit."""
+        """An optimizer at the base rate `lr`; parameter groups keep their ratios to it. TaskError says what does not
+        fit.
+        """
         made_at = self.made_at(parameters)
         optimizer = self._call(parameters, lr, weight_decay)
         base_rate(optimizer, self.name)
@@ -90,7 +93,7 @@ class OptimizerFactory:
                 f"optimizer={self.name} takes no parameters to train: it is called as optimizer(params, lr=…). Give lambda params, lr: …"
             )
         missing = self._missing(arguments)
-        if probing and "weight_decay" in missing:  # the rate is all that is looked at
+        if probing and "weight_decay" in missing:  # only the rate is read
             arguments["weight_decay"] = 0.0
             missing.remove("weight_decay")
         if missing:
@@ -102,7 +105,7 @@ class OptimizerFactory:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether it is an optimizer's class, perhaps with options bound: these are made at the `lr` they are given."""
+        """Whether it is an optimizer class, perhaps with bound options: these use the `lr` that they get."""
         make = self.make
         while isinstance(make, functools.partial):
             make = make.func
@@ -121,7 +124,7 @@ class OptimizerFactory:
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def _missing(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The parameters without a default that nothing is given for, the first one being the model's parameters."""
+        """The parameters without a default for which there is no argument; the first one is the model's parameters."""
         named = [p for p in (self._parameters or {}).values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         first = next((n for n, p in enumerate(named) if p.kind is not p.KEYWORD_ONLY), None)
         needed = [p for n, p in enumerate(named) if n != first and p.default is p.empty]
@@ -142,17 +145,17 @@ class OptimizerFactory:
 
 
 def group_rates(optimizer: Optimizer) -> list[float]:
-    """The base rate of each parameter group: that of its schedule, where a schedule has moved it already."""
+    """The base rate of each parameter group; where a schedule has changed it, the schedule's base rate."""
     return [float(group.get("max_lr", group.get("initial_lr", group["lr"]))) for group in optimizer.param_groups]
 
 
 def leading(rates: Sequence[float]) -> int:
-    """The number of the group whose rate `lr` names: the first one that is not 0, for nothing has a ratio to 0."""
+    """The number of the group whose rate is `lr`: the first that is not 0, since nothing has a ratio to 0."""
     return next((number for number, rate in enumerate(rates) if rate), 0)
 
 
 def base_rate(optimizer: Optimizer, whose: str) -> float:
-    """The rate of the first parameter group that has one above 0; 0 where all are at 0. `TaskError`: one is no number."""
+    """The rate of the first parameter group that is above 0; 0 where all are 0. TaskError: one is not a number."""
     for number, group in enumerate(optimizer.param_groups):
         rate = group.get("lr")
         if isinstance(rate, bool) or not isinstance(rate, (int, float, Tensor)):

@@ -1,6 +1,6 @@
-"""`over_epoch`: a metric that is one function of all outputs and targets of a check.
+"""Defines `over_epoch`: a metric that is one function of all outputs and targets of a validation.
 
-Exported scripts have this code, so its annotations are evaluated: then they bring their imports along.
+Exported scripts contain this code, so its annotations are evaluated and bring their imports along.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ class OverEpoch:
         self.batches: list[tuple[Any, Any]] = []
 
     def reset(self) -> None:
-        """Forget all batches."""
+        """Drop all batches."""
         self.batches = []
 
     def update(self, output: Any, target: Any) -> None:
-        """Keep one batch."""
+        """Add one batch."""
         self.batches.append((in_host_memory(output), in_host_memory(target)))
 
     def compute(self) -> Any:
@@ -33,17 +33,17 @@ class OverEpoch:
 
 
 def over_epoch(function: Callable[[Any, Any], Any]) -> OverEpoch:
-    """A metric of all outputs and targets of a check, for `metrics={"auc": wb.over_epoch(f)}`.
+    """A metric of all outputs and targets of a validation, for `metrics={"auc": wb.over_epoch(f)}`.
 
-    `f(outputs, targets)` is called once a check, on the CPU, with all batches joined along the first dimension, in the
-    order of the data; of several ranks with those of all. It returns one number, or a dict of numbers. All outputs of
-    the check are held in memory.
+    `f(outputs, targets)` is called once a validation, on the CPU, with all batches joined along the first dimension, in
+    the order of the data; on several ranks with those of all. It returns one number, or a dict of numbers. All outputs
+    of the validation are kept in memory.
     """
     return OverEpoch(function)
 
 
 def in_host_memory(value: Any) -> Any:
-    """A copy whose tensors lie in host memory, without a graph; what is no tensor stays."""
+    """A copy whose tensors are in host memory, without a graph; other values stay."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):

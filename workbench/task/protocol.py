@@ -1,7 +1,7 @@
-"""What the engine needs of the thing it trains: the Task.
+"""Defines Task: what the engine needs of the thing it trains.
 
-`supervised.py` makes one of an nn.Module with a loss, `lightning.py` of an object with `training_step` and
-`configure_optimizers`; a user may also subclass `Task` directly.
+`supervised.py` makes one of an nn.Module with a loss, `lightning/task.py` of an object with `training_step` and
+`configure_optimizers`; a user may also subclass `Task`.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 
 Phase = Literal["fit", "validate", "test", "predict"]
-"""A kind of job, as `setup(stage)` knows them; finders and trials are fits."""
+"""A kind of job, as in `setup(stage)`; finders and trials are fits."""
 
 
 class TaskError(UserError):
-    """A model, loss or data set that cannot be trained as it is; the message says why and what to do."""
+    """A model, loss or data set that cannot be trained; the message says why and what to do."""
 
 
 @dataclass(slots=True)
 class Scores:
-    """What one validation batch gives: means over its samples (scalars or floats), and how many samples."""
+    """The result of one validation batch: means over its samples (scalars or floats), and how many samples."""
 
     values: Mapping[str, Tensor | float]
     weight: float
     seen: tuple[Any, Any] | None = None
-    """The output and the target that `Task.epoch_metrics` are updated with; None: they are not, with this batch."""
+    """The output and the target for `Task.epoch_metrics`; None: this batch does not update them."""
 
 
 @dataclass(slots=True)
 class Schedule:
     """A learning-rate scheduler and when it steps: every `frequency` updates ("step") or epochs ("epoch").
 
-    A ReduceLROnPlateau steps after a check of the validation data, with the metric named by `monitor`; its
-    interval is "epoch" and its frequency counts those checks. "manual": the task steps it itself.
+    A ReduceLROnPlateau steps after a validation, with the metric named by `monitor`; its interval is "epoch" and its
+    frequency counts validations. "manual": the task steps it itself.
     """
 
     scheduler: LRScheduler | ReduceLROnPlateau
@@ -61,10 +61,11 @@ class Schedule:
     frequency: int = 1
     monitor: str | None = None
     by_batches: bool = False
-    """Of "step": `frequency` counts the batches of each epoch anew, as Lightning does, and the scheduler steps where an
-    update ends at such a batch."""
+    """With "step": `frequency` counts the batches of each epoch anew, as in Lightning, and the scheduler steps where
+    an update ends at such a batch.
+    """
     strict: bool = True
-    """Whether a `monitor` that nothing reports is an error; False: the scheduler does not step then."""
+    """Whether a `monitor` that nothing reports raises an error; False: the scheduler does not step then."""
 
 
 @dataclass(slots=True)
@@ -74,42 +75,49 @@ class Optimization:
     optimizer: Optimizer
     schedules: tuple[Schedule, ...] = ()
     lr: float | None = None
-    """The base rate that it was made at; None: `settings.lr`, as it was asked for."""
+    """The base rate at which it was made; None: `settings.lr`."""
     frequency: int = 0
-    """Of several optimizers: for how many updates in a row it is this one's turn alone. 0 for all: each at every update."""
+    """Of several optimizers: for how many updates in a row only this one steps. 0 for all: each steps at every
+    update.
+    """
 
 
 StepResult = Tensor | Mapping[str, Any] | None
-"""What a training step returns: the loss; or {"loss": …} with "weight" (how much the batch counts: its tokens, say) or
-"hiddens" (state carried to the next piece of a split batch); None to leave the batch out."""
+"""What a training step returns: the loss; or {"loss": …} with "weight" (how much the batch counts: its tokens, for
+example) or "hiddens" (state for the next piece of a split batch); None to leave the batch out.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """The user's own ways of averaging weights: `avg_fn(averaged, current, count)`, `should_update(step, epoch)`."""
+    """The user's own functions for averaging weights: `avg_fn(averaged, current, count)`, `should_update(step,
+    epoch)`.
+    """
 
     avg_fn: Callable[[Tensor, Tensor, Any], Tensor] | None = None
     should_update: Callable[[int, int], bool] | None = None
 
 
 class Handle(Protocol):
-    """What a task with `manual = True` steps its optimizers through; clipping, norms and accumulation stay the engine's."""
+    """The handle through which a task with `manual = True` steps its optimizers; the engine clips, measures and
+    accumulates.
+    """
 
     @property
     def scheduling(self) -> bool:
         """Whether schedulers may step now; in a search they may not."""
 
     def backward(self, loss: Tensor, **options: Any) -> None:
-        """Gradients of the loss, at the batch's share of its window."""
+        """Run the backward of the loss, times the batch's share of its window."""
 
     def step(self, optimizer: int = 0, **options: Any) -> None:
-        """Clip and take a step with this optimizer, at the window's last batch; before it, set its gradients aside.
+        """Clip and step with this optimizer, at the window's last batch; before it, set its gradients aside.
 
-        options: what the optimizer's step is called with.
+        options: further arguments of the optimizer's step.
         """
 
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
-        """Clip this optimizer's gradients so at its next step, in place of the settings; "norm" or "value"."""
+        """Clip this optimizer's gradients so at its next step, instead of by the settings; "norm" or "value"."""
 
     def zero_grad(self, optimizer: int = 0) -> None:
         """Drop the gradients of this optimizer's parameters; those set aside stay."""
@@ -118,25 +126,25 @@ class Handle(Protocol):
         """From here on only this optimizer's parameters require gradients."""
 
     def untoggle(self, optimizer: int) -> None:
-        """All parameters require gradients again that did before `toggle`."""
+        """Let all parameters require gradients again that did before `toggle`."""
 
 
 class Progress(Protocol):
-    """How far a session has come, and what it works with."""
+    """The progress of a session and what it works with."""
 
     settings: Settings
-    """Those that hold, dry runs and overfitting worked in."""
+    """The effective settings, with dry runs and overfitting applied."""
     device: torch.device
     step: int
     """Updates taken."""
     epoch: int
     """Epochs finished."""
     batch_idx: int
-    """Batches of this epoch that are done with."""
+    """Finished batches of this epoch."""
     stage: Literal["sanity", "train", "val", "test", "predict", ""]
-    """What goes on; "": nothing yet."""
+    """The current stage; "": none yet."""
     updates: int | None
-    """Updates of the whole run; None where nobody can know."""
+    """Updates of the whole run; None where they cannot be known."""
     metrics: dict[str, float]
     """The latest value of every metric that the run has reported."""
     clip_val: float | None
@@ -147,7 +155,7 @@ class Progress(Protocol):
 
     @property
     def batches(self) -> tuple[int | None, int | None]:
-        """Training batches of an epoch, and validation batches of a check; None where nobody can know."""
+        """Training batches of an epoch, and batches of a validation; None where they cannot be known."""
 
 
 class Task(abc.ABC):
@@ -163,29 +171,29 @@ class Task(abc.ABC):
     predict: DataSpec | None = None
     averaging: Averaging = Averaging()
     moments: Hooks | None = None
-    """What the task wants to hear of, or do its own way, while a job runs; None: nothing."""
+    """The task's hooks while a job runs; None: it has none."""
     preparation: Preparation | None = None
-    """The objects that make the loaders, and what they set up before a job (a DataModule's setup); None: there are none."""
+    """The objects that make the loaders, and their set-up before a job (a DataModule's setup); None: there are none."""
     manual: bool = False
     """Whether `training_step` calls backward and steps the optimizers itself, through the handle of `drive`."""
 
     drawn: int | None = None
-    """How many samples the batch at hand was made of, where its loader knows; None: count them in the batch."""
+    """How many samples the current batch was made of, where its loader knows; None: count them in the batch."""
     epoch_metrics: Mapping[str, Any] = MappingProxyType({})
     """By name, objects with `reset()`, `update(output, target)` and `compute()` that are computed over a check."""
     compiler: Callable[..., Any] | None = None
-    """What compiles a function as the user has compiled the model (`torch.compile(model)`); None: it was not compiled."""
+    """How the user has compiled the model (`torch.compile(model)`), as a function; None: it is not compiled."""
 
     partial: bool = True
     """Whether an update may leave some parameters without a gradient; the dry run shows whether all have one."""
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
-        """All modules that a step uses (the model, a loss with weights, …): moved and kept safe together."""
+        """All modules that a step uses (the model, a loss with weights, …): they are moved and saved together."""
         return (self.model,)
 
     def samples_in(self, batch: Any) -> int:
-        """How many samples the batch at hand holds: those that its loader drew, else as `sample_count` says."""
+        """How many samples the current batch holds: those that its loader counted, else as `sample_count` says."""
         return sample_count(batch) if self.drawn is None else self.drawn
 
     @property
@@ -202,14 +210,14 @@ class Task(abc.ABC):
         return {name: parameter for parameter, name in found.items()}
 
     def weight(self, batch: Any) -> float:
-        """How much a batch counts within an accumulation window: its samples where the loss is their mean, else 1."""
+        """How much a batch counts within an accumulation window: its samples if the loss is their mean, else 1."""
         return 1.0
 
     @abc.abstractmethod
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
-        """The loss of one batch that lies on the model's device, as a scalar with a graph behind it.
+        """The loss of one batch on the model's device, as a scalar with a graph.
 
-        extra: `optimizer_idx` where there are several optimizers and the task is not manual; `hiddens` under
+        extra: `optimizer_idx` where there are several optimizers and the task is not manual; `hiddens` with
         `truncated_bptt_steps` (None at the first piece of a batch).
         """
 
@@ -230,37 +238,41 @@ class Task(abc.ABC):
         return None
 
     def trying(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, steps are only tried out: mistakes that raise no error of themselves are looked for."""
+        """Inside, steps are only tried: look for mistakes that raise no error of their own."""
         return contextlib.nullcontext()
 
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
-        """Of a manual task: the handle of the session that begins. (A task that is not manual never hears of it.)"""
+        """Give a manual task the handle of the session that begins. Other tasks never get it."""
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:
-        """The names of all metrics that checks of a fit will know of; None: they show only as it runs."""
+        """The names of all metrics that validations of a fit will report; None: unknown until it runs."""
         return None
 
     def follow(self, progress: Progress) -> None:
-        """A session of this task has begun; `progress` says how far it is at any time."""
+        """A session of this task has begun; `progress` always has its present state."""
         if self.preparation is not None:
             self.preparation.follow(progress)
 
     def running(self, settings: Settings, phase: Phase = "fit") -> contextlib.AbstractContextManager[None]:
-        """What holds on the user's objects while a job of this kind runs: what its data counts on is set up."""
+        """Inside, the user's objects are set up for a job of this kind."""
         return contextlib.nullcontext() if self.preparation is None else self.preparation.around(phase, settings)
 
     @property
     def implied(self) -> dict[str, Any]:
-        """Settings that the user's own objects imply where none was given (a loader's batch size, say)."""
+        """Settings that the user's own objects imply (a loader's batch size, for example), for those that the user
+        did not set.
+        """
         if self.train is None:
             return {}
         found = dict(self.train.defaults)
         if self.train.parts.own_batches is not None and self.val is not None and "batch_size" in self.val.defaults:
-            found.setdefault("batch_size", self.val.defaults["batch_size"])  # it counts for the validation data alone
+            found.setdefault("batch_size", self.val.defaults["batch_size"])  # it applies to the validation data alone
         return found
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
-        """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on its data."""
+        """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on
+        its data.
+        """
         specs = {"fit": self.train, "validate": self.val, "test": self.test, "predict": self.predict or self.test}
         spec = specs[stage]
         if spec is not None:

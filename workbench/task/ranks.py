@@ -1,7 +1,7 @@
-"""The processes of one job (ranks) as the code of a task sees them: which of them this is, and what they tell each other.
+"""Gives a task's code the processes of its job (ranks): which one this is, and collectives between them.
 
-What the engine has them agree on goes through the session's own ranks (`Communication`). What the user's code asks for
-itself, before a session is there also, goes through torch's usual process group, as it does under Lightning.
+What the engine communicates goes through the session's own process group (`Communication`). What the user's code asks
+for, also before there is a session, goes through torch's default process group, as under Lightning.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from workbench.task.batch import is_several
 T = TypeVar("T")
 
 RANK = "WORKBENCH_RANK"
-"""Set in the environment of processes that do one job together."""
+"""An environment variable of processes that do one job together."""
 
 
 class Communication(Protocol):
-    """The ranks of a session; all of them call each method at the same place."""
+    """The ranks of a session; all of them call each method together."""
 
     @property
     def rank(self) -> int:
-        """Which of them this is."""
+        """The number of this rank."""
 
     @property
     def world(self) -> int:
-        """How many there are."""
+        """How many ranks there are."""
 
     @property
     def several(self) -> bool:
@@ -45,11 +45,11 @@ class Communication(Protocol):
         """The sums over ranks."""
 
     def add(self, tensor: Tensor) -> None:
-        """A tensor becomes its sum over ranks, in place."""
+        """Replace a tensor by its sum over ranks, in place."""
 
 
 class SingleProcess:
-    """The process alone."""
+    """A single process."""
 
     rank, world, several = 0, 1, False
 
@@ -60,11 +60,11 @@ class SingleProcess:
         return list(values)
 
     def add(self, tensor: Tensor) -> None:
-        """It is the sum."""
+        """The tensor is the sum already."""
 
 
 class RankOfJob(NamedTuple):
-    """Where this process stands among those of its job, over all machines and on its own one."""
+    """The place of this process among those of its job, over all machines and on its own one."""
 
     rank: int = 0
     world: int = 1
@@ -89,7 +89,7 @@ ALONE = RankOfJob()
 
 
 def place() -> RankOfJob:
-    """Where this process stands; a process group that the user made for something else makes no rank of it."""
+    """The place of this process; a process group that the user made for something else does not make it a rank."""
     if RANK not in os.environ or not dist.is_available() or not dist.is_initialized():
         return ALONE
     world = dist.get_world_size()
@@ -98,13 +98,13 @@ def place() -> RankOfJob:
 
 
 def wait() -> None:
-    """Until all processes have come here."""
+    """Wait until all processes have called this."""
     if place().several:
         dist.barrier()
 
 
 def from_one(value: T, source: int = 0) -> T:
-    """The value that rank `source` has."""
+    """The value of rank `source`."""
     if not place().several:
         return value
     box: list[Any] = [value]
@@ -114,15 +114,15 @@ def from_one(value: T, source: int = 0) -> T:
 
 
 def stacked(data: Any, device: torch.device, *, graph: bool = False) -> Any:
-    """The data of all processes: each tensor with one more dimension before its own, and numbers as tensors.
+    """The data of all processes: each tensor with one more dimension in front, and numbers as tensors.
 
-    graph: gradients find their way back to the process that each part came from. A single process has its data as it is.
+    graph: gradients flow back to the process that each part came from. A single process gets its data unchanged.
     """
     return _through(data, device, (_with_graph if graph else _gathered) if place().several else _as_it_is)
 
 
 def reduced(tensor: Any, how: Any = "mean") -> Any:
-    """The mean of a tensor over all processes, or what else of torch's ReduceOp is named; anything else is as it was."""
+    """The mean of a tensor over all processes, or another of torch's ReduceOps; other values are returned unchanged."""
     where = place()
     if not isinstance(tensor, Tensor) or not where.several:
         return tensor
@@ -134,7 +134,7 @@ def reduced(tensor: Any, how: Any = "mean") -> Any:
 
 
 def _through(data: Any, device: torch.device, do: Callable[[Tensor], Tensor]) -> Any:
-    """Each tensor in it as `do` makes it; numbers become tensors."""
+    """Apply `do` to each tensor in a value; numbers become tensors."""
     if isinstance(data, Tensor):
         return do(data)
     if isinstance(data, numbers.Real):
@@ -163,7 +163,7 @@ def _with_graph(tensor: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """What all processes have, whose gradient is the sum of what all of them want of one's own part."""
+    """An all-gather whose gradient is the sum of what all processes need of this one's part."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor) -> Tensor:

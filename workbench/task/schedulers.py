@@ -1,4 +1,4 @@
-"""What a user gives as a learning-rate scheduler, as the `Schedule` that the engine steps."""
+"""Turns what the user gave as a learning-rate scheduler into the `Schedule` that the engine steps."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MakeScheduler = Callable[[Optimizer, int], Any]
 _UPDATES = re.compile(
     r"T_max|t_total|t_initial|total|((total|max|num|n)_)?((train|training|optimizer|scheduled)_)?(steps|iters|iterations|updates)"
 )
-"""Names of a parameter that says for how many updates a scheduler is made."""
+"""Names of parameters that give the number of updates of a scheduler."""
 _ELSE = frozenset({
     "gamma", "step_size", "milestones", "factor", "start_factor", "lr_lambda", "base_lr", "max_lr", "eta_min", "T_0", "swa_lr",
     "schedulers", "last_epoch", "num_warmup_steps", "warmup_steps", "num_training_epochs", "max_epochs", "num_epochs", "epochs",
 })  # fmt: skip
-"""Names of parameters of torch's and transformers' schedulers that say something else."""
+"""Names of other parameters of torch's and transformers' schedulers."""
 
 
 def check_scheduler(scheduler: Any) -> None:
-    """Refuse what makes no scheduler of (optimizer, updates): it is called only when a job begins."""
+    """Raise TaskError for an object that cannot make a scheduler from (optimizer, updates), before a job calls it."""
     if scheduler is None:
         return
     if isinstance(scheduler, (LRScheduler, ReduceLROnPlateau)):
@@ -62,13 +62,13 @@ def _takes_two(make: Callable[..., Any]) -> bool:
         inspect.signature(make).bind(None, 1)
     except TypeError:
         return False
-    except ValueError:  # nobody knows
+    except ValueError:  # unknown
         return True
     return True
 
 
 def _second(make: Callable[..., Any]) -> str | None:
-    """The name of the parameter that the number of updates is given for; None: it is one of many, or nobody knows."""
+    """The name of the parameter for the number of updates; None: it is one of many, or unknown."""
     try:
         parameters = list(inspect.signature(make).parameters.values())
     except (TypeError, ValueError):
@@ -78,7 +78,7 @@ def _second(make: Callable[..., Any]) -> str | None:
 
 
 def _needed(make: Any, bound: Mapping[str, Any]) -> list[str]:
-    """The arguments that a scheduler needs beside the optimizer, as one may write them."""
+    """The arguments that a scheduler needs beside the optimizer, as text for a message."""
     try:
         parameters = list(inspect.signature(make).parameters.values())[1:]
     except (TypeError, ValueError):
@@ -95,10 +95,10 @@ def schedule_of(
 ) -> Schedule:  # fmt: skip
     """A scheduler, a `Schedule` or Lightning's dict of one, checked.
 
-    where: whose it is, for the messages. interval, monitor: what holds where nothing is said.
+    where: whose it is, for messages. interval, monitor: the defaults.
     watches: False where the user steps it himself, so that nothing else needs to be known.
     by_batches: a frequency of steps counts batches, as in Lightning.
-    custom: the user has his own way to step a scheduler, which may be any object with a state.
+    custom: the user has an own way to step a scheduler, which may be any object with a state.
     """
     entry = _entry(given, where)
     scheduler = entry["scheduler"]
@@ -136,7 +136,7 @@ def schedule_of(
 
 
 def _check_state(scheduler: Any, where: str) -> None:
-    """What a run can go on from, and a search bring back."""
+    """Check that a run can be resumed with it, and that a search can restore it."""
     lacking = [name for name in ("state_dict", "load_state_dict") if not callable(getattr(scheduler, name, None))]
     if lacking:
         raise TaskError(f"{where} a {type(scheduler).__name__} without {' and '.join(lacking)}: write it to bring its state back.")
@@ -145,7 +145,7 @@ def _check_state(scheduler: Any, where: str) -> None:
 def _entry(given: Any, where: str) -> dict[str, Any]:
     if isinstance(given, Schedule):
         entry = {"scheduler": given.scheduler, "frequency": given.frequency, "monitor": given.monitor, "strict": given.strict}
-        # "step" is what a Schedule says where nothing was said: no choice for one that watches a metric.
+        # "step" is a Schedule's default: it is not a choice for one that watches a metric.
         plateau = isinstance(given.scheduler, ReduceLROnPlateau)
         return entry if plateau and given.interval == "step" else {**entry, "interval": given.interval}
     if not isinstance(given, Mapping):
@@ -162,7 +162,9 @@ def _frequency(value: Any, where: str) -> int:
 
 
 def refuse_built_in(settings: Settings, where: str) -> None:
-    """Refuse `lr_schedule` and `warmup` beside a scheduler of the user's own: both would move the same rate."""
+    """Raise TaskError for `lr_schedule` or `warmup` beside a scheduler of the user's own: both would change the same
+    rate.
+    """
     asked = [
         f"{name}={getattr(settings, name)!r}"
         for name, off in (("lr_schedule", "constant"), ("warmup", 0))

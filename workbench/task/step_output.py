@@ -1,4 +1,4 @@
-"""What a step or a loss function returned, taken apart: the loss, and what the batch counts."""
+"""Reads what a step or a loss function returned: the loss, and the weight of the batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.task.protocol import TaskError
 
 
 def reported_weight(result: Any, where: str) -> Tensor | float | None:
-    """The "weight" in a result (its tokens, say); None where it reports none."""
+    """The "weight" in a result (its tokens, for example); None where it has none."""
     if not isinstance(result, Mapping) or result.get("weight") is None:
         return None
     weight = result["weight"]

@@ -1,4 +1,4 @@
-"""What a model is, in one line: its name, its parameters, their bytes, where they are."""
+"""Summarises a model in one line: its name, its parameters, their bytes, its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task of an nn.Module, a loss and data: the model is called with the inputs, the loss with output and target."""
+"""Makes a task of an nn.Module, a loss and data: the model gets the inputs, the loss gets output and target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 
 
 class Supervised(Task):
-    """Batches are (x, …, y), or dicts with the target under one of `TARGETS`; with no loss, `output.loss` is it."""
+    """Batches are (x, …, y), or dicts with the target under one of `TARGETS`; without a loss, `output.loss` is used."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Supervised(Task):
         self._scheduler = scheduler
         self.metrics, self.epoch_metrics = split(checked(metrics))
         self.one_collection = is_running(metrics)
-        """Whether `metrics=` was a collection, which names its own values, and no dict."""
+        """Whether `metrics=` was a collection, which names its own values, and not a dict."""
         self.names_its_metrics: bool | None = None
-        """Whether a function of `metrics` has given several numbers by name; None: none was called yet."""
+        """Whether a function of `metrics` has returned several numbers by name; None: none was called yet."""
         self._carries = False
-        """Whether the model is called with its hidden state, and returns (output, hiddens)."""
+        """Whether the model gets its hidden state and returns (output, hiddens)."""
         self._tries = False
-        """Whether steps are only tried out."""
+        """Whether steps are only tried."""
         self._elements: int | None = None
-        """How many parts a training or validation batch had that was seen last; None: it was no tuple."""
+        """How many parts the last training or validation batch had; None: it was not a tuple."""
 
     @property
     def loss_is_module(self) -> bool:
@@ -74,7 +74,7 @@ class Supervised(Task):
 
     @property
     def trained_modules(self) -> Mapping[str, nn.Module]:
-        """The model, and the loss where it has trainable parameters of its own (class centres, weights of its terms)."""
+        """The model, and the loss if it has trainable parameters of its own (class centres, weights of its terms)."""
         known, loss = set(map(id, self.model.parameters())), self._loss
         if not isinstance(loss, nn.Module) or not any(p.requires_grad and id(p) not in known for p in loss.parameters()):
             return {"": self.model}
@@ -86,7 +86,7 @@ class Supervised(Task):
 
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
-        """While a job with `truncated_bptt_steps` runs, the model carries hidden state in every one of its calls."""
+        """While a job with `truncated_bptt_steps` runs, the model carries hidden state in each of its calls."""
         self._carries = settings.truncated_bptt_steps is not None
         try:
             with super().running(settings, phase):
@@ -140,14 +140,14 @@ class Supervised(Task):
             return ("train_loss",)
         known = not self.metrics or self.names_its_metrics is False
         if not known or any(isinstance(metric, OverEpoch) or hasattr(metric, "items") for metric in self.epoch_metrics.values()):
-            return None  # what gives a dict has names of its own
+            return None  # a function that returns a dict brings its own names
         return (*(f"val_{name}" for name in ("loss", *self.metrics, *self.epoch_metrics)), "train_loss")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
 
-        A target is what a training batch has more: the keys in `TARGETS` of a dict, the last part of a tuple that
-        is as long as the batches of training and validation. With no loss= the model takes all of a batch.
+        The target is what a training batch has more: the keys in `TARGETS` of a dict, the last part of a tuple that is
+        as long as the batches of training and validation. Without a loss= the model gets the whole batch.
         """
         inputs: Any = batch
         if self._loss is not None and isinstance(batch, Mapping):
@@ -157,7 +157,7 @@ class Supervised(Task):
         return self._call(inputs, None, carries=self._carries)[0]
 
     def _forward(self, batch: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any, Any, Any]:
-        """What the loss returned, the output, the target, and the hidden state behind the batch."""
+        """The loss function's result, the output, the target, and the hidden state after the batch."""
         if is_several(batch):
             self._elements = len(batch)
         if self._loss is None:
@@ -184,7 +184,7 @@ class Supervised(Task):
             ) from error
 
     def _call(self, inputs: Any, hiddens: Any, *, carries: bool) -> tuple[Any, Any]:
-        """The model's output, and its hidden state where it carries one."""
+        """The model's output, and its hidden state if it carries one."""
         if not carries:
             return self._called(inputs), None
         places: tuple[Any, ...] = ()
@@ -233,7 +233,7 @@ class Supervised(Task):
         return loss
 
     def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
-        """The value of a loss or a metric; where a step is only tried out, what it compares is watched."""
+        """The value of a loss or a metric; in a dry run, the shapes that it compares are checked."""
         if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
             return function(output, target)
         with hints.ShapeCheck(what, function, output, target):
@@ -241,7 +241,9 @@ class Supervised(Task):
 
     @property
     def implied(self) -> dict[str, Any]:
-        """What the data and the optimizer imply: a rate that the user put into `optimizer=` is the rate until `lr` is set."""
+        """The settings that data and optimizer imply: a rate that the user put into `optimizer=` is the rate until
+        `lr` is set.
+        """
         parameters = self._trained()
         rate = self.optimizer_factory.own_rate(parameters) if parameters else None
         return super().implied | ({} if rate is None else {"lr": rate})
@@ -275,7 +277,7 @@ class Supervised(Task):
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse an optimizer instance: it would hold the parameters and state of one run for ever."""
+    """Raise TaskError for an optimizer instance: it would keep the parameters and state of one run for ever."""
     if isinstance(optimizer, Optimizer):
         kind = type(optimizer)
         raise TaskError(
@@ -288,7 +290,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def fits(function: Callable[..., Any], *places: Any, **names: Any) -> bool:
-    """Whether a function takes these arguments; True where nobody knows."""
+    """Whether a function accepts these arguments; True where that is unknown."""
     try:
         inspect.signature(function).bind(*places, **names)
     except TypeError:
@@ -299,7 +301,7 @@ def fits(function: Callable[..., Any], *places: Any, **names: Any) -> bool:
 
 
 def _is_mean(loss: Callable[..., Any]) -> bool:
-    """Whether a loss is a mean over samples: said by `reduction`, which is "mean" unless told otherwise."""
+    """Whether a loss is a mean over samples: its `reduction`, which is "mean" by default."""
     if isinstance(loss, functools.partial) and "reduction" in loss.keywords:
         return bool(loss.keywords["reduction"] == "mean")
     return getattr(loss, "reduction", "mean") == "mean"
@@ -324,7 +326,7 @@ def _split(batch: Any) -> tuple[tuple[Any, ...] | dict[str, Any], Any]:
 
 
 def _counts(batch: Any, target: Any) -> set[int]:
-    """How many samples a batch may hold, as its parts have it."""
+    """How many samples a batch may hold, by its parts."""
     return {sample_count(batch), sample_count(target)}
 
 
@@ -335,7 +337,7 @@ def _target(batch: Any) -> Any:
 
 
 def _loss_in(result: Any) -> Any:
-    """The loss itself of what the loss function returned: a number, or {"loss": …, "weight": …}."""
+    """The loss in the loss function's result: a number, or {"loss": …, "weight": …}."""
     if not isinstance(result, Mapping):
         return result
     if not isinstance(result.get("loss"), Tensor):
