@@ -1,4 +1,4 @@
-"""Makes batches of samples as torch's default collation does; an error names the part that cannot be stacked."""
+"""Makes batches as torch's default collation does; an error names the part that cannot be stacked."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from workbench.task.protocol import TaskError
 
 @dataclass(frozen=True)
 class DefaultCollate:
-    """`torch.utils.data.default_collate` for the samples of one data set. Raises TaskError naming the data and the part."""
+    """`torch.utils.data.default_collate` for the samples of one data set. Raises TaskError naming the data and the
+    part.
+    """
 
     name: str
     """ "train", "val", …"""
     of_lists: bool = False
-    """Whether the data set gives lists where its users mean tensors (Hugging Face's, without a format)."""
+    """Whether the data set returns lists where users mean tensors (a Hugging Face data set without a format)."""
 
     @classmethod
     def of(cls, name: str, dataset: Any) -> DefaultCollate:
@@ -40,7 +42,7 @@ class DefaultCollate:
             raise TaskError(f"{self.name}: {found}") from error
 
     def _refuse_lists(self, sample: Any) -> None:
-        """Default collation would make a list of tensors of them, one for each place in the list."""
+        """Raise TaskError for lists, of which default collation would make a list of tensors, one for each place."""
         values = sample if isinstance(sample, Mapping) else {}
         names = [repr(name) for name, value in values.items() if isinstance(value, (list, dict))]
         if names:
@@ -51,7 +53,7 @@ class DefaultCollate:
             )
 
     def _refuse_masked(self, sample: Any) -> None:
-        """torch would take what is masked for numbers."""
+        """Raise TaskError for masked arrays: torch would read masked entries as numbers."""
         parts = sample.values() if isinstance(sample, Mapping) else sample if isinstance(sample, (tuple, list)) else (sample,)
         for part in parts:
             if isinstance(part, np.ma.MaskedArray):
@@ -59,7 +61,7 @@ class DefaultCollate:
 
 
 def _trouble(parts: Sequence[Any], path: str) -> str | None:
-    """What keeps these values, one of each sample, from becoming a batch, with the remedy; None where nothing is found."""
+    """Why these values, one of each sample, cannot become a batch, with the remedy; None: no reason was found."""
     first, where = parts[0], f"element {path} of a sample" if path else "a sample"
     if any(part is None for part in parts):
         return f"{where} is None: leave such samples out of the data set, or give collate_fn=."

@@ -1,4 +1,4 @@
-"""Loaders that know how many samples each of their batches was made of."""
+"""Wraps loaders so that they know how many samples each of their batches was made of."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.utils.data import DataLoader
 
 
 class Collated(NamedTuple):
-    """A batch of a stream with its number of samples, on its way from the process that collated it."""
+    """A batch of a stream with its number of samples, as it comes from the process that collated it."""
 
     batch: Any
     samples: int
 
 
 class CountingCollate:
-    """A collate function that counts the samples it is given, for data whose samples have no indices."""
+    """A collate function that counts its samples, for data whose samples have no indices."""
 
     def __init__(self, users: Callable[[list[Any]], Any]) -> None:
         self.users = users
@@ -27,7 +27,7 @@ class CountingCollate:
 
 
 class CountedLoader(DataLoader[Any]):
-    """A DataLoader; `samples`: how many samples its latest batch was made of, None where nobody knows (ready batches)."""
+    """A DataLoader; `samples`: how many samples its latest batch was made of, None if unknown (ready batches)."""
 
     samples: int | None = None
 
@@ -40,7 +40,7 @@ class CountedPass:
 
     def __init__(self, loader: Any, batches: Iterator[Any]) -> None:
         self.inner = batches
-        self._told = vars(loader)  # its own __setattr__ is a look-up for each batch
+        self._told = vars(loader)  # its own __setattr__ costs a look-up for each batch
         found = (getattr(sampler, "drawn", None) for sampler in (loader.batch_sampler, loader.sampler))
         self._drawn: deque[int | None] = next((drawn for drawn in found if drawn is not None), deque())
 
@@ -56,6 +56,6 @@ class CountedPass:
         return batch
 
     def _shutdown_workers(self) -> None:
-        """As that of a loader's own pass."""
+        """The same method of a loader's own iterator."""
         if hasattr(self.inner, "_shutdown_workers"):
             self.inner._shutdown_workers()

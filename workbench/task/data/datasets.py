@@ -1,4 +1,6 @@
-"""Data sets that stand for what the user gave: arrays, ready batches, samples that draw random numbers in workers."""
+"""Defines the data sets for arrays, ready batches, preloaded samples, and samples that draw random numbers in
+workers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class Columns(Dataset[Any]):
     """
 
     def __init__(self, columns: Sequence[Tensor] | Mapping[str, Tensor], converted: bool = False) -> None:
-        """converted: some of them were given in a form that torch does not take (a frame, negative strides)."""
+        """converted: some arrays were given in a form that torch does not take (a frame, negative strides)."""
         self.converted = converted
         self.columns = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
 
@@ -45,10 +47,10 @@ class Columns(Dataset[Any]):
 
 
 def _rows(column: Tensor, rows: Tensor) -> Tensor:
-    """In a loader worker they are gathered where the other process finds them, as torch's default collation does it.
+    """In a loader worker, gather the rows in shared memory, as torch's default collation does.
 
-    What is moved there afterwards is freed by another thread than the one that made it, and the worker's memory grows by
-    all that it has ever read.
+    Rows that are moved there afterwards are freed by another thread than the one that made them, and the worker's
+    memory grows by all that it has ever read.
     """
     if get_worker_info() is None or column.layout != torch.strided or column.device.type != "cpu" or column.requires_grad:
         return column[rows]
@@ -57,17 +59,17 @@ def _rows(column: Tensor, rows: Tensor) -> Tensor:
 
 
 class Batches(IterableDataset[Any]):
-    """Ready batches from any iterable; a batch that was looked at is given back to a one-shot iterator."""
+    """Ready batches from any iterable; `peek` gives a batch back to a one-shot iterator."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.users = self._batches = batches
         self.one_shot = iter(batches) is batches
 
-    def __iter__(self) -> Any:  # a script that this is copied into imports no names for annotations alone
+    def __iter__(self) -> Any:  # a script that contains this code imports no names for annotations alone
         worker = get_worker_info()
         if worker is None:
             return iter(self._batches)
-        return itertools.islice(self._batches, worker.id, None, worker.num_workers)  # each batch by one worker
+        return itertools.islice(self._batches, worker.id, None, worker.num_workers)  # each batch comes from one worker
 
     def peek(self) -> Any:
         """The first batch, without losing it."""
@@ -79,10 +81,10 @@ class Batches(IterableDataset[Any]):
 
 
 def batches(ready: Iterable[Any]) -> Batches:
-    """Batches that are made already, for `train=`, `val=`, `test=` or `predict`: `train=wb.batches([(x1, y1), (x2, y2)])`.
+    """Ready batches for `train=`, `val=`, `test=` or `predict`: `train=wb.batches([(x1, y1), (x2, y2)])`.
 
-    A list by itself is a data set of samples. Each epoch reads the batches again in their order; an iterator can be read
-    only once. Raises TypeError where `ready` cannot be iterated.
+    A list by itself is a data set of samples. Each epoch reads the batches again in their order; an iterator can be
+    read only once. Raises TypeError where `ready` cannot be iterated.
     """
     if isinstance(ready, (str, bytes, Mapping)) or not isinstance(ready, Iterable):
         raise TypeError(f"wb.batches({type(ready).__name__}): give a list of batches, or anything that can be iterated.")
@@ -90,13 +92,13 @@ def batches(ready: Iterable[Any]) -> Batches:
 
 
 class CopiedStream(IterableDataset[Any]):
-    """A copy of the user's stream, whose position is set in the place of the user's own."""
+    """A copy of the user's stream: its position is set instead of the user's own."""
 
     def __init__(self, users: Any, current: Any) -> None:
         self.users, self.current = users, current
 
     def begin_anew(self) -> None:
-        """Be a copy for which no position has been set."""
+        """Reset to a copy without a position."""
         self.current = copy.deepcopy(self.users)
 
     def __len__(self) -> int:
@@ -107,7 +109,7 @@ class CopiedStream(IterableDataset[Any]):
 
 
 class SeededBatches(Dataset[Any]):
-    """In loader workers each batch draws from random numbers of its own, whichever worker makes it."""
+    """In loader workers each batch draws from its own random numbers, whichever worker makes it."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.dataset = dataset
@@ -140,14 +142,14 @@ class KeyedBatches(Sampler[tuple[int, list[int]]]):
 
 
 class StackedTensors(Columns):
-    """As Columns; default collation makes a list of a TensorDataset's tuples, so batches are lists here."""
+    """Like Columns; default collation makes a list of a TensorDataset's tuples, so batches are lists here."""
 
     def __getitems__(self, indices: list[int]) -> Any:
         return list(super().__getitems__(indices))
 
 
 class Preloaded(Dataset[Any]):
-    """Samples that were read once, in the place of the user's data set that they were read from."""
+    """Samples that were read once, instead of the user's data set."""
 
     def __init__(self, users: Dataset[Any], samples: Any) -> None:
         self.users = users
@@ -158,8 +160,8 @@ class Preloaded(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         if not (isinstance(index, int) and 0 <= index < len(self._samples)):
-            return self.users[index]  # a sampler of the user's own may give what only the data set knows
-        # A copy, as reading it anew would be.
+            return self.users[index]  # a sampler of the user's own may give indices that only the data set understands
+        # A copy, as a new read would give.
         return copy.deepcopy(self._samples[index]) if isinstance(self._samples, Sequence) else self._samples[index]
 
 

@@ -1,4 +1,4 @@
-"""`preload=True`: all samples of a data set are read once, before the job, and every epoch reads them from memory."""
+"""Reads all samples of a data set into memory once, before the job (`preload=True`)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from workbench.task.data.stacked import Stacked
 from workbench.task.protocol import TaskError
 
 _PROBED, _READS = 8, 3
-"""How many samples are read how often, to see whether the data set draws random numbers."""
+"""How many samples are read, and how often, to see whether the data set draws random numbers."""
 _CHUNK = 16
 _LEFT = 0.8
-"""So much of the free memory may be taken."""
+"""The share of the free memory that may be taken."""
 
 
 def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Message | None:
-    """Read all samples of this data into memory, once for all jobs, and have its loaders read them there.
+    """Read all samples of this data into memory, once for all jobs, for its loaders.
 
-    free: gives the bytes of memory that can be used. What is in memory already is left as it is.
+    free: returns the bytes of memory that can be used. Data that are in memory already are left alone.
     """
     parts = _readable(spec)
     if parts is None:
@@ -61,7 +61,7 @@ def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Mess
 
 
 def _readable(spec: DataSpec) -> Parts | None:
-    """The parts of data that are to be read; None where they lie in memory."""
+    """The parts of data to read; None where they are in memory."""
     parts, name = spec.parts, spec.name
     if parts.ready or isinstance(parts.dataset, IterableDataset):
         what = "yields ready batches" if parts.ready else f"is an IterableDataset ({type(parts.dataset).__name__})"
@@ -87,7 +87,7 @@ def _readable(spec: DataSpec) -> Parts | None:
 
 
 def _still_holds(spec: DataSpec, dataset: Dataset[Any], count: int) -> bool:
-    """Whether what an earlier job has read is this data set's, and a few samples read anew are as they were."""
+    """Whether the samples of an earlier job belong to this data set, and a few samples read again are the same."""
     kept = spec.preloaded
     if kept is None or kept.users is not dataset or len(kept) != count:
         return False
@@ -100,7 +100,7 @@ def _probed(count: int) -> list[int]:
 
 
 def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
-    """A few samples, after a look whether reading them draws random numbers."""
+    """A few samples, after a check whether reading them draws random numbers."""
     found = []
     for index in _probed(count):
         sample: Any = None
@@ -121,14 +121,14 @@ def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
 
 
 def _random_states(dataset: Any) -> tuple[Any, ...]:
-    """Of the process, and of the generators that the data set holds."""
+    """The random states of the process and of the generators that the data set holds."""
     kind, keys, *rest = np.random.get_state()
     own = checksum_of(list(DataRngState(dataset=dataset).state()["generators"].values()))
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), kind, bytes(keys), rest, own  # type: ignore[arg-type]
 
 
 def _read(parts: Parts, settings: Settings, count: int) -> Iterator[Any]:
-    """All samples in their order, in as many processes as load batches."""
+    """All samples in their order, read by as many processes as load batches."""
     if not settings.num_workers:
         yield from (parts.dataset[index] for index in range(count))
         return
@@ -145,11 +145,11 @@ def _as_is(samples: list[Any]) -> list[Any]:
 
 
 def _gathered(samples: Iterator[Any], count: int) -> Stacked | list[Any]:
-    """The samples as columns, where they are alike, else as they are."""
+    """The samples as columns if they are alike, else as they are."""
     first = next(samples)
     stacked = Stacked.like(first, count)
     if stacked is None:
-        # Copied: what comes from a loader's process lies in shared memory, and each tensor holds a file open.
+        # Copied: what comes from a loader's process is in shared memory, and each tensor keeps a file open.
         return [copy.deepcopy(sample) for sample in itertools.chain([first], samples)]
     for index, sample in enumerate(itertools.chain([first], samples)):
         if not stacked.put(index, sample):
@@ -170,7 +170,9 @@ def size_of(sample: Any) -> int:
 
 
 def same(one: Any, other: Any, unknown: bool | None = None) -> bool:
-    """Whether two samples are the same, to the bit. unknown: what holds of objects that do not say; None: their pickles tell."""
+    """Whether two samples are equal, to the bit. unknown: the answer for objects that cannot be compared; None:
+    compare their pickles.
+    """
     if type(one) is not type(other):
         return False
     if isinstance(one, (Tensor, np.ndarray)):

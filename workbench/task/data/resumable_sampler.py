@@ -1,4 +1,4 @@
-"""Where a pass over a data set is: batches of indices that can be gone through again without loading what they name."""
+"""A batch sampler that can be resumed: it repeats its indices without loading the samples."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ _ALONE = RankShard()
 
 @dataclass
 class _Pass:
-    """What the order of a pass follows from, and how far it has come."""
+    """The state from which the order of a pass follows, and its progress."""
 
     begun: State
     crcs: array[int] = field(default_factory=lambda: array("I"))
-    """A checksum of all the batches up to each one that was dealt out (to workers, ahead of the training)."""
+    """A checksum of all batches up to each one that was handed out (to workers, ahead of the training)."""
     ended: bool = False
 
 
 class ResumableBatchSampler(Sampler[Any]):
-    """A batch sampler that remembers how its latest pass began, and can go on in the middle of it.
+    """A batch sampler that remembers how its latest pass began, and can continue in the middle of it.
 
-    `generator`: the loader's own. A loader draws from it too, for the seeds of its workers, between asking for the
-    pass and taking its first batch; so its state is remembered at that first batch.
-
-    Of several ranks each deals out all batches, of which it hands out those of its `share`. `dealing`: where the order
-    takes random numbers of the process, they are these instead, which all ranks draw alike.
+    `generator`: the loader's own. A loader draws from it too, for the seeds of its workers, between asking for the pass
+    and taking its first batch; so its state is remembered at that first batch.
+    On several ranks each goes through all batches and hands out those of its `share`. `dealing`: where the order takes
+    random numbers of the process, it takes these instead, which all ranks draw alike.
     """
 
     def __init__(
@@ -52,14 +51,16 @@ class ResumableBatchSampler(Sampler[Any]):
         self.share, self.dealing = share, dealing
         self.passes = 0
         self.start: Tensor | None = None
-        """State of the generator for the first batch of the next pass, whatever the loader draws before."""
+        """The generator's state for the first batch of the next pass, whatever the loader draws before."""
         self.before_each: Callable[[], None] | None = None
         """Called when a batch was drawn and is about to be handed out."""
         self.drawn: deque[int | None] = deque()
-        """How many samples each batch has that was handed out and has not come from the loader yet; None: nobody knows."""
+        """The numbers of samples of the batches that were handed out and have not come from the loader yet; None:
+        unknown.
+        """
         self._pass: _Pass | None = None
         self._left: Iterator[Any] | None = None
-        """What is left of a pass that was gone through again."""
+        """The rest of a pass that was repeated."""
 
     def __len__(self) -> int:
         return self.share.rounds(len(self.batches))  # type: ignore[arg-type]
@@ -78,7 +79,7 @@ class ResumableBatchSampler(Sampler[Any]):
         return contextlib.nullcontext() if self.dealing is None else self.dealing.here()
 
     def _drawing_as(self, process: State) -> contextlib.AbstractContextManager[None]:
-        """Inside, it draws as it would have drawn then."""
+        """Inside, it draws the numbers that it would have drawn then."""
         if self.dealing is None:
             return restored_process_state(process)
         self.dealing.state = process
@@ -116,7 +117,7 @@ class ResumableBatchSampler(Sampler[Any]):
             yield batch
 
     def leave(self) -> None:
-        """The pass is over, even if nothing more was taken of what was left of it."""
+        """End the pass, even if its rest was not used."""
         self._take_start()
         self._left = None
 
@@ -126,35 +127,35 @@ class ResumableBatchSampler(Sampler[Any]):
             self.start = None
 
     def held(self) -> DataRngState:
-        """What the user's sampler holds (numbering by `KeyedBatches` is not his)."""
+        """The state of the user's sampler (without the numbers of `KeyedBatches`)."""
         users = self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
         return DataRngState(batch_sampler=users, beside=self.generator)
 
     def number_from(self, passes: int) -> None:
-        """So many passes are over."""
+        """Set how many passes have ended."""
         self.passes = passes
         if isinstance(self.batches, KeyedBatches):
             self.batches.epoch = passes
 
     @property
     def dealt(self) -> tuple[int, int] | None:
-        """How many batches were dealt out in the latest pass, and a checksum of them; None: there was none."""
+        """How many batches the latest pass has gone through, and a checksum of them; None: there was none."""
         if self._pass is None:
             return None
         crcs = self._pass.crcs
         return len(crcs), crcs[-1] if crcs else 0
 
     def position(self) -> State:
-        """How the latest pass began, and what was dealt out of it so far."""
+        """How the latest pass began, and how far it has come."""
         assert self._pass is not None
         assert self.dealt is not None
         handed, crc = self.dealt
         return {**self._pass.begun, "handed": handed, "ended": self._pass.ended, "crc": crc}
 
     def replay(self, position: Mapping[str, Any], taken: int) -> list[str]:
-        """Begin that pass again and leave out its first `taken` batches here; what is not as it was, in words.
+        """Begin that pass again and skip its first `taken` batches; returns, in words, what has changed.
 
-        What was dealt out beyond them is gone through now, since it had been drawn by then.
+        Batches that were drawn beyond them are drawn now too.
         """
         doubts = self.held().put(position["sampler"])
         self.number_from(position["passes"])
@@ -185,7 +186,7 @@ class ResumableBatchSampler(Sampler[Any]):
 
 
 def _drawn(batch: Any) -> int | None:
-    """How many indices there are in what a sampler gave; None for the number of a ready batch."""
+    """How many indices are in what a sampler gave; None for the number of a ready batch."""
     if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], list):
         batch = batch[1]  # with the seed of `KeyedBatches`
     return len(batch) if isinstance(batch, (list, tuple)) else None
@@ -201,7 +202,9 @@ def _counted(this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _checksum(batch: Any, crc: int) -> int:
-    """Goes on from `crc`. The seed that `KeyedBatches` adds to a batch is left out: it follows from its number."""
+    """Continue the checksum `crc`. The seed that `KeyedBatches` adds to a batch is left out: it follows from its
+    number.
+    """
     if type(batch) is int:  # the number of a ready batch: as its repr, without the error below
         return zlib.crc32(b"%d" % batch, crc)
     if type(batch) is not list:
@@ -213,7 +216,7 @@ def _checksum(batch: Any, crc: int) -> int:
 
 
 def checksum_of(batch: Any, crc: int = 0) -> int:
-    """A checksum of the tensors, arrays, texts and numbers in a batch."""
+    """A checksum of the tensors, arrays, strings and numbers in a batch."""
     if isinstance(batch, Tensor):
         if batch.layout is not torch.strided:
             return zlib.crc32(repr(batch).encode(), crc)

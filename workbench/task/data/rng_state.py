@@ -1,6 +1,6 @@
-"""What moves while data are read: generators and other states inside data sets and samplers, and the process's own.
+"""Saves and restores the random states and other states inside data sets and samplers, and the process's own.
 
-All of it is kept as plain containers and tensors, so that a checkpoint can hold it.
+All of it is plain containers and tensors, so that a checkpoint can store it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _DEPTH, _WIDE, _MOST = 7, 64, 5000
 
 
 class DataRngState:
-    """The generators in some objects, a few levels deep, and the parts that give and take a state of their own.
+    """The generators in some objects, a few levels deep, and their parts with a state of their own.
 
-    Each is known by where it is ("dataset.transform.rng"), which is the same in another process.
+    Each is known by its path ("dataset.transform.rng"), which is the same in another process.
     """
 
     def __init__(self, *, beside: object = None, **roots: Any) -> None:
-        """`beside`: a generator that is looked after elsewhere. Samplers are not followed into their data."""
+        """`beside`: a generator that is saved elsewhere. Samplers are not followed into their data."""
         self.generators: dict[str, Any] = {}
         self._stateful: dict[str, Any] = {}
         self._samplers: dict[str, Any] = {}
         for path, part in _walk(roots):
             if isinstance(part, GENERATORS):
-                # The process's own are kept by `process_state`, the system's cannot be.
+                # The process's own are saved by `process_state`, the system's cannot be.
                 if not isinstance(part, random.SystemRandom) and not any(part is other for other in (beside, *OF_PROCESS)):
                     self.generators[path] = part
             elif isinstance(part, (Dataset, Sampler)) or path in roots:
@@ -51,11 +51,11 @@ class DataRngState:
 
     @property
     def stateful(self) -> bool:
-        """Whether something in it gives a state of its own."""
+        """Whether a part has a state of its own."""
         return bool(self._stateful)
 
     def state(self) -> State:
-        """All of it as it is now."""
+        """The present state of all of it."""
         return {
             "generators": {path: state_of_generator(generator) for path, generator in self.generators.items()},
             "states": {path: plain(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
@@ -63,7 +63,9 @@ class DataRngState:
         }
 
     def put(self, state: Mapping[str, Any], states: bool = True) -> list[str]:
-        """Bring all of it back (`states`: also what is no generator); what could not be, in words."""
+        """Restore all of it (`states`: also states other than generators); returns, in words, what could not be
+        restored.
+        """
         doubts = []
         for path, value in state["generators"].items():
             try:
@@ -86,7 +88,7 @@ class DataRngState:
         return doubts
 
     def _counts(self) -> dict[str, int]:
-        """The numbers of the user's own samplers, which may count their passes."""
+        """The counters of the user's own samplers, which may count their passes."""
         return {
             f"{path}.{name}": value
             for path, sampler in self._samplers.items()
@@ -106,7 +108,9 @@ def process_state() -> State:
 
 @contextlib.contextmanager
 def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, the process draws as it would have drawn then; what is drawn is not missed outside."""
+    """Inside, the process draws the numbers that it would have drawn then; its own random states are restored
+    afterwards.
+    """
     before = process_state()
     put_process(state)
     try:
@@ -116,14 +120,14 @@ def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def put_process(state: Mapping[str, Any]) -> None:
-    """The process draws as it would have drawn then, from here on."""
+    """Set the process's random states to those of then."""
     _put_python(random, state["python"])
     np.random.set_state(preserved(state["numpy"]))
     torch.set_rng_state(state["torch"])
 
 
 def plain(value: Any) -> Any:
-    """The same with numpy's arrays as tensors of bytes: dicts, lists and tuples are looked into."""
+    """The same with numpy's arrays as tensors of bytes, in dicts, lists and tuples too."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -137,7 +141,7 @@ def plain(value: Any) -> Any:
 
 
 def preserved(value: Any) -> Any:
-    """What `plain` made plain, as it was."""
+    """Turn what `plain` made back into the original."""
     if type(value) is dict:
         if value.keys() == {"array", "shape", "data"}:
             return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
@@ -174,7 +178,7 @@ def _put_python(generator: Any, state: Any) -> None:
 
 
 def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Everything in some objects that is not data, with where it is, the nearest first."""
+    """Everything in some objects that is not data, with its path, nearest first."""
     seen: set[int] = set()
     waiting = deque((path, root, 0) for path, root in roots.items())
     while waiting and len(seen) < _MOST:
@@ -196,7 +200,7 @@ def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     """What an object, a container or a function holds."""
     if isinstance(value, (dict, list, tuple)):
-        # A long one holds data.
+        # A long container holds data.
         items = value.items() if isinstance(value, dict) else enumerate(value)
         yield from ((f"[{key!r}]", part) for key, part in items if len(value) <= _WIDE)
     elif isinstance(value, functools.partial):

@@ -1,4 +1,4 @@
-"""Whether a sampler gives another order in each pass."""
+"""Tells whether a sampler gives another order in each pass."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 _RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _DEPTH = 6
-"""How many samplers inside of one another are looked at."""
+"""How many nested samplers are checked."""
 
 
 def shuffles(sampler: Any, depth: int = _DEPTH) -> bool:
-    """Whether a sampler, or one inside of it, is made to give another order in each pass."""
+    """Whether a sampler, or one inside it, is made to give another order in each pass."""
     if sampler is None or not depth:
         return False
     if isinstance(sampler, _RANDOM):
@@ -32,7 +32,7 @@ def shuffles(sampler: Any, depth: int = _DEPTH) -> bool:
 
 
 def number_of_samples(loader: Any) -> int:
-    """How many samples a loader's data set has; 0 where it does not say."""
+    """How many samples a loader's data set has; 0 if it has no length."""
     try:
         return len(loader.dataset)
     except TypeError:

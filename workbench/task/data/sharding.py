@@ -1,7 +1,7 @@
-"""How the batches of a data set are dealt to the processes (ranks) of one job: to each every so-manyth of them.
+"""Shards the batches of a data set over the ranks of one job: rank r gets every n-th batch.
 
-All ranks go through the same order, round by round: one batch for each of them. So nobody has to send what comes next, and
-behind as many rounds all have come to the same place, whichever batch was whose.
+All ranks go through the same order, round by round: one batch for each of them. So no rank has to send what comes next,
+and after the same number of rounds all are at the same place.
 """
 
 from __future__ import annotations
@@ -37,20 +37,24 @@ NOTHING: Any = object()
 
 @dataclass(frozen=True)
 class RankShard:
-    """Which batches of a loader are read here: of `world` processes each takes every world-th, the `rank`-th first."""
+    """The batches of a loader that this rank reads: of `world` ranks each takes every world-th, beginning with the
+    `rank`-th.
+    """
 
     rank: int = 0
     world: int = 1
     whole: bool = False
-    """Whether a last round that has not a batch for each is left out, as a short batch is of one process."""
+    """Whether a last round without a batch for each rank is left out, as one process leaves out a short batch."""
 
     @property
     def several(self) -> bool:
-        """Whether there is anybody else."""
+        """Whether there are other ranks."""
         return self.world > 1
 
     def own(self, batches: Iterator[Any]) -> tuple[Any, bool]:
-        """One's own of the next round, or NOTHING, and whether it was whole; all of it is gone through."""
+        """This rank's batch of the next round, or NOTHING, and whether the round was whole; all of the round is
+        read.
+        """
         own, dealt = NOTHING, 0
         for batch in itertools.islice(batches, self.world):
             own = batch if dealt == self.rank else own
@@ -63,14 +67,14 @@ class RankShard:
         return batches // self.world if self.whole else -(-batches // self.world)
 
     def dealt(self, rounds: int) -> int:
-        """How many batches there must be for one's own of so many rounds."""
+        """How many batches all ranks need for so many rounds of this rank."""
         return 0 if not rounds else (rounds - 1) * self.world + self.rank + 1
 
 
 class Sharding:
     """Random numbers that all ranks draw alike, whatever else each of them draws.
 
-    Samplers and data without numbers may draw from the process's own generators, which differ from rank to rank.
+    Samplers and data without indices may draw from the process's own generators, which differ from rank to rank.
     """
 
     def __init__(self, seed: int) -> None:
@@ -93,7 +97,7 @@ class Sharding:
 
     @contextlib.contextmanager
     def as_then(self, state: State) -> Iterator[None]:
-        """Inside, they are those of then."""
+        """Inside, they are the numbers of then."""
         before, self.state = self.state, state
         try:
             yield
@@ -105,26 +109,26 @@ _DRAWING = (ShuffledSampler, RandomSampler, SubsetRandomSampler, WeightedRandomS
 
 
 def sharding_for(batches: Any, share: RankShard, seed: int) -> Sharding | None:
-    """What a sampler of batches draws from, where that is not a generator of its own alone."""
+    """The random numbers for a batch sampler that does not draw from its own generator alone."""
     sampler = _inside(batches)
     known = type(sampler) is SequentialSampler or (type(sampler) in _DRAWING and sampler.generator is not None)
     return Sharding(seed) if share.several and not known else None
 
 
 def gives_its_length(batches: Any) -> bool:
-    """Whether there are surely as many batches as their sampler says; that of one of the user's own may be a guess."""
+    """Whether a batch sampler's length is certain; a user's own sampler may only guess."""
     return type(_inside(batches)) in (SequentialSampler, *_DRAWING)
 
 
 def _inside(batches: Any) -> Any:
-    """The sampler of samples, where torch's own makes batches of them; else what makes the batches."""
+    """The sampler of samples, if torch's own BatchSampler makes batches of them; else the batch sampler."""
     if isinstance(batches, KeyedBatches):
         batches = batches.batches
     return batches.sampler if type(batches) is BatchSampler else batches
 
 
 def refuse_sharded(name: str, *samplers: Any) -> None:
-    """A sampler that deals to ranks by itself would leave most of the data out."""
+    """Raise TaskError for a sampler that shards by itself: most of the data would be left out."""
     for sampler in samplers:
         if isinstance(sampler, DistributedSampler):
             raise TaskError(
@@ -135,16 +139,16 @@ def refuse_sharded(name: str, *samplers: Any) -> None:
 
 
 class SharedLoader(CountedLoader):
-    """A loader of data without numbers: each rank reads all batches and keeps its own.
+    """A loader of data without indices: each rank reads all batches and keeps its own.
 
-    Data that split themselves by rank would be split twice: give them whole.
+    Data that shard themselves by rank would be sharded twice: give them whole.
     """
 
     def __init__(self, dataset: Any, share: RankShard, seed: int, **options: Any) -> None:
         super().__init__(dataset, **options)
         self.share = share
         self.dealing = Sharding(seed) if self.num_workers == 0 else None
-        """Loader workers draw alike on all ranks as it is."""
+        """With loader workers, all ranks draw alike already."""
 
     def __len__(self) -> int:
         return self.share.rounds(super().__len__())
@@ -176,17 +180,17 @@ class OwnBatches:
 
     @property
     def ended(self) -> bool:
-        """Whether the data have come to their end."""
+        """Whether the data have ended."""
         return self._over or has_ended(self._batches)
 
     def _shutdown_workers(self) -> None:
-        """As that of a loader's own pass."""
+        """The same method of a loader's own iterator."""
         if hasattr(self._batches, "_shutdown_workers"):
             self._batches._shutdown_workers()
 
 
 def has_ended(batches: Any) -> bool:
-    """Whether the data that a pass reads have come to their end, which the loader will only find out."""
+    """Whether the data of a pass have ended, which the loader has yet to find out."""
     if isinstance(batches, CountedPass):
         batches = batches.inner
     if isinstance(batches, OwnBatches):

@@ -1,4 +1,4 @@
-"""The order of shuffled samples."""
+"""Shuffles samples as torch's RandomSampler does, with less memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PIECE = 4096
 
 
 class ShuffledSampler(RandomSampler):
-    """torch's RandomSampler to the last draw, but of its numbers only a piece at a time are objects of Python.
+    """torch's RandomSampler to the last draw, but only a part of its indices are Python objects at a time.
 
-    Of a million samples they take 40 MB, in each process of a job.
+    A million indices as objects take 40 MB, in each process of a job.
     """
 
     def __iter__(self) -> Iterator[int]:
@@ -33,5 +33,5 @@ class ShuffledSampler(RandomSampler):
 
 
 def _memory(count: int, dtype: torch.dtype) -> Tensor:
-    """A tensor in pages of its own: what malloc is given back once, it keeps for the process the next time."""
+    """A tensor in pages of its own: memory that malloc gets back, it keeps for the process."""
     return torch.frombuffer(mmap.mmap(-1, max(count, 1) * dtype.itemsize, access=mmap.ACCESS_COPY), dtype=dtype)[:count]

@@ -1,7 +1,7 @@
-"""DataSpec: what the user gave as data, and the only maker of loaders.
+"""Defines DataSpec: the data that the user gave, and the only maker of loaders.
 
-Every loader that a job reads comes from `DataSpec.loader`: with a generator of its own, so that neither a
-finder nor a validation moves the order of the training samples, and the exported script can make the same.
+Every loader of a job comes from `DataSpec.loader`, with a generator of its own. So neither a finder nor a validation
+changes the order of the training samples, and the exported script can make the same loaders.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from workbench.task.data.to_dataset import dataset_of
 from workbench.task.protocol import TaskError
 
 Loader = CountedLoader
-"""What `DataSpec.loader` makes."""
+"""The type of loader that `DataSpec.loader` makes."""
 Collate = Callable[[list[Any]], Any]
 
 
@@ -75,7 +75,7 @@ class WorkerInit:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a loader is made of."""
+    """The parts of a loader."""
 
     dataset: Dataset[Any]
     collate_fn: Collate | None = None
@@ -88,11 +88,11 @@ class Parts:
     defaults: dict[str, Any] = field(default_factory=dict)
     """Settings that a DataLoader brought along: batch_size, shuffle, num_workers, …"""
     worker_options: dict[str, Any] = field(default_factory=dict)
-    """What a DataLoader said of its workers that is no setting: timeout, prefetch_factor, …"""
+    """Options of a DataLoader's workers that are not settings: timeout, prefetch_factor, …"""
 
     @property
     def own_batches(self) -> str | None:
-        """Why the batch size cannot be set from outside; None when it can."""
+        """Why the batch size cannot be set from outside; None: it can."""
         if self.batch_sampler is not None:
             return f"its loader has a batch_sampler of its own ({type(self.batch_sampler).__name__})"
         if self.ready and isinstance(users := users_data(self.dataset), DataLoader):
@@ -103,11 +103,11 @@ class Parts:
 
 
 _LIKE_THEIR_PARTS = ("torch", "torchdata", "accelerate")
-"""Packages whose loaders, however they iterate, give the batches of a plain DataLoader of the same parts."""
+"""Packages whose loaders give the batches of a plain DataLoader of the same parts."""
 
 
 def makes_batches_itself(loader: DataLoader[Any]) -> bool:
-    """Whether a kind of DataLoader iterates in a way of its own, so that one made of its parts may give other batches."""
+    """Whether a kind of DataLoader has its own iteration, so that a loader made of its parts may give other batches."""
     for method in ("__iter__", "_get_iterator"):
         owner = next((kind for kind in type(loader).__mro__ if method in vars(kind)), None)  # accelerate's hold a loader
         if owner is not None and owner.__module__.partition(".")[0] not in _LIKE_THEIR_PARTS:
@@ -116,9 +116,9 @@ def makes_batches_itself(loader: DataLoader[Any]) -> bool:
 
 
 def parts_of(loader: DataLoader[Any]) -> Parts:
-    """Take a user's DataLoader apart, so that an equal one can be made at any batch size.
+    """The parts of a user's DataLoader, from which an equal one can be made at any batch size.
 
-    One that makes its batches itself is read as it is.
+    A loader that makes its batches itself is read directly.
     """
     if makes_batches_itself(loader):
         return Parts(Batches(loader), ready=True)
@@ -126,7 +126,7 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
     own_batches: Any = None if iterable else loader.batch_sampler
     sampler, batch_size, drop_last = loader.sampler, loader.batch_size, loader.drop_last
     if type(own_batches) is BatchSampler:
-        # Also where it was given as batch_sampler=: the loader itself then says nothing of all this.
+        # Also where it was given as batch_sampler=: the loader itself does not show it then.
         sampler, batch_size, drop_last = own_batches.sampler, own_batches.batch_size, own_batches.drop_last
         own_batches = None
     defaults: dict[str, Any] = {
@@ -135,7 +135,7 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
         "drop_last": drop_last,
     }
     if batch_size is None:
-        batch_size = getattr(own_batches, "batch_size", None)  # of a batch sampler that says so
+        batch_size = getattr(own_batches, "batch_size", None)  # of a batch sampler with drop_last
     if isinstance(batch_size, int):
         defaults["batch_size"] = batch_size
     if loader.pin_memory:
@@ -160,7 +160,7 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
 
 
 def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
-    """Whether a sampler is one that a loader makes for itself; any other is the user's own choice and stays."""
+    """Whether a sampler is one that a loader makes for itself; any other is the user's choice and stays."""
     if type(sampler) is RandomSampler:
         if sampler.replacement or sampler._num_samples is not None:
             return False
@@ -172,7 +172,7 @@ def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
 
 
 def _apart(sampler: Any, copies: dict[int, Any] | None = None) -> Any:
-    """A sampler that leaves the user's generators where they are: copied with what holds one, else as it is."""
+    """A sampler that does not move the user's generators: a copy if it holds one, else the sampler itself."""
     copies = {} if copies is None else copies
     if id(sampler) in copies:
         return copies[id(sampler)]
@@ -203,16 +203,16 @@ class DataSpec:
         self.made_by_object = not isinstance(parts, Parts)
         """Whether an object's train_dataloader() (or val_…, test_…) makes it."""
         self.from_loader = False
-        """Whether the user gave a DataLoader, which was taken apart."""
+        """Whether the user gave a DataLoader."""
         self.from_batches = False
         """Whether the user gave `wb.batches(…)`."""
         self._made: Parts | None = None
         self.share = RankShard()
-        """Which batches this process reads, of those that all ranks of a job read together."""
+        """The batches that this rank reads."""
         self.copied: CopiedStream | None = None
-        """A copy of the user's stream, which a job reads in its place where it sets its position; None: there is none."""
+        """A copy of the user's stream, which a job reads instead where it sets its position; None: there is none."""
         self.preloaded: Preloaded | None = None
-        """Its samples in memory, where `preload` has read them; they stand for one data set of the user's."""
+        """Its samples in memory, if `preload` has read them; they replace one data set of the user's."""
 
     @classmethod
     def of(cls, name: str, data: Any, collate_fn: Collate | None = None) -> DataSpec:
@@ -233,7 +233,7 @@ class DataSpec:
 
     @property
     def parts(self) -> Parts:
-        """The parts as they are now; an object with train_dataloader() is asked once between two `refresh`es."""
+        """The present parts; an object with train_dataloader() is asked once between two `refresh`es."""
         if isinstance(self._given, Parts):
             return self._given
         if self._made is None:
@@ -241,7 +241,7 @@ class DataSpec:
         return self._made
 
     def refresh(self) -> None:
-        """Ask an object with train_dataloader() anew: a job is about to begin."""
+        """Before a job: let an object with train_dataloader() make its loader again."""
         self._made = None
 
     @property
@@ -262,12 +262,14 @@ class DataSpec:
         return None if parts.ready else _length(parts.dataset)
 
     def refuse_unused(self, given: Mapping[str, Any], *, train: bool = True) -> None:
-        """Raise SettingsError for a setting that the user gave and that cannot take effect on this data. train: they are trained on."""
+        """Raise SettingsError for a setting that the user gave and that cannot take effect on this data. train: it
+        is training data.
+        """
         if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
             return  # an object is not asked for its loader now: its set-up comes with the job
         parts, users = self.parts, users_data(self.parts.dataset)
         if isinstance(users, (list, tuple)) and not users:
-            return  # that it is empty is a matter of its own
+            return  # empty data has an error of its own
         for name in () if train else ("shuffle", "drop_last"):
             if given.get(name):
                 raise SettingsError(
@@ -289,7 +291,7 @@ class DataSpec:
         return TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
 
     def _orders_itself(self, parts: Parts) -> str | None:
-        """Why nobody else can shuffle these samples; None where it can be done, or is what their sampler does."""
+        """Why these samples cannot be shuffled from outside; None: they can be, or their sampler shuffles them."""
         if parts.batch_sampler is not None:
             return f"its loader has a batch_sampler of its own ({type(parts.batch_sampler).__name__})"
         if parts.sampler is not None:
@@ -307,7 +309,7 @@ class DataSpec:
         )
 
     def refuse_larger(self, size: int) -> None:
-        """Raise TaskError where a batch of this size is larger than the data."""
+        """Raise TaskError for a batch size larger than the data."""
         parts, count = self.parts, self.samples
         if count is None or size <= count or parts.own_batches is not None:
             return
@@ -318,9 +320,9 @@ class DataSpec:
         )
 
     def copy_stream(self) -> CopiedStream | None:
-        """A copy of a stream that takes a position (load_state_dict), which leaves the user's own where it is.
+        """A copy of a stream with a load_state_dict, which leaves the user's own where it is.
 
-        None where the data are no such stream, or cannot be copied.
+        None where the data are not such a stream, or cannot be copied.
         """
         dataset = self.parts.dataset
         source = self.copied.current if self.copied is not None and self.copied.users is dataset else dataset
@@ -335,9 +337,9 @@ class DataSpec:
     def loader(self, settings: Settings, *, batch_size: int | None = None, train: bool = False) -> Loader:
         """A new loader at `settings.batch_size` (or `batch_size`), with a generator of its own.
 
-        `train`: samples are drawn in the order of `settings.shuffle` and `settings.seed`; the last short
-        batch is dropped when `settings.drop_last`. Of the batches those of `share` come; a last round that is not whole
-        is dropped then as well, for together the ranks' batches are one.
+        `train`: samples come in the order of `settings.shuffle` and `settings.seed`; the last short batch is dropped
+        with `settings.drop_last`. It yields the batches of `share`; with `drop_last` an incomplete last round is
+        dropped too, since the ranks' batches together are one.
         """
         if self.share.several:
             refuse_sharded(self.name, self.parts.sampler, self.parts.batch_sampler)
@@ -357,7 +359,7 @@ class DataSpec:
             generator.set_state(parts.generator.get_state())
         else:
             generator.manual_seed(settings.seed)
-        workers = 0 if self.one_shot else settings.num_workers  # each worker would take of its own copy
+        workers = 0 if self.one_shot else settings.num_workers  # each worker would read from its own copy
         pin = settings.pin_memory
         if pin is None:
             pin = torch.cuda.is_available() and settings.accelerator != "cpu" and _on_cpu(parts.dataset)
@@ -383,7 +385,7 @@ class DataSpec:
         return _map_style(parts, self._batches(parts, settings, size, train, generator), settings, share, common)
 
     def _collate(self, parts: Parts) -> Collate | None:
-        """What makes a batch of samples; None: they are batches already, or come from arrays."""
+        """The collate function of samples; None: they are batches already, or come from arrays."""
         if parts.collate_fn is not None or parts.ready:
             return parts.collate_fn
         arrays = isinstance(_whole_batches(parts), Columns)
@@ -398,7 +400,7 @@ class DataSpec:
         return BatchSampler(sampler, size, drop_last=train and settings.drop_last)
 
     def _sampler(self, parts: Parts, settings: Settings, train: bool, generator: torch.Generator) -> Any:
-        """What gives the indices of samples, or of ready batches."""
+        """The sampler of samples, or of ready batches."""
         dataset: Any = parts.dataset
         if parts.sampler is not None:
             if train and parts.defaults.get("shuffle") and not settings.shuffle:
@@ -411,7 +413,7 @@ class DataSpec:
         return ShuffledSampler(dataset, generator=generator) if train and shuffled else SequentialSampler(dataset)
 
     def peek(self, count: int) -> Any:
-        """One batch of `count` samples, or the first ready batch; a one-shot iterable keeps it."""
+        """One batch of `count` samples, or the first ready batch; a one-shot iterable does not lose it."""
         parts = self.parts
         if isinstance(parts.dataset, Batches):
             batch = parts.dataset.peek()
@@ -428,7 +430,7 @@ class DataSpec:
 
 
 def _stream(dataset: Any, size: int | None, share: RankShard, seed: int, common: dict[str, Any]) -> Loader:
-    """Of data without numbers; size: None where they are batches already."""
+    """A loader of data without indices; size: None where they are batches already."""
     if share.several:
         return SharedLoader(dataset, share, seed, batch_size=size, **common)
     return CountedLoader(dataset, batch_size=size, **common)
@@ -450,14 +452,14 @@ def _whole_batches(parts: Parts) -> Dataset[Any]:
     if parts.collate_fn is not None:
         # A user's collate function expects a list of samples.
         return Samples(dataset) if isinstance(dataset, Columns) else dataset
-    # A worker_init_fn may look at the data set: then it is the user's own that is read.
+    # A worker_init_fn may look at the data set: then the user's own is read.
     if type(dataset) is TensorDataset and parts.worker_init_fn is None:
         return StackedTensors(dataset.tensors)
     return dataset
 
 
 def _on_cpu(dataset: Any) -> bool:
-    """Whether ready-made tensors lie in host memory, which alone can be pinned; True where nobody knows."""
+    """Whether ready tensors are in host memory, which alone can be pinned; True if unknown."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     tensors: Iterable[Tensor] = ()
@@ -469,7 +471,7 @@ def _on_cpu(dataset: Any) -> bool:
 
 
 def _length(dataset: Any) -> int | None:
-    """Its length; None where it has none: PyG's samplers say so with a ValueError, others with a NotImplementedError."""
+    """Its length; None where it has none: PyG's samplers raise a ValueError for that, others a NotImplementedError."""
     try:
         return len(dataset)
     except (TypeError, ValueError, NotImplementedError):
@@ -477,7 +479,7 @@ def _length(dataset: Any) -> int | None:
 
 
 def positioned(loader: Loader) -> ResumableBatchSampler | None:
-    """What deals out a loader's batches of indices; None where the data alone know what comes next."""
+    """The resumable batch sampler of a loader; None where the data have no indices."""
     for sampler in (loader.batch_sampler, loader.sampler):
         if isinstance(sampler, ResumableBatchSampler):
             return sampler
@@ -485,7 +487,7 @@ def positioned(loader: Loader) -> ResumableBatchSampler | None:
 
 
 def dealing(loader: Loader) -> Sharding | None:
-    """What all ranks draw alike from to deal out a loader's batches; None where they need no such numbers."""
+    """The random numbers that all ranks draw alike for a loader's batches; None where they need none."""
     if isinstance(loader, SharedLoader):
         return loader.dealing
     deals = positioned(loader)
@@ -499,12 +501,12 @@ def users_own(loader: Loader) -> Any:
 
 
 def users_data(dataset: Any) -> Any:
-    """What the user gave, of which this data set is made."""
+    """The user's data, of which this data set is made."""
     return dataset.users if isinstance(dataset, (Batches, Preloaded)) else dataset
 
 
 def users_collate(loader: Loader) -> Any:
-    """The collate function of this loader, without what counts its samples."""
+    """The collate function of this loader, without its counting wrapper."""
     collate = loader.collate_fn
     return collate.users if isinstance(collate, CountingCollate) else collate
 
@@ -515,7 +517,7 @@ def batches_in(loader: DataLoader[Any]) -> int | None:
 
 
 def set_epoch(loader: Loader, epoch: int) -> None:
-    """Tell the user's sampler, batch sampler and data set which epoch begins, where they ask for it (`set_epoch`)."""
+    """Call `set_epoch` of the user's sampler, batch sampler and data set, where they have it."""
     told: list[Any] = []
     for part in _parts_told(loader):
         if callable(getattr(part, "set_epoch", None)) and not any(part is other for other in told):

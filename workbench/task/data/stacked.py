@@ -1,4 +1,4 @@
-"""Samples that are all alike, as one tensor or array for each of their parts."""
+"""Stores samples that are all alike as one tensor or array for each of their parts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: 
 
 
 class Stacked:
-    """So many samples of one kind. A sample is read as a copy: what is done to it is not done to the data."""
+    """A fixed number of samples of one kind. A sample is read as a copy, so that changes to it do not reach the
+    data.
+    """
 
     def __init__(self, kind: type, keys: tuple[Any, ...] | None, kinds: list[type], columns: list[Column]) -> None:
-        """kind: what holds the parts (tuple, list, dict; else it is the only part). keys: a dict's."""
+        """kind: what holds the parts (tuple, list, dict; else there is only one part). keys: a dict's."""
         self._kind, self._keys, self._kinds, self._columns = kind, keys, kinds, columns
 
     @classmethod
     def like(cls, sample: Any, count: int) -> Stacked | None:
-        """Room for `count` samples like this one; None where such cannot be stacked."""
+        """Room for `count` samples like this one; None where such samples cannot be stacked."""
         kind, keys, parts = _taken_apart(sample)
         columns = [_column(part, count) for part in parts]
         made = [column for column in columns if column is not None]
@@ -31,7 +33,7 @@ class Stacked:
         return cls(kind, keys, [type(part) for part in parts], made)
 
     def put(self, index: int, sample: Any) -> bool:
-        """Take in a sample; False if it is not like the others."""
+        """Store a sample; False if it is not like the others."""
         kind, keys, parts = _taken_apart(sample)
         if (kind, keys, [type(part) for part in parts]) != (self._kind, self._keys, self._kinds):
             return False

@@ -1,4 +1,4 @@
-"""Turns what a user gave as data into a data set of samples or ready batches, or refuses it by name."""
+"""Turns what a user gave as data into a data set of samples or ready batches, or raises TaskError naming it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SEVERAL = (
 def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bool]:
     """The data set in `data`, and whether it yields ready batches instead of samples.
 
-    A sequence is a data set of samples, as for a DataLoader. A tuple or a dict of arrays holds columns, with one row for
-    each sample. An iterable that is no sequence yields ready batches. collated: the user gave a collate_fn. Raises
-    TaskError naming `name` for everything else.
+    A sequence is a data set of samples, as for a DataLoader. A tuple or a dict of arrays holds columns, with one row
+    for each sample. An iterable that is not a sequence yields ready batches. collated: the user gave a collate_fn.
+    Raises TaskError naming `name` for everything else.
     """
     _refuse_no_data(name, data)
     if isinstance(data, Batches):
@@ -49,7 +49,7 @@ def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bo
 
 
 def _refuse_no_data(name: str, data: Any) -> None:
-    """What has a length or can be iterated, and holds no samples for all that."""
+    """Raise TaskError for values that have a length or can be iterated, but hold no samples."""
     if isinstance(data, type):
         raise TaskError(f"{name}={data.__name__} is a class: give an instance, {data.__name__}(…).")
     if _is_sparse(data):
@@ -60,7 +60,7 @@ def _refuse_no_data(name: str, data: Any) -> None:
 
 
 def _of_list(name: str, data: Sequence[Any], collated: bool) -> Any:
-    """Columns, where a tuple holds arrays; else samples."""
+    """Columns, if a tuple holds arrays; else samples."""
     if any(map(_is_source, data)):
         number, kind = next((n, type(part).__name__) for n, part in enumerate(data) if _is_source(part))
         raise TaskError(f"{name} is a {type(data).__name__} of {len(data)}, and {name}[{number}] is a {kind}: {_SEVERAL}.")
@@ -91,7 +91,7 @@ def _of_mixed(name: str, data: Sequence[Any]) -> Columns:
 
 
 def _are_columns(name: str, data: Sequence[Any], collated: bool) -> bool:
-    """Whether a list of arrays holds columns, which a tuple would say: a DataLoader takes a list for samples."""
+    """Whether a list of arrays holds columns, as a tuple would; a DataLoader takes a list for samples."""
     shapes = [tuple(part.shape) for part in data]
     if not all(shapes) or len(data) > shapes[0][0]:
         return False  # numbers; or more arrays than columns of so few rows could be
@@ -107,7 +107,7 @@ def _are_columns(name: str, data: Sequence[Any], collated: bool) -> bool:
 
 
 def _lonely(name: str, data: Any) -> TaskError:
-    """A frame by itself does not say which of its columns is the target."""
+    """The error for a single frame: it does not say which of its columns is the target."""
     return TaskError(
         f"{name} is a {short(data)}: give inputs and target, {name}=(frame[features], frame[target]), or {name}=frame.to_numpy() "
         "where each row is a sample without a target."
@@ -176,7 +176,7 @@ def column_of(where: str, value: Any) -> Tensor:
 
 
 def _plain(where: str, given: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array as torch can take it: in its own byte order, without negative strides."""
+    """The array in a form that torch takes: in its own byte order, without negative strides."""
     if isinstance(array, np.ma.MaskedArray):
         raise TaskError(f"{where} is a masked array: fill what is masked, x.filled(0), say.")
     if array.dtype.kind not in "biufc":
@@ -203,7 +203,7 @@ def is_frame(value: Any) -> bool:
 
 
 def _is_source(value: Any) -> bool:
-    """Whether a value is a data set or a loader by itself."""
+    """Whether a value is a data set or a loader."""
     return isinstance(value, (DataLoader, Dataset)) or is_of_hugging_face(value) or hasattr(value, "train_dataloader")
 
 
@@ -212,7 +212,7 @@ def _is_sparse(value: Any) -> bool:
 
 
 def is_of_hugging_face(value: Any) -> bool:
-    """Whether a value is a data set, or a dict of several, of Hugging Face's `datasets`."""
+    """Whether a value is a data set of Hugging Face's `datasets`, or a dict of several."""
     return type(value).__module__.partition(".")[0] == "datasets" and type(value).__name__.endswith(("Dataset", "DatasetDict"))
 
 

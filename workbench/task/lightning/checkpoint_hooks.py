@@ -1,4 +1,4 @@
-"""What a module's `on_save_checkpoint` and `on_load_checkpoint` change in the dictionary that they are given."""
+"""Records what a module's `on_save_checkpoint` and `on_load_checkpoint` change in their dictionary."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _PARTS = ("state_dict", "optimizer_states", "lr_schedulers")
 
 @dataclass(frozen=True)
 class CheckpointEdits:
-    """The difference between such a dictionary before and after the hook. The default: there is none."""
+    """The difference between such a dictionary before and after the hook. The default: none."""
 
     removed: tuple[str, ...] = ()
     """Names of weights that are not to be stored."""
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     """Weights that are another tensor now, or new."""
     optimizers: list[Any] | None = None
-    """The states of all optimizers, where they were changed."""
+    """The states of all optimizers, if they were changed."""
     schedulers: list[Any] | None = None
-    """The states of all schedulers, where they were changed."""
+    """The states of all schedulers, if they were changed."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """Other entries that are new or were changed."""
     gone: tuple[str, ...] = ()
-    """Entries that are not there any more."""
+    """Entries that were removed."""
 
     @classmethod
     def between(cls, before: Mapping[str, Any], after: Mapping[str, Any]) -> Self:
@@ -42,7 +42,7 @@ class CheckpointEdits:
         )
 
     def stored(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights as they are to be stored."""
+        """The weights to be stored."""
         return {**{name: value for name, value in weights.items() if name not in self.removed}, **self.weights}
 
     @property
@@ -64,7 +64,7 @@ _NONE = object()
 
 
 def copy_of(value: Any) -> Any:
-    """The same containers anew, with the same things in them."""
+    """New containers with the same contents."""
     if isinstance(value, Mapping):
         return {key: copy_of(one) for key, one in value.items()}
     return type(value)(map(copy_of, value)) if type(value) in (list, tuple) else value
@@ -75,7 +75,7 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> 
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values hold the same things; a tensor is the same when it is the very same object."""
+    """Whether two values have the same contents; a tensor is equal only to the very same object."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):

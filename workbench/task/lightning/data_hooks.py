@@ -1,4 +1,4 @@
-"""The moments of a job that concern its data: how batches come to the device, and what a DataModule keeps."""
+"""Calls the hooks that concern the data of a job: moving batches to the device, and a DataModule's state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_b
 
 
 class Transfer(NamedTuple):
-    """The hooks through which a batch goes on its way to the device, each None where there is none."""
+    """The hooks for moving a batch to the device; each is None where there is none."""
 
     before: Callable[..., Any] | None
     move: Callable[..., Any] | None
@@ -31,7 +31,7 @@ class Transfer(NamedTuple):
 
 
 class DataHooks(Hooks):
-    """The moments of objects that bring the data. sources: by stage; a DataModule's hook wins over the module's."""
+    """The hooks of objects that bring the data. sources: by stage; a DataModule's hook wins over the module's."""
 
     def __init__(self, preparation: Preparation, sources: Mapping[str, Any], module: Any = None) -> None:
         self.preparation = preparation

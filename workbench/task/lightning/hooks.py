@@ -1,4 +1,4 @@
-"""A Lightning-like object's hooks as the moments of a job, found once; and what it logs in them."""
+"""Calls a Lightning-like object's hooks, found once, and collects what it logs in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.task.lightning.proxies import StepsByTaking
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.unsupported import explain_no_logger
 
-# Within an update; those of the second line are left to the module itself where it optimises manually.
+# Within an update; those of the second line are left to the module itself with manual optimization.
 _WITHIN = (
     "on_train_batch_start", "on_train_batch_end", "on_before_backward", "backward", "on_after_backward",
     "on_before_optimizer_step",
@@ -35,7 +35,9 @@ _OF_AN_EVALUATION = (
 
 
 class LightningHooks(DataHooks):
-    """The hooks of one module. `outputs`: what its steps returned, by the number of the batch, while somebody asks."""
+    """The hooks of one module. `outputs`: what its steps returned, by the number of the batch, while a hook needs
+    them.
+    """
 
     def __init__(
         self, preparation: Preparation, sources: Mapping[str, Any], module: Any, model: nn.Module, *, manual: bool
@@ -58,16 +60,16 @@ class LightningHooks(DataHooks):
             "train": "on_train_batch_end" in self._own,
             **{stage: f"on_{name}_batch_end" in self._own for stage, name in _STAGES.items()},
         }
-        """Of which stages the outputs of steps are asked for."""
+        """The stages whose step outputs a hook needs."""
         self.outputs: dict[int, Any] = {}
         self.index = 0
-        """Of several optimizers, the one whose step is at hand."""
+        """Of several optimizers, the one whose step runs."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "outputs": {}, "clipper": None}
 
     def _say(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Call a hook, if there is one; what is logged in it is known to be of this hook."""
+        """Call a hook, if there is one, and note what is logged in it."""
         hook = self._own.get(name)
         if hook is None:
             return None
@@ -126,11 +128,13 @@ class LightningHooks(DataHooks):
         if self.keeps["train"]:
             self._log.hold(batch)
             self._say("on_train_batch_end", self._outputs(batch_idx), batch, batch_idx)
-            self.outputs.clear()  # also of batches that an optimizer had evaluated again
+            self.outputs.clear()  # also of batches that an optimizer evaluated again
         self._log.let_go()
 
     def _outputs(self, batch_idx: int) -> dict[str, Any]:
-        """What the training step returned as Lightning hands it on: the loss detached, and divided where batches add up."""
+        """What the training step returned, as Lightning gives it to hooks: the loss detached, and divided where
+        batches accumulate.
+        """
         output = self.outputs.pop(batch_idx, None)
         found = dict(output) if isinstance(output, Mapping) else {} if output is None else {"loss": output}
         if isinstance(found.get("loss"), Tensor):
@@ -183,7 +187,7 @@ class LightningHooks(DataHooks):
         if "on_validation_model_zero_grad" in self._own:
             with self._trainer.ahead("val"):
                 self._say("on_validation_model_zero_grad")
-        elif self.zeroes:  # what the module has left in the gradients goes, as it does in Lightning
+        elif self.zeroes:  # gradients that the module left go, as in Lightning
             self._model.zero_grad()
 
     def evaluation_mode(self, stage: Stage) -> bool:
@@ -216,7 +220,7 @@ class LightningHooks(DataHooks):
         self._say(f"on_{_STAGES[stage]}_end")
 
     def _gather(self, *hooks: str, evaluation: bool) -> None:
-        """These hooks come next, and find in `trainer.callback_metrics` what all ranks have logged."""
+        """Gather what all ranks have logged: the next hooks find it in `trainer.callback_metrics`."""
         self._log.let_go()
         if any(name in self._own for name in hooks):
             self._log.gather(evaluation=evaluation)
@@ -277,7 +281,7 @@ class LightningHooks(DataHooks):
         self._trainer.should_stop = bool(state.get("should_stop", False))
 
     def _checkpoint(self) -> dict[str, Any]:
-        """The dictionary that Lightning gives to `on_save_checkpoint`, as things are now."""
+        """The dictionary that Lightning gives to `on_save_checkpoint`, with the present values."""
         trainer, module = self._trainer, self._module
         found = {
             "epoch": trainer.current_epoch, "global_step": trainer.global_step, "pytorch-lightning_version": _version(),
@@ -294,6 +298,6 @@ class LightningHooks(DataHooks):
 
 
 def _version() -> str:
-    """Lightning's, where it is loaded: it is never imported here."""
+    """Lightning's version, if it is loaded: it is never imported here."""
     there = sys.modules.get("lightning") or sys.modules.get("pytorch_lightning")
     return str(getattr(there, "__version__", ""))

@@ -1,6 +1,6 @@
-"""Manual optimisation: what a module with `automatic_optimization = False` calls, passed on to the engine's handle.
+"""Manual optimization: passes what a module with `automatic_optimization = False` calls on to the engine's handle.
 
-Clipping, norms, precision and accumulation stay the engine's: `opt.step()` in the middle of a window does nothing.
+The engine clips, measures and accumulates: `opt.step()` in the middle of a window does nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Manual(Shared):
         return {**vars(self), "_handle": None, "_optimizers": [], "_schedulers": []}
 
     def begin(self, made: Sequence[Optimization], handle: Handle, *, accumulates: bool) -> None:
-        """A session begins, with these optimizers."""
+        """A session with these optimizers begins."""
         self._handle = handle
         self._optimizers = [StepsByHandle(one.optimizer, index, handle) for index, one in enumerate(made)]
         found = [schedule.scheduler for one in made for schedule in one.schedules]
@@ -39,7 +39,7 @@ class Manual(Shared):
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Inside, sessions may begin; behind it their optimizers are let go, and those from before are there again."""
+        """Inside, other sessions may begin; afterwards the optimizers from before are restored."""
         before = dict(vars(self))
         self._handle, self._optimizers, self._schedulers = None, [], []
         try:
@@ -49,7 +49,7 @@ class Manual(Shared):
 
     @property
     def members(self) -> dict[str, Callable[..., Any]]:
-        """The methods, by the names that Lightning gives them."""
+        """The methods, by Lightning's names."""
         return {
             "optimizers": self.optimizers,
             "lr_schedulers": self.lr_schedulers,
@@ -71,7 +71,7 @@ class Manual(Shared):
         return (self._schedulers[0] if len(self._schedulers) == 1 else list(self._schedulers)) or None
 
     def manual_backward(self, loss: Tensor, gradient: Tensor | None = None, **options: Any) -> None:
-        """Gradients of the loss."""
+        """Run the backward of the loss."""
         if gradient is not None:
             options["gradient"] = gradient
         self._there().backward(loss, **options)
@@ -81,7 +81,7 @@ class Manual(Shared):
         self._there().toggle(self._index(optimizer))
 
     def untoggle_optimizer(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        """What `toggle_optimizer` changed is as it was."""
+        """Undo `toggle_optimizer`."""
         self._there().untoggle(self._index(optimizer))
 
     @contextlib.contextmanager
@@ -96,7 +96,7 @@ class Manual(Shared):
     def clip_gradients(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip the gradients of an optimizer so, at its next step."""
+        """Clip the gradients of an optimizer so at its next step."""
         value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
         handle, index = self._there(), self._index(optimizer)
         if value > 0:

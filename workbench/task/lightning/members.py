@@ -1,4 +1,4 @@
-"""The methods and attributes of Lightning's that a module finds on itself while a job runs."""
+"""Gives a module Lightning's methods and attributes while a job runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.task.ranks import stacked
 
 
 class LightningMembers(Shared):
-    """Those of one module. manual: where it optimises manually, what it steps its optimizers with."""
+    """Those of one module. manual: its methods for manual optimization, if it uses them."""
 
     def __init__(self, module: Any, moments: LightningHooks, manual: Manual | None) -> None:
         self._module = module
@@ -26,10 +26,10 @@ class LightningMembers(Shared):
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Inside, the module has them; what it had under these names is put back after."""
+        """Inside, the module has them; its own attributes of these names are restored afterwards."""
         mine, log = vars(self._module), self._moments.preparation.log
         hearing: dict[str, Any] = {"log": log.log, "log_dict": log.log_dict}
-        # A list of its own, say, is no method that logs.
+        # A list of that name, for example, is not a method that logs.
         members = {n: hear for n, hear in hearing.items() if callable(mine.get(n, hear))}
         members |= {n: do for n, do in self._methods().items() if not self._has(n)}
         standing = {n: value for n, value in self._attributes().items() if not hasattr(self._module, n)}
@@ -37,7 +37,7 @@ class LightningMembers(Shared):
             yield
 
     def _has(self, name: str) -> bool:
-        """Whether the module has something of its own under a name of Lightning's."""
+        """Whether the module has something of its own under one of Lightning's names."""
         return name in vars(self._module) or own_method(self._module, name) is not None
 
     def _methods(self) -> dict[str, Callable[..., Any]]:
@@ -74,7 +74,7 @@ class LightningMembers(Shared):
     def clip_gradients(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip the gradients of an optimizer, now."""
+        """Clip the gradients of an optimizer now."""
         value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
         made = self._trainer.optimizers
         index = next((n for n, one in enumerate(made) if one is getattr(optimizer, "optimizer", optimizer)), None)
@@ -86,8 +86,9 @@ class LightningMembers(Shared):
             self._moments.clipper(index, value, algorithm)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The data of all processes, each tensor with one more dimension in front; a single process has it as it is.
+        """The data of all processes, each tensor with one more dimension in front; a single process gets it
+        unchanged.
 
-        All ranks must call it alike, with tensors of the same shapes: also where the last batches do not go round.
+        All ranks must call it alike, with tensors of the same shapes: also where the last batches do not fill a round.
         """
         return stacked(data, self._trainer.at_hand.device, graph=sync_grads)

@@ -1,4 +1,4 @@
-"""What `configure_optimizers` returned, in any of Lightning's forms, as `Optimization`s."""
+"""Reads what `configure_optimizers` returned, in any of Lightning's forms, as `Optimization`s."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from workbench.values import shown
 
 
 def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
-    """The object's optimizers as it makes them now, each with its own schedules and the rate it was made at.
+    """The object's optimizers, each with its schedules and the rate at which it was made.
 
-    manual: the object steps all of them itself, so that no turns, metrics or signatures need to be known.
+    manual: the object steps all of them itself, so that turns, metrics and signatures need not be known.
     """
     made = module.configure_optimizers()
     where = f"{type(module).__name__}.configure_optimizers()"
@@ -74,7 +74,7 @@ def _by_owner(schedules: Sequence[Schedule], optimizers: Sequence[Any], where: s
 
 
 def _frequencies(entries: Sequence[Mapping[str, Any]], where: str) -> list[int]:
-    """For how many updates in a row it is each optimizer's turn; all 0 where they step at every update."""
+    """For how many updates in a row each optimizer steps; all 0 where they step at every update."""
     turns = [entry.get("frequency") for entry in entries]
     if all(turn is None for turn in turns) or len(turns) == 1:
         return [0] * len(turns)

@@ -1,4 +1,4 @@
-"""What a Lightning-like object has: its own hooks, found by name, and the places where its settings live."""
+"""Finds a Lightning-like object's own hooks by name, and the places of its settings."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 
 LR_NAMES = ("lr", "learning_rate")
 EXTRAS = {"optimizer_idx": 0, "hiddens": None}
-"""What a training_step is told beside the batch, where it has an argument of that name; and what, where there is one
-optimizer and no hidden state is carried."""
+"""Further arguments of a training_step, where it has a parameter of that name; and their values with one optimizer
+and no hidden state.
+"""
 _OLD = {"dataloader_idx": 0, "unused": 0, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False}
-"""What Lightning 1 told its hooks beside what Lightning 2 does, and what holds here."""
+"""Further arguments of Lightning 1's hooks, and their values here."""
 _LIBRARIES = ("lightning", "pytorch_lightning")
 
 
 def from_lightning(source: Any) -> bool:
-    """Whether an object, or a class itself, is one of Lightning's own or inherits from one."""
+    """Whether an object, or a class itself, is one of Lightning's or inherits from one."""
     kinds = (source,) if isinstance(source, type) else type(source).__mro__
     return any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in kinds)
 
 
 def own_method(source: Any, name: str) -> Callable[..., Any] | None:
-    """A method that the user wrote: one that is not merely inherited from Lightning's own base classes."""
+    """A method that the user wrote: one that is not just inherited from Lightning's base classes."""
     if name in getattr(source, "__dict__", {}):
         found = source.__dict__[name]
         return found if callable(found) else None
@@ -48,7 +49,7 @@ def own_method(source: Any, name: str) -> Callable[..., Any] | None:
 
 
 def looks_like(model: Any) -> bool:
-    """Whether an object is trained by its own `training_step` and `configure_optimizers`."""
+    """Whether an object trains by its own `training_step` and `configure_optimizers`."""
     return callable(getattr(model, "training_step", None)) and callable(getattr(model, "configure_optimizers", None))
 
 
@@ -63,9 +64,9 @@ def makes_loaders(data: Any) -> bool:
 
 
 def spec_of(name: str, source: Any, preparation: Preparation | None = None) -> DataSpec | None:
-    """The data that an object's `<name>_dataloader()` gives; None where it has no such method.
+    """The data of an object's `<name>_dataloader()`; None where it has no such method.
 
-    preparation: sees to it that the object's `setup` has run for this data; without it, it runs each time.
+    preparation: makes sure that the object's `setup` has run for this data; without it, it runs each time.
     """
     make = own_method(source, f"{name}_dataloader")
     if make is None:
@@ -102,7 +103,7 @@ def call_with_stage(hook: Callable[..., Any], stage: str) -> None:
 
 
 class Step:
-    """A step of the object's as a function of (batch, batch_idx, **extra), whichever of these it takes."""
+    """A step of the object as a function of (batch, batch_idx, **extra), whichever of these it takes."""
 
     def __init__(self, hook: Callable[..., Any]) -> None:
         self._hook = hook
@@ -124,9 +125,9 @@ def step_of(module: Any, name: str) -> Step | None:
 
 
 class Hook:
-    """A hook of the object's as a function of what Lightning 2 tells it.
+    """A hook of the object as a function of Lightning 2's arguments.
 
-    Arguments that Lightning 1 had between (optimizer_idx, …) are told by their names: `index` is which optimizer it is.
+    Arguments that Lightning 1 had in between (optimizer_idx, …) are given by name: `index` is the optimizer's number.
     """
 
     def __init__(self, hook: Callable[..., Any]) -> None:
@@ -147,7 +148,7 @@ class Hook:
             elif left:
                 told.append(left.pop(0))
             else:
-                break  # what comes now is told by its name, or has a default
+                break  # what follows is given by name, or has a default
         return self._hook(*told, *left, **named)
 
 
@@ -158,7 +159,7 @@ def hooks_of(source: Any, names: Sequence[str]) -> dict[str, Hook]:
 
 
 def homes_of(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
-    """Everywhere a setting lives on the object: (its `__dict__` or `hparams`, the name there)."""
+    """All places of a setting on the object: (its `__dict__` or `hparams`, the name there)."""
     hparams = getattr(module, "hparams", None)
     places = [vars(module), *([hparams] if isinstance(hparams, Mapping) else [])]
     return [(place, name) for name in names for place in places if name in place]
@@ -166,7 +167,7 @@ def homes_of(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
 
 @contextlib.contextmanager
 def written(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
-    """Inside, `value` stands in all these places."""
+    """Inside, all these places have `value`."""
     before = [place[name] for place, name in homes]
     try:
         for place, name in homes:
@@ -179,7 +180,7 @@ def written(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def attached(module: Any, members: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, these are attributes of the object itself; what it had under these names is put back after."""
+    """Inside, the object has these attributes; its own of these names are restored afterwards."""
     attributes = vars(module)
     own = {name: attributes[name] for name in members if name in attributes}
     attributes.update(members)

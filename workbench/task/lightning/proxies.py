@@ -1,4 +1,6 @@
-"""Optimizers and schedulers as a module sees them: their step goes through the engine, all else is their own."""
+"""Wraps optimizers and schedulers as a module sees them: their step goes through the engine, everything else is
+their own.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from workbench.task.protocol import Handle, TaskError
 
 
 class OptimizerProxy:
-    """Something that is another object in all but what it defines itself; isinstance takes it for that one."""
+    """A proxy of another object, except for what it defines itself; isinstance takes it for that object."""
 
     def __init__(self, viewed: Any) -> None:
         self._viewed = viewed
@@ -32,7 +34,7 @@ class OptimizerProxy:
 
 
 class StepsByHandle(OptimizerProxy):
-    """An optimizer of a module that optimises manually."""
+    """An optimizer of a module with manual optimization."""
 
     def __init__(self, optimizer: Optimizer, index: int, handle: Handle) -> None:
         super().__init__(optimizer)
@@ -41,9 +43,9 @@ class StepsByHandle(OptimizerProxy):
         self._handle = handle
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """Take a step, behind `closure` (which gives the gradients) if there is one; returns what it returned.
+        """Step, after `closure` (which computes the gradients) if there is one; returns what it returned.
 
-        options: what else the optimizer's own step takes.
+        options: further arguments of the optimizer's own step.
         """
         result = None
         if closure is not None:
@@ -53,7 +55,7 @@ class StepsByHandle(OptimizerProxy):
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of this optimizer's parameters, unless they are still being added up."""
+        """Drop the gradients of this optimizer's parameters, unless they are still accumulating."""
         self._handle.zero_grad(self._index)
 
     def toggle(self) -> None:
@@ -61,7 +63,7 @@ class StepsByHandle(OptimizerProxy):
         self._handle.toggle(self._index)
 
     def untoggle(self) -> None:
-        """What `toggle` changed is as it was."""
+        """Undo `toggle`."""
         self._handle.untoggle(self._index)
 
     @contextlib.contextmanager
@@ -75,7 +77,7 @@ class StepsByHandle(OptimizerProxy):
 
 
 class StepsByTaking(OptimizerProxy):
-    """The optimizer that an `optimizer_step` of the module's own gets: the engine takes the step, as often as it is asked.
+    """The optimizer that an `optimizer_step` of the module's own gets: the engine steps, as often as it is called.
 
     closure: evaluates the batch; it runs within the step, or before it where the module calls it by hand.
     """
@@ -90,14 +92,16 @@ class StepsByTaking(OptimizerProxy):
         self._loss: Any = None
 
     def evaluate(self) -> Any:
-        """The closure that the module is given."""
+        """The closure that the module gets."""
         with torch.enable_grad():
             self._loss = self._closure()
         self._evaluated = True
         return self._loss
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """Take a step, behind `closure` if there is one; returns what it returned. options: what else the optimizer's step takes."""
+        """Step, after `closure` if there is one; returns what it returned. options: further arguments of the
+        optimizer's step.
+        """
         returned: Any = None
 
         def evaluate() -> Any:
@@ -111,7 +115,7 @@ class StepsByTaking(OptimizerProxy):
         return returned
 
     def check(self) -> None:
-        """Behind the hook: the batch must have been evaluated."""
+        """After the hook: the batch must have been evaluated."""
         if not self._evaluated:
             raise TaskError(
                 f"{self._where} never called its optimizer_closure, which runs training_step and backward: hand it on, "
@@ -120,10 +124,10 @@ class StepsByTaking(OptimizerProxy):
 
 
 class StepsAsAsked(OptimizerProxy):
-    """A scheduler of a module that optimises manually, and steps it itself.
+    """A scheduler of a module with manual optimization, which steps it itself.
 
-    behind: the module accumulates, and asks for a step at each batch; only at a window's last one has the optimizer
-    taken its own, and the scheduler follows. While rates are being searched for, none of its steps is taken.
+    behind: the module accumulates and calls step at each batch; only at a window's last one has the optimizer stepped,
+    and the scheduler follows it. In a search none of its steps is taken.
     """
 
     def __init__(self, scheduler: Any, handle: Handle, *, behind: bool) -> None:

@@ -1,4 +1,4 @@
-"""What modules and DataModules prepare before a job and undo behind it: `prepare_data`, `setup`, `teardown`."""
+"""Runs `prepare_data`, `setup` and `teardown` of modules and DataModules around a job."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from workbench.values import shown
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
 }  # fmt: skip
-"""The kinds of jobs whose setup makes each kind of data; the first is done where none of them has been."""
+"""The kinds of jobs whose setup makes each kind of data; the first runs where none of them has run."""
 _DONE: weakref.WeakKeyDictionary[Any, set[Phase]] = weakref.WeakKeyDictionary()
-"""What each object is set up for: several benches may share it, and the teardown of one undoes it for all."""
+"""What each object is set up for: several benches may share it, and a teardown by one undoes it for all."""
 
 
 class Preparation:
     """The objects that bring a bench's data, and its module, set up in Lightning's order: DataModules first.
 
     setup("fit") runs when the bench is made, and again where a teardown of the object's own has undone it. The ranks of
-    a job get the objects as they are then, so that all have the same data, whatever is drawn or asked for in a setup;
-    what they set up and tear down beyond that, they do on copies of their own.
+    a job get the objects in that state, so that all have the same data. What they set up and tear down beyond that,
+    they do on copies of their own.
     """
 
     def __init__(self, module: Any, data: Sequence[Any]) -> None:
@@ -50,27 +50,27 @@ class Preparation:
             self.trainer.give(self.data[0])
 
     def begin(self, settings: Settings) -> None:
-        """The bench is being made: refuse what is not served, prepare the data, set up for fits, make the layers."""
+        """When a bench is made: refuse what is not supported, prepare the data, set up for fits, make the layers."""
         for source in self.sources:
             refuse_unserved(source)
         with self.attached(), self.trainer.planning(settings):
             self._refuse_callbacks()
             self._prepare()
             for done in self._done:
-                done.clear()  # it may be another one than when a bench was made of it last
+                done.clear()  # it may differ from the one of the last bench
             self._set_up(("fit",))
             _call(self._module, "configure_model")
 
     def follow(self, progress: Progress) -> None:
-        """A session has begun, of a task that does not listen itself."""
+        """A session of a task without hooks of its own has begun."""
         self.trainer.follow(progress)
 
     @contextlib.contextmanager
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
-        """Around a whole job; it is torn down behind it, unless an error ends it, or it is of a fit that has no end."""
+        """Around a whole job: tear down afterwards, unless an error ends it, or the fit has no end."""
         with self.attached(), self.trainer.doing(phase), self.trainer.planning(settings):
             here = place()
-            if here.nodes > 1:  # where the bench was made all is there
+            if here.nodes > 1:  # where the bench was made everything is there
                 self._prepare()
             if here.several:
                 _draw_alike(settings.seed)
@@ -84,19 +84,19 @@ class Preparation:
                 self._over = before
 
     def over(self) -> None:
-        """The fit at hand has ended: a whole one, no search or trial."""
+        """The fit has ended: a whole one, not a search or a trial."""
         self._over = True
 
     @contextlib.contextmanager
     def serving(self, name: str) -> Iterator[None]:
-        """Inside, an object is asked for its loader of this kind of data, for which it is set up."""
+        """Inside, an object makes its loader of this kind of data, for which it is set up."""
         with self.attached():
             self._set_up(_PHASES[name])
             yield
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        """Inside, the module and the DataModules find their trainer; what they had is put back after."""
+        """Inside, the module and the DataModules have their trainer; their own attributes are restored afterwards."""
         with contextlib.ExitStack() as stack:
             for source in self.sources:
                 for part in _with_trainer(source):
@@ -104,7 +104,7 @@ class Preparation:
             yield
 
     def _prepare(self) -> None:
-        """Download and the like: one process of each machine does it, or of all, and the others wait."""
+        """Download and the like: one process of each machine runs it, or one of all, and the others wait."""
         here = place()
         for source in self.sources:
             each = bool(getattr(source, "prepare_data_per_node", True))
@@ -114,14 +114,16 @@ class Preparation:
                 wait()
 
     def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False) -> None:
-        """For the first of these, unless it has been done for one. again: also then, as Lightning does to evaluate."""
+        """Set up for the first of these, unless that has run for one of them. again: run it even then, as Lightning
+        does to evaluate.
+        """
         for source, done in zip(self.sources, self._done, strict=True):
             if again or not done.intersection(phases):
                 done.add(phases[0])
                 _call(source, "setup", phases[0])
 
     def _tear_down(self, phase: Phase) -> None:
-        """A teardown of the object's own may undo all that its setups have done."""
+        """A teardown of the object's own may undo all of its setups."""
         for source, done in zip(self.sources, self._done, strict=True):
             if _call(source, "teardown", phase):
                 done.clear()
@@ -136,7 +138,7 @@ class Preparation:
 
 
 def _draw_alike(seed: int) -> None:
-    """A setup that splits data at random splits it in the same way on all ranks; a job seeds anew behind it."""
+    """A setup that splits data at random splits it alike on all ranks; the job seeds again afterwards."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -145,12 +147,12 @@ def _draw_alike(seed: int) -> None:
 def _done_of(source: Any) -> set[Phase]:
     try:
         return _DONE.setdefault(source, set())
-    except TypeError:  # it has no hash, or takes no weak reference
+    except TypeError:  # it has no hash, or no weak references
         return set()
 
 
 def _call(source: Any, name: str, stage: str | None = None) -> bool:
-    """Call a hook that the user wrote; whether there is one."""
+    """Call a hook that the user wrote; returns whether there is one."""
     hook = own_method(source, name)
     if hook is not None and stage is None:
         hook()

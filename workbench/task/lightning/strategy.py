@@ -1,4 +1,4 @@
-"""What stands in for a strategy of Lightning's (`self.trainer.strategy`): how the processes of a job talk to each other."""
+"""Stands in for Lightning's strategy (`self.trainer.strategy`): collectives between the processes of a job."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from workbench.task.protocol import TaskError
 
 
 class NotServed(TaskError, AttributeError):
-    """Something of Lightning's Trainer that a module asked for and that is not here."""
+    """An attribute of Lightning's Trainer that a module used and that is not supported."""
 
 
 class Strategy:
-    """All processes call each method at the same place; in one process nothing happens."""
+    """All processes call each method together; in one process nothing happens."""
 
     def __init__(self, device: torch.device, manual: Any = None) -> None:
-        """manual: what steps the optimizers of a module that optimises manually."""
+        """manual: what steps the optimizers of a module with manual optimization."""
         self.root_device = device
         self._manual = manual
 
     def backward(self, loss: Any, optimizer: Any = None, *arguments: Any, **options: Any) -> None:
-        """What LightningModule.manual_backward calls: the way of a module's own that calls super()'s."""
+        """Called by LightningModule.manual_backward: a module's own method calls super()'s."""
         if self._manual is None:
             raise NotServed("self.trainer.strategy.backward is served where a module optimises manually; else return the loss.")
         self._manual.manual_backward(loss, *arguments, **options)
 
     @property
     def _lightning_optimizers(self) -> list[Any]:
-        """What LightningModule.optimizers asks for."""
+        """Called by LightningModule.optimizers."""
         if self._manual is None:
             raise NotServed("super().optimizers() is served where a module optimises manually; self.trainer.optimizers has them.")
         found = self._manual.optimizers()
@@ -65,15 +65,15 @@ class Strategy:
         return ranks.place().world
 
     def barrier(self, *_: Any, **__: Any) -> None:
-        """Until all have come here."""
+        """Wait until all processes have called this."""
         ranks.wait()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What rank `src` has."""
+        """The value of rank `src`."""
         return ranks.from_one(obj, src)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """The mean over all processes, or what else is asked for."""
+        """The mean over all processes, or another reduction."""
         return ranks.reduced(tensor, reduce_op)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
@@ -82,5 +82,5 @@ class Strategy:
         return bool(ranks.reduced(said, "min" if all else "max"))
 
     def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The tensors of all processes, one more dimension in front."""
+        """The tensors of all processes, with one more dimension in front."""
         return ranks.stacked(tensor, self.root_device, graph=sync_grads)

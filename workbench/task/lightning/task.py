@@ -1,7 +1,7 @@
-"""A task of an object with `training_step` and `configure_optimizers`: a LightningModule as it is, or one like it.
+"""Makes a task of an object with `training_step` and `configure_optimizers`: a LightningModule, or one like it.
 
-Its steps and its optimizers are here, its hooks in `lightning_moments`; all are found once, by name, and nothing else
-in the package looks anything up by string. Lightning itself is never imported; what is not served is refused by name.
+Its steps and optimizers are here, its hooks in `hooks.py`; all are found once, by name, and nothing else in the package
+looks anything up by string. Lightning is never imported; what is not supported raises TaskError naming it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from workbench.values import shown
 __all__ = ["LightningTask", "has_loader"]
 
 SEED = "PL_GLOBAL_SEED"
-"""Where Lightning's `seed_everything` leaves its seed."""
+"""The environment variable in which Lightning's `seed_everything` leaves its seed."""
 
 
 class LightningTask(Task):
@@ -61,7 +61,7 @@ class LightningTask(Task):
         predict: DataSpec | None = None,
         sources: Mapping[str, Any],
     ) -> None:
-        """sources: the objects that make these data, where they are not the module's own."""
+        """sources: the objects that make these data, where they are not the module itself."""
         self.module = module
         self.preparation: Preparation = preparation
         self._name = type(module).__name__
@@ -91,7 +91,7 @@ class LightningTask(Task):
         self._trainer.steps(self._manual)
         self._members = LightningMembers(module, self.moments, self._manual)
         self._made: tuple[Optimization, ...] = ()
-        """The optimizers of the session that runs."""
+        """The optimizers of the running session."""
         self._accumulates = False
         self._last: tuple[weakref.ref[Optimizer], ...] = ()
         self._reads_rate: bool | None = None if homes_of(module, LR_NAMES) else False
@@ -103,10 +103,10 @@ class LightningTask(Task):
 
     @property
     def implied(self) -> dict[str, Any]:
-        """The settings that the object itself carries: its learning rate, its loader's batch size, …"""
+        """The settings that the object itself brings: its learning rate, its loader's batch size, …"""
         found = dict(self.train.defaults) if self.train else {}
         pieces = getattr(self.module, "truncated_bptt_steps", None)
-        # 0: off, in Lightning 1; a manual module splits its batches itself, as Lightning 2 has it.
+        # 0: off, in Lightning 1; a manual module splits its batches itself, as in Lightning 2.
         if isinstance(pieces, int) and pieces > 0 and not self.manual:
             found["truncated_bptt_steps"] = pieces
         seed = os.environ.get(SEED, "")
@@ -116,30 +116,32 @@ class LightningTask(Task):
         return found
 
     def _own_rate(self, settings: Settings) -> float:
-        """The rate that the user's own loop would train with."""
+        """The rate with which the user's own loop would train."""
         homes = homes_of(self.module, LR_NAMES)
         rates = [float(place[name]) for place, name in homes if isinstance(place[name], (int, float))]
         with self._attached(settings, lambda: self._likely_updates(settings)):
             made = _rates(self._optimizations())
-            # Where two attributes differ, the one that was read; the code's own rate, where none is.
+            # Where two attributes differ, the one that was read; the code's own rate, where none was.
             standing = next((rate for rate in made if rate in rates), None)
             if standing is None and rates and self._reads(rates[0], made):
                 return rates[0]
             return made[leading(made)] if standing is None else standing
 
     def _likely_updates(self, settings: Settings) -> int | None:
-        """The updates of a fit with these settings, for a schedule that is made only to see the rate beside it."""
+        """The updates of a fit with these settings, for a schedule that is made only to see its rate."""
         batches = None if self.train is None else batches_in(self.train.loader(settings))
         return None if batches is None or settings.epochs is None else max(1, batches) * settings.epochs
 
     @property
     def takes_index(self) -> bool:
-        """Whether training_step takes the number of the batch beside the batch."""
+        """Whether training_step takes the number of the batch."""
         return self._step.takes_index
 
     @property
     def homes(self) -> dict[str, str]:
-        """Where `lr` and `batch_size` live on `network`, as the left of an assignment, for the exported script."""
+        """The places of `lr` and `batch_size` on `network`, as the left side of an assignment, for the exported
+        script.
+        """
         found = {}
         for setting, names in (("lr", LR_NAMES), ("batch_size", ("batch_size",))):
             places = [
@@ -154,7 +156,9 @@ class LightningTask(Task):
 
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
-        """While a job runs, `lr` and `batch_size` are the job's, and `self.log` is heard; all is put back after."""
+        """While a job runs, `lr` and `batch_size` are the job's, and `self.log` works; everything is restored
+        afterwards.
+        """
         self._accumulates = settings.accumulate_grad_batches != 1
         rate, size = homes_of(self.module, LR_NAMES), homes_of(self.module, ("batch_size",))
         with (
@@ -165,7 +169,8 @@ class LightningTask(Task):
 
     @contextlib.contextmanager
     def _attached(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """The object logs to this task and finds our trainer and its optimizers; its own are put back after.
+        """Inside, the object logs to this task and has our trainer and its optimizers; its own attributes are
+        restored afterwards.
 
         count: the updates of the whole fit, as far as they are known before there is a session.
         """
@@ -194,7 +199,7 @@ class LightningTask(Task):
     # -- steps
 
     def _call(self, step: Step, name: str, batch: Any, batch_idx: int, **extra: Any) -> Any:
-        """A step of the object's; what it logs in it belongs to this batch."""
+        """Call a step of the object; what it logs belongs to this batch."""
         log = self._log
         before, log.hook = log.hook, name
         if log.batch is not batch:
@@ -252,7 +257,9 @@ class LightningTask(Task):
         return Scores({f"{stage}_loss": loss} if told else {}, weight)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """What the object's own predict_step returns, else the object called with the whole batch, as Lightning does."""
+        """The result of the object's own predict_step, else of the object called with the whole batch, as Lightning
+        does.
+        """
         step = self._predict or self._forward()
         output = self._call(step, "predict_step", batch, batch_idx)
         if self.moments.keeps["predict"]:
@@ -262,7 +269,7 @@ class LightningTask(Task):
     def _forward(self) -> Step:
         call = own_method(self.module, "forward")
         if callable(self.module) and (call is not None or not isinstance(self.module, nn.Module)):
-            call = self.module  # as a whole, for what is registered on a network; one without a forward is callable too
+            call = self.module  # called whole, for hooks registered on a network; an object without a forward is callable too
         if call is None:
             raise TaskError(f"{self._name} defines neither predict_step nor forward: write one of them to predict.")
         return Step(lambda batch: call(batch))
@@ -277,12 +284,12 @@ class LightningTask(Task):
             found = self._optimizations()
             if self._reads_rate is None and settings.lr not in _rates(found):
                 self._reads(settings.lr, _rates(found))
-                found = self._optimizations()  # the object may have kept what it made last
+                found = self._optimizations()  # the object may have kept the optimizers that it made last
         if any(one.schedules for one in found):
             refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
         for one in found:
             if self._reads_rate is not False:
-                one.lr = None  # the object has read the job's own rate, and made of it what it wants
+                one.lr = None  # the object has read the job's rate and used it in its own way
             for group in one.optimizer.param_groups:
                 if settings.weight_decay is not None and "weight_decay" in group:
                     group["weight_decay"] = settings.weight_decay
@@ -306,7 +313,9 @@ class LightningTask(Task):
         return found
 
     def _reads(self, rate: float, made: tuple[float, ...]) -> bool:
-        """Whether `configure_optimizers` reads the object's rate: with another than `rate` there it makes others than `made`."""
+        """Whether `configure_optimizers` reads the object's rate: with `rate` there it makes other optimizers than
+        `made`.
+        """
         if self._reads_rate is None:
             with written(homes_of(self.module, LR_NAMES), 2 * rate or 1.0):
                 self._reads_rate = _rates(self._optimizations()) != made
@@ -314,5 +323,5 @@ class LightningTask(Task):
 
 
 def _rates(made: Sequence[Optimization]) -> tuple[float, ...]:
-    """The rate that each was made at."""
+    """The rate at which each was made."""
     return tuple(one.lr for one in made if one.lr is not None)

@@ -1,4 +1,4 @@
-"""What stands in for Lightning's Trainer on a module, and on a DataModule, while a job runs."""
+"""Stands in for Lightning's Trainer on a module, and on a DataModule, while a job runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workbench.task.ranks import Communication, SingleProcess, place
 
 _STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
 _NAMES: Mapping[str, str] = {"train": "train", "val": "validate", "sanity": "sanity_check", "test": "test", "predict": "predict"}
-"""Stages by the names that Lightning's RunningStage gives them."""
+"""The stages by the names of Lightning's RunningStage."""
 
 _BENCH = "it is the bench that starts jobs: bench.{}()"
 _CHECKPOINTS = "the settings checkpoint_every, save_top_k and monitor say when checkpoints are written"
@@ -39,12 +39,12 @@ INSTEAD: Mapping[str, str] = {
 
 
 def unknown() -> int | None:
-    """How long it takes, where nobody can know."""
+    """A length that cannot be known."""
     return None
 
 
 class Plan:
-    """The `Progress` of a job that is still to begin."""
+    """The `Progress` of a job that has not begun."""
 
     device = torch.device("cpu")
     step = epoch = batch_idx = 0
@@ -64,12 +64,14 @@ class Plan:
 
 
 class Trainer(Shared):
-    """What a module finds as `self.trainer`: where a job is, what it works with, and an error for anything else."""
+    """What a module finds as `self.trainer`: the progress of the job and its objects, and an error for anything
+    else.
+    """
 
     told_sanity: bool
-    """Whether it was asked for the stage while that was a sanity check."""
+    """Whether the stage was read during a sanity check."""
     should_stop: bool
-    """Set to True, the fit ends where it may (the minimums hold)."""
+    """If True, the fit ends as soon as the minimums are met."""
 
     logger = progress_bar_callback = checkpoint_callback = early_stopping_callback = scaler = None
     interrupted = received_sigterm = False
@@ -82,7 +84,7 @@ class Trainer(Shared):
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        # A session belongs to its process, and holds all that a job has.
+        # A session belongs to its process, and holds everything of a job.
         return {**vars(self), "_progress": None, "_made": (), "_mirror": ({}, frozenset()), "_plan": Plan(self._plan.settings)}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -118,23 +120,23 @@ class Trainer(Shared):
         vars(self)["_made"] = tuple(optimizations)
 
     def at(self, batch_idx: int) -> None:
-        """The batch at hand."""
+        """The number of the current batch."""
         vars(self)["_batch_idx"] = batch_idx
 
     def where(self) -> dict[str, Any]:
-        """What a LightningModule's properties say of the place in the job."""
+        """The place in the job, as a LightningModule's properties give it."""
         there = self.at_hand
         return {"current_epoch": there.epoch, "global_step": there.step, "device": there.device}
 
     def refresh(self) -> None:
-        """An object that has no such properties finds this in attributes of its own."""
+        """Set it as attributes of an object without such properties."""
         attributes, names = self._mirror
         if names:
             attributes.update({name: value for name, value in self.where().items() if name in names})
 
     @contextlib.contextmanager
     def mirrored(self, attributes: dict[str, Any], names: Iterable[str]) -> Iterator[None]:
-        """Inside, those of these attributes that have such a name are kept up to date."""
+        """Inside, the object's attributes of these names are kept up to date."""
         before, vars(self)["_mirror"] = self._mirror, (attributes, frozenset(names) & self.where().keys())
         try:
             yield
@@ -143,7 +145,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def planning(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Inside a job is to begin, with these settings; no session is there until it is followed."""
+        """Inside, a job with these settings is to begin; there is no session until `follow`."""
         before = {name: vars(self)[name] for name in ("_plan", "_progress", "_made", "should_stop")}
         vars(self).update(_plan=Plan(settings, count), _progress=None, _made=(), should_stop=False)
         try:
@@ -153,7 +155,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def doing(self, phase: Phase) -> Iterator[None]:
-        """Inside a job of this kind runs."""
+        """Inside, a job of this kind runs."""
         before = self._phase
         vars(self)["_phase"] = phase
         try:
@@ -163,7 +165,7 @@ class Trainer(Shared):
 
     @contextlib.contextmanager
     def ahead(self, stage: str) -> Iterator[None]:
-        """Inside, this stage is said to have begun already."""
+        """Inside, this stage counts as begun."""
         vars(self)["_ahead"] = stage
         try:
             yield
@@ -172,7 +174,7 @@ class Trainer(Shared):
 
     @property
     def at_hand(self) -> Progress:
-        """How far the session is, or else the plan of the one to come."""
+        """The session's progress, or the plan of the job to come."""
         found: Progress = self._plan if self._progress is None else self._progress
         return found
 
@@ -285,7 +287,7 @@ class Trainer(Shared):
 
     @property
     def accumulate_grad_batches(self) -> int:
-        """Batches that make one update of this epoch."""
+        """Batches in one update of this epoch."""
         setting = self.at_hand.settings.accumulate_grad_batches
         if isinstance(setting, int):
             return setting
@@ -301,7 +303,7 @@ class Trainer(Shared):
         return None if self.at_hand.clip_val is None else self.at_hand.settings.gradient_clip_algorithm
 
     def limits(self, clip_val: float | None, algorithm: str | None) -> tuple[float, str]:
-        """What a module asks `clip_gradients` for, with the settings where it says nothing; 0: nothing is clipped."""
+        """The arguments of a module's `clip_gradients`, with the settings as defaults; 0: nothing is clipped."""
         algorithm = (algorithm or self.at_hand.settings.gradient_clip_algorithm).lower()
         value = self.at_hand.clip_val if clip_val is None else clip_val
         if algorithm not in ("norm", "value"):
@@ -340,7 +342,7 @@ class Trainer(Shared):
 
     @property
     def num_devices(self) -> int:
-        """Of one machine."""
+        """The number of processes on one machine."""
         return place().local_world
 
     @property
@@ -356,7 +358,7 @@ class Trainer(Shared):
 
     @property
     def strategy(self) -> Strategy:
-        """What is served of Lightning's strategies: how the processes of the job talk to each other."""
+        """The supported part of Lightning's strategies: collectives between the processes of the job."""
         return Strategy(self.at_hand.device, self._manual)
 
     # -- what it works with
@@ -376,7 +378,7 @@ class Trainer(Shared):
 
     @property
     def train_dataloader(self) -> Any:
-        """A loader like the one that is trained on."""
+        """A loader like the one for training."""
         return self._loader("train")
 
     @property
@@ -409,13 +411,13 @@ class Trainer(Shared):
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
-        """The latest value of every metric; what was logged has its own name also where the record has another."""
+        """The latest value of every metric; a logged value has its own name, also where the record has another."""
         logged = self._log.known()
         return {name: torch.as_tensor(value) for name, value in {**self.at_hand.metrics, **logged}.items()}
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
-        """The same, and the latest values that were logged for single batches of a check."""
+        """The same, and the latest values that were logged for single batches of a validation."""
         return {**self.callback_metrics, **{name: torch.as_tensor(value) for name, value in self._log.of_batches.items()}}
 
     @property

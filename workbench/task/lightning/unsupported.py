@@ -1,4 +1,4 @@
-"""What of Lightning is not served, each with what to use instead: silence would train something else than was written."""
+"""Lists what of Lightning is not supported, each with the remedy, since silence would train something else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CALLBACKS: Mapping[str, str] = {
     "Callback": _LISTENERS,
     "Logger": "trackers=, which names the tracker (\"tensorboard\", \"wandb\", …)",
 }
-"""Lightning's callbacks and loggers, the more special one first, and what does their work here."""
+"""Lightning's callbacks and loggers, the more special one first, and what replaces them here."""
 _OF_LOGGERS = ("experiment", "log_metrics", "log_hyperparams", "log_image", "log_text", "log_table", "log_graph", "watch")
 _NO_LOGGER = (
     "self.logger is None, as it is with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
@@ -66,7 +66,7 @@ _NO_LOGGER = (
 
 
 def refuse_unserved(source: Any) -> None:
-    """Refuse, by name, a module or a DataModule that counts on something that is not done here."""
+    """Raise TaskError for a module or a DataModule that relies on something that is not supported."""
     name = type(source).__name__
     for hook, instead in UNSERVED.items():
         if own_method(source, hook) is not None:
@@ -81,7 +81,7 @@ def refuse_unserved(source: Any) -> None:
 
 
 def refuse_callbacks(objects: Any, where: str) -> None:
-    """Refuse Lightning's callbacks and loggers, with what to use instead. where: where they were given, for the message."""
+    """Raise TaskError for Lightning's callbacks and loggers, with what to use instead. where: where they were given."""
     listed: Iterable[Any] = objects if isinstance(objects, (list, tuple, set)) else [objects]
     for one in listed:
         names = [base.__name__ for base in type(one).__mro__ if from_lightning(base)]
@@ -93,6 +93,6 @@ def refuse_callbacks(objects: Any, where: str) -> None:
 
 
 def explain_no_logger(error: AttributeError) -> None:
-    """What the user's own code failed with, where it counted on a logger."""
+    """Explain an error of the user's code that relied on a logger."""
     if error.obj is None and error.name in _OF_LOGGERS:
         error.add_note(_NO_LOGGER)

@@ -1,4 +1,4 @@
-"""What was logged under one name: its values with their weights, and what they come to; and the names of the record."""
+"""Aggregates what was logged under one name: its values with their weights, and their reduction."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from workbench.task.protocol import TaskError
 Value = Tensor | float
 Named = TypeVar("Named")
 MARK = "_logged"
-"""Behind a name that the record has for something else."""
+"""The suffix of a name that the record uses for something else."""
 _RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
 
 
 def recorded(name: str) -> str:
-    """The name under which a logged value is recorded: the record has columns of its own, "loss" say."""
+    """The name under which a logged value is recorded: the record has columns of its own, such as "loss"."""
     return f"{name}{MARK}" if _RESERVED.fullmatch(name) else name
 
 
 def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
-    """The same values, where the record has another name for one also by the name that the module gave it."""
+    """The same values; where the record has another name for one, also by the name that the module gave it."""
     marked = [name for name in values if name.endswith(MARK) and recorded(name.removesuffix(MARK)) == name]
     return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 
 class LoggedValue:
-    """What was logged under one name in one hook: the values with their weights, or a metric that has seen them."""
+    """What was logged under one name in one hook: the values with their weights, or a metric that was updated with
+    them.
+    """
 
     def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool) -> None:
         self.name = name
@@ -40,24 +42,24 @@ class LoggedValue:
         self.step_name = recorded(f"{name}_step" if fork else name)
         self.epoch_names = [recorded(f"{name}_epoch"), recorded(name)] if fork else [recorded(name)]
         self.asked: Any = None
-        """How it was asked for; None: a checkpoint alone knows of it."""
+        """The options with which it was logged; None: only a checkpoint has it."""
         self.metric: Any = None
         self.values: list[Value] = []
         self.weights: list[float] = []
         self.folded: tuple[Tensor, float] | None = None
-        """The sum (or the least, or the greatest) of the values before these, and their weight."""
+        """The sum (or the least, or the greatest) of the earlier values, and their weight."""
         self.also = False
-        """Whether other ranks alone have logged it, and its metric is asked with theirs."""
+        """Whether only other ranks have logged it, and its metric is computed with theirs."""
 
     @classmethod
     def borrowed(cls, name: str, epoch_names: list[str], metric: Any) -> LoggedValue:
-        """What other ranks have logged: their metric, as it is here."""
+        """A value that other ranks have logged: their metric, as it is here."""
         kept = cls(name, False, True, "mean", fork=False)
         kept.epoch_names, kept.metric, kept.also = epoch_names, metric, True
         return kept
 
     def fold(self) -> None:
-        """Make one value of all so far."""
+        """Reduce all values so far to one."""
         if self.values and isinstance(self.how, str):
             self.folded = self.whole()
             self.values, self.weights = [], []
@@ -99,7 +101,7 @@ class LoggedValue:
     def of(cls, state: Mapping[str, Any]) -> LoggedValue:
         kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
         kept.values, kept.weights = list(state["values"]), list(state["weights"])
-        kept.on_epoch &= state["how"] is not None  # a function of the module's own is there again when it logs again
+        kept.on_epoch &= state["how"] is not None  # a function of the module's own is known again when it logs again
         kept.folded = None if state["folded"] is None else (state["folded"][0], state["folded"][1])
         return kept
 
@@ -108,7 +110,7 @@ class LoggedValue:
 
 
 def reduction(name: str, reduce_fx: Any) -> Any:
-    """A reduction by its name; one that has none here is called with all values at the end."""
+    """A reduction by its name; any other is called with all values at the end."""
     known = {torch.mean: "mean", torch.sum: "sum", torch.min: "min", torch.max: "max", sum: "sum", min: "min", max: "max"}
     if isinstance(reduce_fx, str):
         spoken = {"avg": "mean"}.get(reduce_fx.lower(), reduce_fx.lower())
@@ -120,7 +122,7 @@ def reduction(name: str, reduce_fx: Any) -> Any:
 
 
 def _column(values: list[Value]) -> Tensor:
-    """Scalars as one tensor in double precision, on the device where one of them lies on it."""
+    """Scalars as one tensor in double precision, on the device if one of them is there."""
     tensors = [value for value in values if isinstance(value, Tensor)]
     if not tensors:
         return torch.tensor(values, dtype=torch.float64)
@@ -132,7 +134,7 @@ def _column(values: list[Value]) -> Tensor:
 
 
 def of_step(name: str, metric: Any) -> Value | None:
-    """A metric's value for the batch at hand: what its forward gave; one that has no forward says all that it has seen."""
+    """A metric's value for the current batch: the result of its forward; without a forward, that of all it has seen."""
     value = getattr(metric, "_forward_cache", metric)
     if value is metric:
         value = metric.compute()
@@ -140,7 +142,7 @@ def of_step(name: str, metric: Any) -> Value | None:
 
 
 def number(name: str, value: Any) -> Value:
-    """What a `compute()` or a function of the module's gave, if it is one number."""
+    """The result of a `compute()` or of a function of the module's, if it is one number."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.detach().clone().reshape(())
     if isinstance(value, numbers.Real):

@@ -1,6 +1,6 @@
-"""What a module logs (`self.log`): values of single updates, and values of whole epochs and evaluations, reduced.
+"""Collects what a module logs (`self.log`): values of single updates, and reduced values of epochs and evaluations.
 
-Names, defaults and reductions are Lightning's. Values stay where they are: nothing waits for a device before the end.
+Names, defaults and reductions are Lightning's. Values stay on their device: nothing waits for it before the end.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from workbench.task.lightning.logging.reduce import Key, of_update, over_ranks
 from workbench.task.protocol import Progress, TaskError
 
 CHUNK = 512
-"""So many values of one name are kept as they are; then they become one sum."""
+"""After this many values of one name they are reduced to one sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a hook's values go."""
+    """Where the values of a hook go."""
 
     evaluation: bool
     by_step: bool
     """Whether values of single batches may be logged there."""
     on_step: bool
-    """What holds where nothing is said: values of single updates, or (False) of epochs."""
+    """The default: values of single updates, or (False) of epochs."""
 
 
 _IN_UPDATES = (
@@ -54,20 +54,20 @@ PLACES: Mapping[str, Place] = {
         for hook in (f"on_{stage}_start", f"on_{stage}_epoch_start", f"on_{stage}_epoch_end")
     },
 }
-"""The hooks in which something may be logged."""
+"""The hooks in which values may be logged."""
 _ENDS = {"on_train_epoch_end": False, **{f"on_{s}_{end}": True for s in ("validation", "test") for end in ("epoch_end", "end")}}
-"""The hooks in which all values are there, and whether it is those of an evaluation."""
+"""The hooks in which all values are known, and whether they are those of an evaluation."""
 
 
 class Shared:
-    """Something of which a job has one: a copy of a module that refers to it refers to the same."""
+    """Something that a job has once: a copy of a module that refers to it refers to the same."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
 
 class Log(Shared):
-    """Listens to `self.log` and `self.log_dict` of one module. `hook`: which of its hooks runs."""
+    """Implements `self.log` and `self.log_dict` of one module. `hook`: which of its hooks runs."""
 
     def __init__(self) -> None:
         self.hook: str | None = None
@@ -77,33 +77,35 @@ class Log(Shared):
         """The latest value of everything that was logged for single updates."""
         self._fresh: dict[str, Value] = {}
         self._kept: dict[bool, dict[Key, LoggedValue]] = {False: {}, True: {}}
-        """What was logged in training (False) and in the evaluation at hand, by hook and name."""
+        """What was logged in training (False) and in the current evaluation (True), by hook and name."""
         self.samples_in: Callable[[Any], int] = sample_count
         """How many samples a batch holds."""
         self.batch: Any = None
-        """The batch that values belong to; None: they belong to none."""
+        """The batch of the values; None: they belong to none."""
         self.of_batches: dict[str, Value] = {}
-        """The latest values of single batches of evaluations, by the names of the record, which does not have them."""
+        """The latest values of single batches of evaluations, by their names in the record, which does not have
+        them.
+        """
         self._open: list[tuple[LoggedValue, int]] = []
-        """The values whose weight is not known yet: that of the batch at hand."""
+        """The values whose weight is not known yet: that of the current batch."""
         self._long: list[LoggedValue] = []
         self._session: Progress | None = None
-        """The session of several ranks that runs; None: there is one process."""
+        """The session of several ranks; None: there is one process."""
         self._module: Any = None
         self._of_epochs: set[str] = set()
         self._synced: dict[str, str] = {}
-        """What was logged for updates with sync_dist, by the names of the record, and how it is reduced."""
+        """What was logged for updates with sync_dist, by the names in the record, with its reduction."""
         self._agreed: dict[str, str] = {}
-        """Those of them that all ranks know of."""
+        """Those of them that all ranks know."""
         self._so_far: dict[Key, tuple[list[str], Value]] = {}
-        """At the end of an epoch or an evaluation: what it has come to on all ranks, before the hooks of that end."""
+        """At the end of an epoch or an evaluation: the values over all ranks, before the hooks of that end."""
 
     def __getstate__(self) -> dict[str, Any]:
         self.let_go()
         return {**vars(self), "_session": None, "_module": None, "_agreed": {}}
 
     def follow(self, progress: Progress, module: Any) -> None:
-        """A session has begun; of several ranks all that is logged becomes one."""
+        """A session has begun; of several ranks, all logged values become one."""
         self._session = progress if progress.ranks.several else None
         self._module = module
         self._agree()
@@ -130,11 +132,11 @@ class Log(Shared):
     ) -> None:
         """Log a number, a tensor that holds one, or an object with `compute()` and `reset()` (a metric).
 
-        On several ranks, values of epochs and evaluations (`on_epoch`) are those of all ranks' batches, each at its
-        weight, whether `sync_dist` is given or not: what one rank has seen of its data is no number anybody wants. Values
-        of single updates are rank 0's, or with `sync_dist=True` their mean (`reduce_fx`) over ranks. A metric is asked on
-        every rank, and gathers its state itself, as torchmetrics' do; of one that does not, the mean over ranks counts.
-        rank_zero_only: what rank 0 logs is all there is. Arguments that speak of loggers change nothing here.
+        On several ranks, values of epochs and evaluations (`on_epoch`) are those of all ranks' batches, each with its
+        weight, whether `sync_dist` is given or not. Values of single updates are rank 0's, or with `sync_dist=True`
+        their mean (`reduce_fx`) over ranks. A metric is computed on every rank, and gathers its state itself, as
+        torchmetrics' do; of one that does not, the mean over ranks counts. rank_zero_only: only rank 0's values count.
+        Arguments about loggers change nothing here.
         """
         if rank_zero_only and self._session is not None and self._session.ranks.rank:
             return
@@ -159,7 +161,7 @@ class Log(Shared):
     def log_dict(self, dictionary: Any, *arguments: Any, **options: Any) -> None:
         """Log each value by its key, with the same options for all."""
         take = dictionary.items
-        # A collection of metrics gives copies of their states unless it is told otherwise; these would cost time alone.
+        # A collection of metrics copies their states by default, which would cost time for nothing.
         plain = isinstance(dictionary, Mapping) or "copy_state" not in inspect.signature(take).parameters
         for name, value in take() if plain else take(keep_base=False, copy_state=False):
             self.log(name, value, *arguments, **options)
@@ -167,12 +169,12 @@ class Log(Shared):
     # -- what the task says
 
     def hold(self, batch: Any) -> None:
-        """From here on values belong to this batch, and weigh as it does."""
+        """From here on values belong to this batch, and have its weight."""
         self.let_go()
         self.batch = batch
 
     def let_go(self) -> None:
-        """The batch is over."""
+        """The batch has ended."""
         if self._open:
             self.weigh(float(self.samples_in(self.batch)))
         self.batch = None
@@ -181,25 +183,25 @@ class Log(Shared):
         self._long.clear()
 
     def weigh(self, weight: float) -> None:
-        """What was logged for this batch so far weighs so much, where nothing else was said."""
+        """Set the weight of what was logged for this batch so far, where no other was given."""
         for kept, number in self._open:
             kept.weights[number] = weight
         self._open.clear()
 
     def has(self, name: str) -> bool:
-        """Whether a value of this name will come out of the evaluation at hand."""
+        """Whether the current evaluation will have a value of this name."""
         return any(name == kept.name and kept.on_epoch for kept in self._kept[True].values())
 
     @property
     def epoch_names(self) -> frozenset[str]:
-        """The names of the record for what has been logged for whole epochs of training, in this one or earlier."""
+        """The names in the record of what was logged for whole epochs of training, in this one or earlier."""
         self._of_epochs |= {name for kept in self._kept[False].values() if kept.on_epoch for name in kept.epoch_names}
         return frozenset(self._of_epochs)
 
     # -- what comes out
 
     def steps(self) -> dict[str, Value]:
-        """What was logged for single updates since this was last asked; all ranks ask alike."""
+        """What was logged for single updates since the last call; all ranks call it together."""
         if self._agreed and self._session is not None:
             found = of_update(self._session.ranks, self._session.device, self._agreed, self._fresh)
             self._fresh.update(found)
@@ -210,9 +212,9 @@ class Log(Shared):
         return found
 
     def reduced(self, *, evaluation: bool) -> dict[str, Value]:
-        """What was logged for the epoch, or for the evaluation at hand; a fork's value has its plain name too.
+        """What was logged for the epoch, or for the current evaluation; a fork's value has its plain name too.
 
-        Of several ranks, what this one knows: of all of them where they have come to the end, else its own.
+        On several ranks: of all of them at the end, before that this rank's own.
         """
         self.let_go()
         found: dict[str, Value] = {}
@@ -224,25 +226,25 @@ class Log(Shared):
         return found
 
     def gather(self, *, evaluation: bool) -> None:
-        """The values of all ranks become known on each, which all come here alike."""
+        """Gather the values of all ranks on each; all call it together."""
         self.let_go()
         if self._session is not None:
             self._so_far = over_ranks(self._session.ranks, self._kept[evaluation], self._module)
             self._agree()
 
     def known(self) -> dict[str, Value]:
-        """The latest values, by the names that the module gave them; at an end also what that has come to."""
+        """The latest values, by the names that the module gave them; at an end also the reduced ones."""
         found = dict(self.latest)
         if self.hook in _ENDS:
             found |= self.reduced(evaluation=_ENDS[self.hook])
         return by_own_names(found)
 
     def end(self, *, evaluation: bool) -> dict[str, Value]:
-        """`reduced` over all ranks, and it is forgotten."""
+        """`reduced` over all ranks; then drop it."""
         self.gather(evaluation=evaluation)
         found = self.reduced(evaluation=evaluation)
         self._so_far = {}
-        # A fork's plain name stands for whatever came last: now for the epoch.
+        # A fork's plain name stands for the latest value: now that of the epoch.
         self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
         self._reset(evaluation)
         return found
@@ -268,30 +270,30 @@ class Log(Shared):
             vars(self).update({**before, "_agreed": self._agreed})
 
     def state(self) -> dict[str, Any]:
-        """What was logged in training and is not told yet, in plain containers."""
+        """What was logged in training and is not reported yet, in plain containers."""
         self.let_go()
         kept = [{"hook": hook, **one.state()} for (hook, _), one in self._kept[False].items()]
         return {"kept": kept, "latest": dict(self.latest)} if kept or self.latest else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         self.latest = dict(state.get("latest", {}))
         self._kept[False] = {(one["hook"], one["name"]): LoggedValue.of(one) for one in state.get("kept", ())}
 
     # -- inside
 
     def _agree(self) -> None:
-        """All ranks know which values of updates they are to exchange; one that is new comes in with the next check."""
+        """Agree on the values of updates that ranks exchange; a new one is added at the next validation."""
         if self._session is not None and self._session.ranks.several:  # else this rank tries something by itself
             for known in self._session.ranks.gather(self._synced):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))
 
     def _new(self, hook: str, name: str, place: Place, asked: Any, known: LoggedValue | None) -> LoggedValue:
-        """What is logged under a name for the first time (known: but for what a checkpoint knows of it)."""
+        """A value that is logged under a name for the first time (known: but for what a checkpoint has of it)."""
         prog_bar, on_step, on_epoch, reduce_fx = asked
         on_step = place.on_step if on_step is None else bool(on_step)
-        # Where nothing at all is said it is one of the two.
+        # Without any option it is one of the two.
         on_epoch = not place.on_step if on_epoch is None else bool(on_epoch)
         if not on_step and not on_epoch:
             raise TaskError(f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of them.")
@@ -314,14 +316,14 @@ class Log(Shared):
         return kept
 
     def _checked(self, name: str, value: Any) -> Any:
-        """A number, a scalar of its own, or an object that computes one."""
+        """A number, a scalar copy, or an object that computes one."""
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 raise TaskError(
                     f"self.log({name!r}): the value has shape {tuple(value.shape)}, and one number is needed: "
                     "log its mean(), say."
                 )
-            return value.detach().clone().reshape(())  # a statistic may go on being counted up in place
+            return value.detach().clone().reshape(())  # a statistic may still change in place
         if isinstance(value, numbers.Real):
             return float(value)
         if callable(getattr(value, "compute", None)) and callable(getattr(value, "reset", None)):

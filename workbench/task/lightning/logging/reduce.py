@@ -1,7 +1,7 @@
-"""What several ranks have logged becomes one: of epochs the values of all batches, of updates those of all ranks.
+"""Reduces what several ranks have logged: for epochs over the values of all batches, for updates over all ranks.
 
-A rank may have logged nothing under a name, since it had no batch: the others' values are all there are. What comes
-out is the same on every rank, to the bit.
+A rank may have logged nothing under a name, since it had no batch: then the others' values count. The result is the
+same on every rank, to the bit.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class RankValues:
     """What one rank has under one name. how: the reduction by name, "own" (a function of the module's) or "metric"."""
 
     names: list[str]
-    """Those of the record."""
+    """The names in the record."""
     how: str
     total: float | None = None
     weight: float = 0.0
     values: Sequence[float] = ()
     """All of them, for a function of the module's own."""
     path: str = ""
-    """Where the metric is found on the module."""
+    """The path of the metric on the module."""
     also: bool = False
-    """Whether the rank knows the metric from others alone, and has logged nothing itself."""
+    """Whether the rank has the metric from other ranks, and has logged nothing itself."""
 
 
 def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) -> dict[Key, tuple[list[str], Value]]:
-    """The reduced values by hook and name, with the names of the record.
+    """The reduced values by hook and name, with their names in the record.
 
-    A metric that only others have logged is found on the module and asked too, since it may gather its state from all
-    ranks; from then on it is among the `kept`.
+    A metric that only others have logged is found on the module and computed too, since it may gather its state from
+    all ranks; from then on it is among the `kept`.
     """
     own = _parts({key: one for key, one in kept.items() if one.on_epoch}, module)
     of_all = ranks.gather(own)
@@ -61,7 +61,7 @@ def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) 
 
 
 def _parts(kept: Mapping[Key, LoggedValue], module: Any) -> dict[Key, RankValues]:
-    """What this rank has to say, with one wait for a device at most."""
+    """What this rank has, waiting for a device once at most."""
     parts: dict[Key, RankValues] = {}
     totals: dict[Key, Value] = {}
     for key, one in kept.items():
@@ -90,18 +90,18 @@ def _whole(parts: Sequence[RankValues]) -> float:
 
 
 def _nan_first(*, least: bool) -> Callable[[float], float]:
-    """Nothing is less than a NaN, and nothing greater: one that is there shows."""
+    """A NaN wins over every number in a least or greatest value."""
     end = -float("inf") if least else float("inf")
     return lambda value: end if value != value else value
 
 
 def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], module: Any, world: int) -> float | None:
-    """What this rank makes of a value that only the module's own code can make; None: it has no say."""
+    """This rank's value where only the module's own code can compute it; None: it has none."""
     one = kept.get(key)
     if parts[0].how == "own":
         if one is None or isinstance(one.how, str):
             return None
-        columns = itertools.zip_longest(*(part.values for part in parts))  # as one process would have met them
+        columns = itertools.zip_longest(*(part.values for part in parts))  # in the order of one process
         values = [v for row in columns for v in row if v is not None]
         return _float(number(one.name, one.how(torch.tensor(values, dtype=torch.float64)))) if values else None
     if one is None:
@@ -121,14 +121,14 @@ def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], 
     try:
         value = one.result()
     except Exception:
-        if one.also:  # of nothing, which some metrics do not take
+        if one.also:  # of nothing, which some metrics do not accept
             return None
         raise
     return None if value is None else _float(value)
 
 
 def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, RankValues]]) -> float | None:
-    """The value that all take: what ranks that had something to log agree on, else the mean of what they say."""
+    """The value for all ranks: the one that all ranks with data agree on, else the mean of theirs."""
     logged = [v for v, parts in zip(said, of_all, strict=True) if v is not None and key in parts and not parts[key].also]
     if not logged:
         return None
@@ -138,7 +138,7 @@ def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, 
 def of_update(
     ranks: Communication, device: torch.device, names: Mapping[str, str], own: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """The values of one update over the ranks that have any. names: with how each is reduced; all ranks have the same."""
+    """The values of one update over the ranks that have any. names: with their reductions; all ranks have the same."""
     wide = torch.float32 if device.type == "mps" else torch.float64
     has = [float(name in own) for name in names]
     table = torch.zeros(ranks.world, len(names), dtype=wide, device=device)
@@ -150,7 +150,7 @@ def of_update(
     if device.type == "cpu":  # all in one
         told = torch.tensor(ranks.sums([*rows, *table.flatten().tolist()]), dtype=wide)
         rows, table = told[: len(rows)].tolist(), told[len(rows) :].reshape(table.shape)
-    else:  # who has something is known in host memory, so that nobody waits for the device
+    else:  # which ranks have a value is known on the host, so that nothing waits for the device
         rows = ranks.sums(rows)
         ranks.add(table)
     found: dict[str, Value] = {}
@@ -163,7 +163,7 @@ def of_update(
 
 
 def landed(values: Sequence[Value]) -> list[float]:
-    """Scalars as numbers of Python's own, with one wait for a device at most."""
+    """Scalars as Python numbers, waiting for the device once at most."""
     away = [v for v in values if isinstance(v, Tensor) and v.device.type != "cpu"]
     wide = torch.float32 if away and away[0].device.type == "mps" else torch.float64
     host = iter(torch.stack([v.to(away[0].device, wide) for v in away]).tolist() if away else ())
@@ -175,7 +175,7 @@ def _float(value: Value) -> float:
 
 
 def _path(metric: Any, module: Any) -> str:
-    """Where a metric is found on its module, as attributes; "": nowhere."""
+    """The path of a metric on its module, as attributes; "": nowhere."""
     named = getattr(module, "named_modules", None)
     if named is not None:
         path = next((name for name, one in named() if one is metric), "")
