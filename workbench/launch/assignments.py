@@ -1,7 +1,7 @@
-"""What the process that does a job is given, and what it does: the same in this process, in a pool, in a launched one.
+"""Defines the assignments: the work that a process does, the same in a thread, in a pool, in a launched process.
 
-An assignment is the task, the settings and plain data. It is called once, by every rank of the job alike; what it changes
-in the task's modules is what the job has trained.
+An assignment is the task, the settings and plain data. Every rank of the job calls it once; the modules that it leaves
+are the trained ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from workbench.tuners.stages import data_of_stage
 
 @dataclass(frozen=True)
 class Done:
-    """How an assignment ended, and what came of it beside events and weights (predictions)."""
+    """How an assignment ended, and its result besides events and weights (predictions)."""
 
     status: Status
     value: Any = None
@@ -52,25 +52,25 @@ class Assignment(abc.ABC):
 
     kind: ClassVar[str]
     trains: ClassVar[bool] = False
-    """Whether the task's modules are to be as they were left, whichever process changed them."""
+    """Whether the trained modules are copied back, whichever process changed them."""
 
     def __init__(self, id: str, task: Task, settings: Settings) -> None:
         self.id, self.task, self.settings = id, task, settings
         self.updates = 0
         """How many updates it has taken, also where an error ended it."""
         self.folder: Path | None = None
-        """That of its run: for checkpoints, and for data where memory is too small for one copy."""
+        """The run's folder: for checkpoints, and for data where memory is too small for one copy."""
 
     @abc.abstractmethod
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
-        """Do it. The first event is RunStarted; only rank 0's are heard."""
+        """Run it. The first event is RunStarted; only rank 0's events are used."""
 
     def updates_now(self) -> int:
-        """How many updates it has taken by now; any thread may ask."""
+        """How many updates it has taken by now; any thread may call it."""
         return self.updates
 
     def names(self) -> dict[str, Any]:
-        """What its parts are called in an error that says what cannot be sent: as the user gave them."""
+        """The names of its parts in an error about what cannot be sent: as the user gave them."""
         found = {name.lstrip("_"): part for name, part in vars(self.task).items()}
         for name, part in found.items():
             if isinstance(part, DataSpec) and not part.made_by_object:
@@ -80,7 +80,7 @@ class Assignment(abc.ABC):
     def _started(
         self, session: Session, updates: int | None, epochs: int | None, request: Mapping[str, Any] | None = None
     ) -> RunStarted:
-        """request: what a search was asked for."""
+        """request: the arguments of a search."""
         settings, ranks = self.settings.model_dump(), session.ranks.world
         return RunStarted(
             self.id, self.kind, settings, session.where, session.names, updates, epochs, ranks, total_memory(session.device),
@@ -98,7 +98,9 @@ class FitAssignment(Assignment):
         self, id: str, task: Task, settings: Settings, folder: Path | None, past: Mapping[str, Any] | None = None,
         point: Path | None = None,
     ) -> None:  # fmt: skip
-        """folder: that of the run. past, point: of a fit that goes on, what its length depends on, and the checkpoint."""
+        """folder: the run's. past, point: of a resumed fit, the state on which its length depends, and its
+        checkpoint.
+        """
         super().__init__(id, task, settings)
         self.folder, self._past, self._point = folder, past, point
         self._session: Session | None = None
@@ -113,7 +115,7 @@ class FitAssignment(Assignment):
                 with _as_it_was(self.task):
                     restore(session, checks, read_state(self._point))
             inbox = session.ranks.listen(inbox)
-            with session.shown():  # the weights that it starts from are kept
+            with session.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = scheduled_searches.milestones(session)
             keeper = None
@@ -127,7 +129,7 @@ class FitAssignment(Assignment):
 
 
 class FindLRAssignment(Assignment):
-    """A sweep of learning rates; the model is as before behind it."""
+    """A sweep of learning rates; afterwards the model is as before."""
 
     kind = "find_lr"
 
@@ -184,7 +186,7 @@ class PredictAssignment(Assignment):
 
 
 def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iterator[Any]:
-    """The batches of a stage, as many as its limit lets through, until a Stop arrives."""
+    """The batches of a stage, limited by its setting, until a Stop arrives."""
     name = f"limit_{stage}_batches"
     loader = spec.loader(session.settings)
     set_epoch(loader, session.epoch)
@@ -193,14 +195,14 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
 
 
 def _dealt_back(parts: list[list[tuple[int, Any]]]) -> list[Any]:
-    """What ranks made of every so-manyth batch each, in the order of the batches."""
+    """The outputs of the ranks, in the order of the batches."""
     found = [(round, rank, output) for rank, part in enumerate(parts) for round, output in part]
     return [output for *_, output in sorted(found, key=lambda one: one[:2])]
 
 
 @contextmanager
 def _as_it_was(task: Task) -> Iterator[None]:
-    """Inside, all of the model's state is replaced by a checkpoint's; an error there leaves it as it was."""
+    """Inside, a checkpoint replaces all of the model's state; an error restores the state from before."""
     before = Weights.of(task, tensors=True)
     try:
         yield

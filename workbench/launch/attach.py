@@ -1,4 +1,4 @@
-"""`wb.attach`: a job of another process, or of another day, followed from here."""
+"""Implements `wb.attach`: follows a job of another process, or one that has ended."""
 
 from __future__ import annotations
 
@@ -31,20 +31,18 @@ _PATIENCE = 30.0
 
 
 def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
-    """Follow a run that another process does, with its full history, or one that is over.
+    """Follow a run of another process with its full history, or one that has ended.
 
-    The job is as that of the bench it is of: `events` grow, `result()` waits and gives a `Run` (a finder's: what it
-    found), `stop()`, `pause()`, `resume()` and `change()` reach a run with strategy='launch'. Any other belongs to the
-    process that trains it: it can be followed alone. An interrupt of a wait ends the wait and not the run.
-
-    `events` holds all that is in the record when it returns. That is nothing while the processes of a launched run start,
+    The job is like that of its own bench: `events` grow, `result()` waits and gives a `Run` (or what a finder found),
+    `stop()`, `pause()`, `resume()` and `change()` reach a run with strategy='launch'. Any other run belongs to the
+    process that trains it and can only be followed. An interrupt of a wait ends the wait and not the run.
+    `events` holds the whole record when it returns. The record is empty while the processes of a launched run start,
     which takes some seconds.
-
     Raises FileNotFoundError where `root` has no such run, ValueError where its folder is not a record.
     """
     folder = _folder(run_id, Path(root))
     header = read_header(folder)
-    summary(folder)  # a record that cannot be opened is said now, and not by the thread that follows it
+    summary(folder)  # an unreadable record raises an error here, and not in the thread that follows it
     kind, work = header.get("kind") or "", _Following(folder, header)
     job = Attached(run_id, kind, Path(root), work, _finish(kind, folder))
     job.inbox = _Box(_refusal(folder, header))
@@ -67,7 +65,7 @@ class Attached(Job[Any]):
         where = "" if root == Path(".workbench") else f", {str(root)!r}"
         self._code = f"wb.attach({run_id!r}{where})"
         self.told: Callable[[str], None] = lambda code: None
-        """Called with the line of code for what was asked of it; its view shows that."""
+        """Called with the line of code of each request; its view shows it."""
 
     @staticmethod
     def _say(job: Job[Any], method: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
@@ -75,7 +73,7 @@ class Attached(Job[Any]):
         return partial(job.told, line(method, arguments, of=job._code))
 
     def _interrupted(self) -> None:
-        """It goes on: nobody here has asked for it."""
+        """The job continues: it was not started here."""
 
     def _repr_mimebundle_(self, **_: Any) -> Any:
         from workbench.ui.attached import AttachedPanel
@@ -84,14 +82,14 @@ class Attached(Job[Any]):
 
 
 class _Following:
-    """What there is to do for a job that another process does."""
+    """The work of a job that another process does: following it."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any]) -> None:
         self.follower = LaunchedJob(folder, lambda command: control.send(folder, command), threading.Event())
         self.folder, self.updates = folder, 0
         known = {name: value for name, value in (header.get("settings") or {}).items() if name in Settings.model_fields}
         self.settings = Settings.make(**known)
-        """Those that it was asked for with; what a newer version has beside is left out."""
+        """The settings of the job; those of a newer version are left out."""
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
         if summary(self.folder).unseen:
@@ -110,7 +108,7 @@ class _Following:
 
 
 class _Box(Mailbox):
-    """Takes commands, unless there is nobody for them."""
+    """A mailbox that raises an error if nothing reads the commands."""
 
     def __init__(self, refusal: str | None) -> None:
         super().__init__()
@@ -141,7 +139,7 @@ def _folder(run_id: str, root: Path) -> Path:
 
 
 def _finish(kind: str, folder: Path) -> Callable[[Job[Any]], Any]:
-    """What the result of a job of this kind is."""
+    """The result of a job of this kind."""
     if kind == "find_lr":
         return lambda job: LRCurve.from_events(job.events)
     if kind == "find_batch_size":

@@ -1,4 +1,4 @@
-"""A job that another process does, as this one sees it: its record is followed, commands go through its folder.
+"""Follows a job of another process: reads its record and sends commands through its folder.
 
 `carry` launches a job and follows it; launch/attach.py follows any run of a root, from any process.
 """
@@ -37,17 +37,17 @@ from workbench.task.protocol import Task
 from workbench.trackers.listener import TrackerListener as Tracker
 
 PERIOD = 0.1
-"""Seconds between two looks into a record."""
+"""Seconds between two reads of a record."""
 _CHECK = 10
-"""Looks that find nothing, behind which its process is looked for."""
+"""Reads without anything new before its process is checked."""
 _END = 10.0
-"""Seconds that the launcher has to end behind its job."""
+"""Seconds that the launcher has to end after its job."""
 _LINES = 20
-"""Of the output, told of a job that ended without a word."""
+"""Lines of the output in the error of a job that ended without one."""
 
 
 def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: accelerate.LaunchPlan) -> Done:
-    """Launch it and follow it; where it ends while this process waits for it, the task is as it has left it."""
+    """Launch the job and follow it; if it ends while this process waits, the task gets its trained weights."""
     if not isinstance(emit, FirstEvents):
         raise RuntimeError(f"{assignment.kind} is a part of a job, and only whole ones are launched.")
     desk: JobSink = emit.outlet  # type: ignore[assignment]  # of the process that asked
@@ -85,7 +85,7 @@ def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: acceler
 
 
 def _with_trackers(words: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
-    """The words with the trackers that go along, and these: a run goes on in them when nobody follows it."""
+    """The first messages with the trackers that the launched process runs, since they continue without this process."""
     going, messages = [], list(words.messages)
     for tracker in words.trackers:
         if not tracker.goes_along:
@@ -100,13 +100,13 @@ def _with_trackers(words: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
 
 
 _left: list[subprocess.Popen[bytes]] = []
-"""Launchers that nobody here waits for; they are this process's children all the same."""
+"""Launchers that nothing waits for; they are children of this process."""
 
 
 def _start(plan: accelerate.LaunchPlan, away: Detached) -> subprocess.Popen[bytes]:
     _left[:] = [process for process in _left if process.poll() is None]
     run = away.folder.path
-    if plan.machines > 1:  # told in the record, where it is heard as all that follows
+    if plan.machines > 1:  # written into the record, from where it is read like all that follows
         script, last = accelerate.write_script(plan, run).absolute(), plan.machines - 1
         text = f"{run.name} waits for its other machines: run `sh {script} NUMBER` on each, where NUMBER is " + ("1." if last == 1 else f"1 to {last}.")
         away.folder.append(Message(text, "warning"))
@@ -123,17 +123,19 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 class LaunchedJob:
-    """Hands on what comes into the record of a run, until its end."""
+    """Passes on what comes into the record of a run, until its end."""
 
     def __init__(self, run: Path, send: Callable[[Command], None], left: threading.Event) -> None:
-        """send: where commands go. left: set when nobody waits any more."""
+        """send: where commands go. left: set when nothing waits any more."""
         self._run, self._send, self._left = run, send, left
         self._tail = Tail(run)
         self.caught_up = threading.Event()
-        """Set when all has been handed on that was there."""
+        """Set when everything that existed has been passed on."""
 
     def follow(self, emit: JobSink, inbox: Mailbox) -> RunEnded:
-        """The end, as the record has it; `LaunchError` where its process ended without one, `StillRunning`."""
+        """Follow until the end, as the record has it; `LaunchError` where its process ended without one,
+        `StillRunning`.
+        """
         idle, over = 0, False
         while True:
             new = self._tail.numbered()
@@ -149,7 +151,7 @@ class LaunchedJob:
             if over:
                 raise LaunchError(self._run.name)
             idle += 1
-            over = idle % _CHECK == 0 and not self._alive()  # what it wrote last may have come since
+            over = idle % _CHECK == 0 and not self._alive()  # its last lines may have come since
             if not over:
                 inbox.wait(PERIOD)
             self._pass_on(inbox, emit)
@@ -171,9 +173,9 @@ class LaunchedJob:
 
 
 def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
-    """The error of a run that failed, or (no end) ended without saying so, as its record tells it.
+    """The error of a run that failed, or (no end) ended without a word, as its record tells it.
 
-    A folder may be anybody's: what lies in it is read, and nothing of it is run.
+    A folder may come from anybody: it is read, and nothing of it is run.
     """
     if end is None:
         return LaunchError(f"the process of {run.name} ended without ending the run.{_last_lines(run)}")
@@ -184,7 +186,7 @@ def in_words(run: Path, end: RunEnded | None = None) -> LaunchError:
 
 
 def _error(run: Path, end: RunEnded | None = None) -> BaseException:
-    """That of a run of this process, of its own type where that can be had."""
+    """The error of a run of this process, of its own type where that can be loaded."""
     root = failure_files.root(run / FOLDER)
     if root is None or (end is not None and end.error != f"{type(root.error).__name__}: {root.error}"):
         return in_words(run, end)
@@ -194,7 +196,7 @@ def _error(run: Path, end: RunEnded | None = None) -> BaseException:
 
 
 def _last_lines(run: Path) -> str:
-    """What its processes wrote last."""
+    """The last lines of its processes' output."""
     path = run / accelerate.OUTPUT
     try:
         with open_regular(path) as file:
@@ -206,7 +208,7 @@ def _last_lines(run: Path) -> str:
 
 
 def _value(run: Path) -> Any:
-    """What came of it beside events and weights."""
+    """Its result besides events and weights."""
     path = run / FOLDER / VALUE
     if not path.exists():
         return None
@@ -217,7 +219,7 @@ def _value(run: Path) -> Any:
 
 
 def _take_home(task: Task, run: Path, end: RunEnded, emit: EventSink) -> None:
-    """Give the task's modules what the checkpoint at the end of the run holds, in place."""
+    """Give the task's modules the weights of the run's last checkpoint, in place."""
     there = [one for one in list_checkpoints(run) if one.end and one.step == end.step]
     if not there:
         emit(Message("the trained weights were not brought here: the run's end was not saved.", "warning", end.step))

@@ -1,7 +1,7 @@
-"""A batch-size search for several ranks.
+"""Searches a batch size on several ranks.
 
-In a pool the process that was asked decides, and the ranks try one size each time: should one of them be killed, others
-try the next. Ranks that a launcher of several machines starts search as a whole.
+In a pool the process of the notebook decides, and the ranks try one size each time: if one of them is killed, others
+try the next. Ranks that a launcher of several machines starts run the whole search.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RankSearch(Assignment):
             emit(self._started(session, None, None, vars(request)))
             make_average(session, request.method)
             gc.collect()
-            gc.freeze()  # each trial lets go of its memory by collections, and what was imported takes most of their time
+            gc.freeze()  # each trial frees its memory by collections, which spend most of their time on what was imported
             trial = in_all(settings, request, inbox, session)
             found = batch_size.run(self.task, settings, request, emit, inbox, trial, session.ranks.world)
         return Done("stopped" if found.ended == "stopped" else "finished")
@@ -77,7 +77,7 @@ class RankSearch(Assignment):
 def trials_of_ranks(
     id: str, task: Task, settings: Settings, request: BatchSizeRequest, emit: EventSink, inbox: Mailbox, ranks: int
 ) -> TrialOf:
-    """A `trial(size)` that these settings' ranks make; one that dies for want of memory has made it a failed one."""
+    """A `trial(size)` on these settings' ranks; a rank that dies for want of memory makes it a failed one."""
 
     def trial(size: int) -> Trial:
         trying = RankTrial(id, task, settings, request, size)
@@ -98,7 +98,7 @@ def trials_of_ranks(
 
 
 class _Lines:
-    """Of a trial only what its ranks print is heard; the rest the search tells as a whole."""
+    """Passes on only what a trial's ranks print; the search emits the rest."""
 
     def __init__(self, outlet: EventSink) -> None:
         self._outlet = outlet
@@ -114,7 +114,7 @@ class _Lines:
 
 
 class _Overheard(Mailbox):
-    """The inbox of a search as one trial has it: a Stop is heard once, and stays there."""
+    """The inbox of a search as one trial has it: a Stop is seen once, and stays there."""
 
     def __init__(self, own: Mailbox) -> None:
         super().__init__()
@@ -133,5 +133,5 @@ class _Overheard(Mailbox):
         return kind is Stop and bool(self)
 
     def wait(self, timeout: float) -> bool:
-        # Once told, the other is never empty, and waiting for it would be no wait.
+        # Once it has one, the other is never empty, and waiting for it would not wait.
         return super().wait(timeout) if self._told else self._own.wait(timeout)

@@ -1,4 +1,4 @@
-"""What `validate`, `test` and `predict` take and give."""
+"""Reads the arguments and results of `validate`, `test` and `predict`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from workbench.task.protocol import TaskError
 
 
 def metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:
-    """The metrics that an Evaluate told."""
+    """The metrics that an Evaluate emitted."""
     return next((dict(e.metrics) for e in reversed(job.events) if isinstance(e, Validated)), {})
 
 
 def spec_to_predict(data: Any, collate_fn: Collate | None) -> DataSpec:
-    """The spec of data given for a prediction: whatever the bench takes as data, or one array of inputs alone."""
+    """The spec of the data for a prediction: whatever the bench takes as data, or a single array of inputs."""
     if has_loader(data, "predict_dataloader"):
         found = spec_of("predict", data)
         assert found is not None
@@ -32,5 +32,5 @@ def spec_to_predict(data: Any, collate_fn: Collate | None) -> DataSpec:
         if not len(data):
             raise TaskError("data is empty: it has 0 samples, and at least one is needed.")
         return DataSpec("data", Parts(data))  # type: ignore[arg-type]  # its rows are the samples
-    # A loader has its own way to make batches; the bench's is for samples.
+    # A loader makes its own batches; the bench's setting is for samples.
     return DataSpec.of("data", data, None if isinstance(data, DataLoader) else collate_fn)

@@ -1,4 +1,4 @@
-"""The beginning of a job in its record: what is told behind its first event, wherever the job runs."""
+"""Emits the first events of a job, after RunStarted, wherever the job runs."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from workbench.launch.resume import ResumeHistory
 from workbench.trackers.listener import TrackerListener
 
 _PAST = 60.0
-"""Seconds that a fit which goes on waits at most until its past is written."""
+"""Seconds that a resumed fit waits at most until its past is written."""
 
 
 class FirstMessages(NamedTuple):
-    """What a job's owner has to say; it can be said by another process."""
+    """The messages of a job's owner, which another process can emit."""
 
     messages: Sequence[Message] = ()
     story: ResumeHistory | None = None
-    """Of a fit that goes on."""
+    """The history of a resumed fit."""
     behind: Callable[[], Iterable[Message]] | None = None
-    """Done when all this is in the record; what there is to say of it, each heard before the next is asked for."""
+    """Called when all this is in the record; yields messages, each emitted before the next is requested."""
     trackers: Sequence[TrackerListener] = ()
-    """What hears the job in the process that does it, where that is launched."""
+    """The trackers that run in the process that does the job, where that is launched."""
 
 
 class FirstEvents:
-    """An outlet that follows RunStarted up with what the job's owner has to say; all else passes."""
+    """An event sink that adds these messages after RunStarted and passes everything else."""
 
     def __init__(self, outlet: EventSink, words: FirstMessages) -> None:
         self.outlet = outlet
         self._words = words
 
     def give(self) -> FirstMessages:
-        """What is to be said, for somebody else to say it: once."""
-        words, self._words = self._words, FirstMessages()  # all of its past need not be held any longer
+        """The messages, once, for another process to emit."""
+        words, self._words = self._words, FirstMessages()  # its past need not stay in memory
         return words
 
     def __call__(self, event: Event, /) -> None:

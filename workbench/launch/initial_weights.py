@@ -1,4 +1,4 @@
-"""The weights that the fits of one bench start from."""
+"""Keeps the weights from which the fits of one bench start."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from workbench.task.protocol import Task
 
 
 class InitialWeights:
-    """The weights that fits of one bench start from.
+    """The weights from which the fits of one bench start.
 
-    They are those that the model had when the bench was made, until the user changes them between two jobs.
-    Attributes (a dropout's p, say) that the user set since hold as they are; those that a job first made are dropped.
+    They are those that the model had when the bench was made, until the user changes them between two jobs. Attributes
+    (a dropout's p) that the user has set since keep their values; those that a job made are dropped.
     """
 
     def __init__(self, task: Task) -> None:
@@ -28,10 +28,10 @@ class InitialWeights:
 
     @contextmanager
     def placed(self, where: Path | None, fresh: bool, emit: Callable[[Message], None], fit: str | None = None) -> Iterator[None]:
-        """Inside, the model has its starting weights; behind it, those that the job made it have.
+        """Inside, the model has its starting weights; afterwards those that the job made it have.
 
-        They are the fresh ones, or those in the file `where`, or (None) those that the model has. fit: the id of the fit
-        whose weights they will be.
+        They are the fresh ones, or those in the file `where`, or (None) those that the model has. fit: the id of the
+        fit that gets them.
         """
         try:
             self._place(where, fresh, emit)
@@ -49,7 +49,7 @@ class InitialWeights:
         else:
             self._fresh = self._fresh.with_changes(self._left, now)
             if fresh and now.buffers != self._left.buffers:
-                # A forward in training mode moves a BatchNorm's statistics: that asks for no other start.
+                # A forward in training mode changes a BatchNorm's statistics: that does not mean another start.
                 emit(Message("The model's buffers were changed since the last job, its parameters not: put back."))
         if fresh:
             self._fresh.put(self._task)
@@ -61,7 +61,7 @@ class InitialWeights:
         return self._ends.get(fit) == Mark.of(self._task).parameters
 
     def load(self, path: Path) -> None:
-        """Give the model the weights in this file; they are the new start."""
+        """Load the weights in this file into the model; they are the new start."""
         load_weights(self._task.trained_modules, path)
         self._fresh = Weights.of(self._task)
         self._left = Mark.of(self._task)

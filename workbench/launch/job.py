@@ -1,4 +1,4 @@
-"""A job: work that was asked for, as its owner sees it. Where it runs is the launcher's business."""
+"""Defines Job: a fit, a search or an evaluation as its owner sees it, wherever it runs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class EventSink(Protocol):
     def __call__(self, event: Event, /) -> None: ...
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Wait until the record holds all that was emitted; so long at most."""
+        """Wait, at most this long, until the record holds all emitted events."""
 
     def printed(self, line: str) -> None:
-        """Another process that does the job has printed this."""
+        """Another process of the job has printed this line."""
 
 
 class Detached(NamedTuple):
@@ -46,16 +46,16 @@ class Detached(NamedTuple):
     folder: RunFolder
     """Its record, which that process writes."""
     left: threading.Event
-    """Set when nobody here waits for it any more."""
+    """Set when nothing here waits for it any more."""
 
 
 class JobSink(EventSink, Protocol):
-    """The outlet of a job in the process that asked for it."""
+    """The event sink of a job in the process that asked for it."""
 
     def away(self) -> AbstractContextManager[Detached]:
-        """Inside, another process does the job and writes its record: here its events are only heard.
+        """Inside, another process does the job and writes its record; its events are only passed on here.
 
-        Jobs of other benches have their turn meanwhile. RuntimeError where the job has no folder.
+        Meanwhile jobs of other benches run. RuntimeError where the job has no folder.
         """
 
     def recorded(self, event: Event, line: int) -> None:
@@ -63,29 +63,30 @@ class JobSink(EventSink, Protocol):
 
 
 class Work(Protocol):
-    """What a job does when it has its turn."""
+    """What a job does when its turn comes."""
 
     updates: int
     """How many updates it has taken."""
     settings: Settings
-    """What it works with; of a fit that goes on from a run that is not over yet, what can be foreseen of it."""
+    """Its settings; for a fit that continues a run which has not ended, those that can be foreseen."""
 
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status: ...
 
 
 class Job(Generic[T]):
-    """A fit, a finder or a check that was asked for. It returns at once; `result()` waits for what it found.
+    """A fit, a search or an evaluation. It is returned at once; `result()` waits for its result.
 
-    `events` grows while it runs: a sequence whose older part is read from the record when it is asked for. An interrupt in `result()` or `wait()` stops the job at its next update, keeps
-    what it has, and is raised again.
+    `events` grows while it runs: a sequence whose older part is read from the record when needed. An interrupt in
+    `result()` or `wait()` stops the job at its next update, keeps what it has, and is raised again.
     """
 
     def __init__(
         self, id: str, kind: str, folder: RunFolder | None, work: Work, finish: Callable[[Job[T]], T],
         called: Callable[[Job[T], str, Mapping[str, Any]], Callable[[], object]] | None = None,
     ) -> None:  # fmt: skip
-        """called: hears what is about to be asked of it while it is not over (the method's name, and its arguments), and gives
-        what to call when that has been asked."""
+        """called: gets the method's name and arguments before a request to the running job, and returns what to call
+        afterwards.
+        """
         self.id = id
         self.kind = kind
         self.folder = folder
@@ -102,7 +103,7 @@ class Job(Generic[T]):
         self._output: deque[str] = deque(maxlen=1000)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A setting that is set as an attribute would do nothing."""
+        """Raise AttributeError for a setting: setting it as an attribute would do nothing."""
         if name in Settings.model_fields:
             how = f"job.change({name}=…)" if knob(name).live else f"bench.fit({name}=…), when it is asked for"
             raise AttributeError(f"job.{name} = … would change nothing: {how}.")
@@ -110,12 +111,12 @@ class Job(Generic[T]):
 
     @property
     def output(self) -> list[str]:
-        """What the ranks of a pool have printed for it, line by line; the last 1000. They are shown as they come, too."""
+        """The last 1000 lines that the ranks of a pool have printed for it. They are shown as they come, too."""
         return list(self._output)
 
     @property
     def settings(self) -> Settings:
-        """The settings that it works with."""
+        """The settings of the job."""
         return self._work.settings
 
     @property
@@ -124,11 +125,11 @@ class Job(Generic[T]):
         return self._status
 
     def done(self) -> bool:
-        """Whether it is over, one way or another."""
+        """Whether it has ended, one way or another."""
         return self.ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over, `timeout` seconds at most, showing progress; whether it is."""
+        """Wait until it ends, `timeout` seconds at most, and show its progress; returns whether it has ended."""
         if threading.current_thread().name in WORKERS and not self.done():
             raise RuntimeError(f"a listener or a model cannot wait for {self.kind} {self.id}: the job waits for it.")
         try:
@@ -138,9 +139,9 @@ class Job(Generic[T]):
             raise
 
     def result(self, timeout: float | None = None) -> T:
-        """What it found. A failed job raises its error; a stopped one returns what it has.
+        """The result. A failed job raises its error; a stopped one returns what it has.
 
-        TimeoutError after `timeout` seconds; the job goes on then.
+        TimeoutError after `timeout` seconds; the job continues.
         """
         if not self.wait(timeout):
             raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it goes on.")
@@ -149,13 +150,13 @@ class Job(Generic[T]):
         return self._finish(self)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error it failed with, or None."""
+        """The error with which it failed, or None."""
         if not self.wait(timeout):
             raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it goes on.")
         return self._error
 
     def stop(self) -> None:
-        """End at the next update and keep what there is."""
+        """End at the next update and keep the results so far."""
         self._ask("stop", Stop())
 
     def pause(self) -> None:
@@ -164,12 +165,12 @@ class Job(Generic[T]):
         self._ask("pause", Pause())
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Continue after a pause."""
         self._only_fits("resume")
         self._ask("resume", Resume())
 
     def validate(self) -> None:
-        """Check the validation data once before the next update, beside the checks that come anyway; nothing depends on it."""
+        """Validate once before the next update, besides the scheduled validations; nothing depends on it."""
         self._only_fits("validate")
         self._ask("validate", Validate())
 
@@ -215,7 +216,7 @@ class Job(Generic[T]):
             raise RuntimeError(f"{what}() comes too late: {self.kind} {self.id} has {self._status}.")
 
     def _interrupted(self) -> None:
-        """Whoever waits does not want it any more."""
+        """Called when the user interrupts a wait: stop the job."""
         self.inbox.put(Stop())
         if self._status != "queued":
             self.ended.wait()
@@ -233,10 +234,10 @@ class Job(Generic[T]):
             progress.show(self.events, seen)
         return over
 
-    # What follows is for the launcher.
+    # The methods below are for the launcher.
 
     def run(self, emit: JobSink) -> tuple[Status, BaseException | None]:
-        """Do the work in this thread; one that was stopped before its turn touches nothing."""
+        """Do the work in this thread; a job that was stopped before its turn touches nothing."""
         if self.inbox.has(Stop):
             return "stopped", None
         self._status = "running"
@@ -248,11 +249,11 @@ class Job(Generic[T]):
             return "failed", error
 
     def away(self, left: threading.Event | None) -> None:
-        """Another process does it, until `leave` sets this; None: no longer."""
+        """Another process does it, until `leave` sets this event; None: no longer."""
         self._left = left
 
     def leave(self) -> None:
-        """Nobody will wait for it: what another process does goes on by itself, anything else ends."""
+        """Stop waiting for it: a job of another process continues by itself, any other ends."""
         if self._left is not None:
             self._left.set()
         else:
@@ -260,16 +261,16 @@ class Job(Generic[T]):
 
     @property
     def updates(self) -> int:
-        """How many updates the work has taken."""
+        """How many updates it has taken."""
         return self._work.updates
 
     def forget_frames(self) -> None:
-        """Let go of what the frames of its error hold (the model's state, mostly); they were kept for a debugger."""
+        """Free what the frames of its error hold (mostly the model's state); they were kept for a debugger."""
         if self._error is not None:
             _clear(self._error)
 
     def hear(self, event: Event, line: int | None = None) -> None:
-        """One more event of this job. line: the number of its line in the record; None: it is not there."""
+        """Add an event of this job. line: the number of its line in the record; None: it is not there."""
         self.events.add(event, line)
         if isinstance(event, StatusChanged):
             self._status = event.status
@@ -280,11 +281,11 @@ class Job(Generic[T]):
             self._status = event.status
 
     def printed(self, line: str) -> None:
-        """One more line of its output."""
+        """Add a line of its output."""
         self._output.append(line)
 
     def end(self, status: Status, error: BaseException | None) -> None:
-        """It is over, and everybody has heard; or ("running") nobody here follows it any longer."""
+        """End it after all listeners have had its events; or ("running") stop following it."""
         self._status = status
         self._error = error
         self.ended.set()
@@ -314,12 +315,12 @@ _MEANT = {
     "checkpoint() writes a checkpoint before the next update": ("save", "save_checkpoint"),
     "wb.Workbench(…, listeners=[f]) hears every event of its jobs": ("add_done_callback", "subscribe", "on_end", "callbacks"),
 }  # fmt: skip
-"""What a job has, and the words by which other libraries have the same."""
+"""Names that other libraries use for a job's methods."""
 _BY_WORD = {word: what for what, words in _MEANT.items() for word in words}
 
 
 def _hint(name: str) -> str:
-    """What was meant by an attribute that no job has."""
+    """The remedy for an attribute that no job has."""
     if name.lower() in _BY_WORD:
         return f"Of a job, {_BY_WORD[name.lower()]}."
     near = difflib.get_close_matches(name, [word for word in dir(Job) if not word.startswith("_")], n=1, cutoff=0.75)

@@ -1,4 +1,4 @@
-"""The folder of a job: made before it runs, found again by its id."""
+"""Makes the folder of a job before it runs, and finds it again by its id."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from workbench.task.summary import ModelSummary
 from workbench.values import shown
 
 OTHERS = 50
-"""Records that are kept of each kind of job but fits: of LR finders so many, of validations so many. They hold no weights."""
+"""How many records are kept of each kind of job but fits: of LR finders, of validations. They hold no weights."""
 
 
 class JobFolder(NamedTuple):
-    """A job's id, its folder if there is one, and what there is to say of its making."""
+    """A job's id, its folder if there is one, and the messages about its making."""
 
     id: str
     folder: RunFolder | None = None
@@ -38,7 +38,9 @@ class JobFolder(NamedTuple):
 def new_job_folder(
     root: Path, kind: str, settings: Settings, summary: ModelSummary, number: int, needed: Collection[str]
 ) -> JobFolder:
-    """A folder for job `number` of a bench; old ones of its kind go, but for the `needed`. A dry run has none."""
+    """A folder for job `number` of a bench; old ones of its kind are deleted, except for the `needed`. A dry run has
+    none.
+    """
     if settings.fast_dev_run:
         return JobFolder(f"{kind}-dev-{number}")
     try:
@@ -57,7 +59,9 @@ def new_job_folder(
 
 
 def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
-    """For the record of the fit in this folder: which fits the next one deletes. They may go once the message is there."""
+    """Write, into the record of the fit in this folder, which fits the next one deletes. They may be deleted once
+    the message is there.
+    """
     root = run.parents[1]
     try:
         folders = next_to_go(root, keep, run.name)
@@ -129,12 +133,12 @@ def own(run: Run | str, root: Path) -> Path:
 
 
 def is_own(folder: Path | None, root: Path) -> bool:
-    """Whether this is a folder of this root's runs, and no link to one."""
+    """Whether this is a folder of this root's runs, and not a link to one."""
     return folder is not None and not folder.is_symlink() and folder.resolve().parent == runs_folder(root).resolve()
 
 
 def brief_of(run: Run | str, root: Path) -> RunBrief:
-    """A fit in little, to be compared."""
+    """A short summary of a fit, for comparisons."""
     if isinstance(run, Run) and run.folder is None:
         return RunBrief.of(run)
     folder = recorded(run, root)
@@ -147,7 +151,7 @@ def brief_of(run: Run | str, root: Path) -> RunBrief:
 def weights_of(run: Path, which: str | int) -> Path:
     """The file of the weights of the run in this folder: "start", "last", "best", or after so many updates.
 
-    FileNotFoundError names what there is.
+    FileNotFoundError names those that exist.
     """
     if which != "start":
         return find(run, which).path / "model.safetensors"
@@ -158,7 +162,7 @@ def weights_of(run: Path, which: str | int) -> Path:
 
 
 def run_to_export(run: Run | str | None, root: Path, jobs: Sequence[AnyJob]) -> Run:
-    """The run that is meant: None is the last fit of these jobs that has a result and was no dry run."""
+    """The run to export: None is the last of these jobs' fits that has a result and was not a dry run."""
     if isinstance(run, Run):
         return run
     if isinstance(run, str):

@@ -1,4 +1,4 @@
-"""The work of the jobs of a bench, as the process that asked for them sees it: what comes before and behind."""
+"""Does the work around a job in the process that asked for it: folder, starting weights, launcher, result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from workbench.tuners.stages import data_of_stage
 
 
 class BenchWork(abc.ABC):
-    """Work that knows its run: called by the launcher with where events go and commands come from."""
+    """The work of a job that knows its run; the launcher calls it with an event sink and an inbox."""
 
     def __init__(self, task: Task, settings: Settings) -> None:
         self._task = task
@@ -60,18 +60,18 @@ class BenchWork(abc.ABC):
         select_launcher.check(settings)
 
     def bind(self, place: JobFolder, trackers: Sequence[TrackerListener] = ()) -> None:
-        """The run that this work belongs to, and what is to hear it in a process that goes on without this one."""
+        """Set the run of this work, and the trackers that continue in a launched process."""
         self._place, self._trackers = place, trackers
 
     @abc.abstractmethod
     def __call__(self, emit: JobSink, inbox: Mailbox) -> Status:
-        """Do it, and say how it ended."""
+        """Do it, and return how it ended."""
 
     def _carry(
         self, assignment: Assignment, emit: JobSink, inbox: Mailbox, messages: Sequence[Message] = (),
         story: ResumeHistory | None = None, behind: _Begun | None = None,
     ) -> Done:  # fmt: skip
-        """Have it done where the settings say. The rest is what the record says at the job's beginning."""
+        """Run the assignment on the selected launcher. The further arguments are its first messages."""
         opening = FirstEvents(emit, FirstMessages([*self._place.messages, *messages], story, behind, self._trackers))
         assignment.folder = None if self._place.folder is None else self._place.folder.path
         try:
@@ -80,7 +80,7 @@ class BenchWork(abc.ABC):
             self.updates = assignment.updates
 
     def _read_ahead(self, method: Phase, *data: DataSpec | None) -> list[Message]:
-        """With `preload`, the samples of these data are read into memory now; what there is to tell of it."""
+        """With `preload`, read the samples of these data into memory now; returns messages."""
         if not self.settings.preload:
             return []
         with self._task.running(self.settings, method):
@@ -118,10 +118,10 @@ class Fit(BenchWork):
 
 @dataclass(frozen=True)
 class _Begun:
-    """What a fit does in the folder `run` once it is in the record that it has begun; what there is to say of it.
+    """What a fit does in the folder `run` once RunStarted is in the record; yields messages.
 
-    It keeps what it starts from, the weights or the checkpoints of the run that goes on up to one of them (`past`). And it
-    names the fits that the next one deletes.
+    It saves its starting weights, or copies the checkpoints of the run that it continues (`past`). And it names the
+    fits that the next one deletes.
     """
 
     run: Path
@@ -144,7 +144,7 @@ class _Begun:
 
 
 class FindLR(BenchWork):
-    """Sweep the learning rate from a start; the model has afterwards what it had before."""
+    """Sweep the learning rate from a start; afterwards the model is as before."""
 
     def __init__(
         self, task: Task, settings: Settings, start: InitialWeights, wanted: StartSpec, root: Path, request: LRRequest
@@ -173,7 +173,7 @@ class FindLR(BenchWork):
 
 
 class Evaluate(BenchWork):
-    """Score held-out data with the weights as they are."""
+    """Evaluate held-out data with the model's present weights."""
 
     def __init__(self, task: Task, settings: Settings, stage: Literal["val", "test"]) -> None:
         super().__init__(task, settings)
@@ -186,7 +186,7 @@ class Evaluate(BenchWork):
 
 
 class Predict(BenchWork):
-    """The model's output for each batch of the data that was given, or else of the task's own."""
+    """The model's output for each batch of the given data, or else of the task's own."""
 
     def __init__(self, task: Task, settings: Settings, spec: DataSpec | None) -> None:
         super().__init__(task, settings)

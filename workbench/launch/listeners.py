@@ -1,4 +1,4 @@
-"""Those who hear a bench's events. A view's mistake must not end a run: it is told, once."""
+"""Calls the listeners of a bench's events. An error in one does not end a run and is reported once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Listeners:
         self._listeners: list[Listener] = [_checked(listener) for listener in _several(listeners)]
         self._failing: list[Listener] = []
         self._thread = threading.local()
-        """`tells`: whether the thread that looks is telling an event."""
+        """`tells`: whether the present thread is calling listeners."""
 
     def add(self, listener: Listener) -> Callable[[], None]:
-        """One more from now on; call what is returned to be rid of it."""
+        """Add a listener; call the result to remove it."""
         self._listeners.append(_checked(listener))
 
         def remove() -> None:
@@ -36,13 +36,13 @@ class Listeners:
         return remove
 
     def hear(self, job: AnyJob, event: Event) -> list[str]:
-        """Tell an event of a job; the failures of listeners that had not failed before, in words."""
+        """Give an event of a job to all; returns, in words, the errors of listeners that had not failed before."""
         new = [(listener, text) for listener, text in self.tell(event) if listener not in self._failing]
         self._failing += [listener for listener, _ in new]
         return [f"a listener failed (this is said once; it goes on hearing):\n{text}" for _, text in new]
 
     def tell(self, event: BenchEvent) -> list[tuple[Listener, str]]:
-        """Tell all; those that failed, with their tracebacks."""
+        """Give an event to all; returns those that failed, with their tracebacks."""
         failed = []
         before, self._thread.tells = self._tells, True
         try:
@@ -56,7 +56,7 @@ class Listeners:
         return failed
 
     def called(self, code: str) -> None:
-        """Tell a line of code; not one that a listener runs as it hears, which would come back to it, and again."""
+        """Report a line of code; but not one that a listener runs, which would call it again and again."""
         if not self._tells:
             self.tell(Called(code))
 
@@ -73,7 +73,7 @@ def _several(listeners: Any) -> list[Any]:
 
 
 def _checked(listener: Any) -> Listener:
-    """The listener, if it can be one."""
+    """The listener, if it can be called with one event."""
     refuse_callbacks(listener, "listeners=")
     if not callable(listener):
         raise TaskError(f"listeners=: {shown(listener)} cannot be called; a listener is a function of one event.")

@@ -1,4 +1,4 @@
-"""What a job has left in the modules of a task, to be put into the same task in another process."""
+"""Finds what a job has changed in the modules of a task, and applies it to the same task in another process."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from workbench.engine.checkpoint.weights import COMMON, overwrite, plain_attribu
 from workbench.task.protocol import Task
 
 Path = tuple[int, str]
-"""Which of the task's modules, and the name within it."""
+"""The number of a module among the task's, and the name within it."""
 _KINDS = ("_parameters", "_buffers")
 _MISSING = object()
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands for a parameter or buffer where something else holds it too (the flat weights of an LSTM, say)."""
+    """Stands for a parameter or buffer that something else refers to as well (the flat weights of an LSTM)."""
 
     path: Path
     kind: str
     name: str
 
     def of(self, parts: Mapping[Path, nn.Module]) -> Tensor | None:
-        """The one of these modules."""
+        """The slot of these modules."""
         found: Tensor | None = getattr(parts[self.path], self.kind)[self.name]
         return found
 
 
 @dataclass(frozen=True)
 class ModulesBefore:
-    """What tells afterwards which attributes a job has changed."""
+    """The modules' state before a job, to tell afterwards which attributes have changed."""
 
     names: Mapping[Path, frozenset[str]]
     marks: Mapping[Path, Mapping[str, Any]]
     layers: Mapping[Path, frozenset[str]]
-    """The names of the modules within each; one that has two names is there once among the paths."""
+    """The names of the modules within each; one with two names is there once among the paths."""
 
     @classmethod
     def of(cls, task: Task) -> ModulesBefore:
@@ -56,24 +56,24 @@ class ModulesBefore:
 
 @dataclass
 class _Part:
-    """Of one module."""
+    """The changes of one module."""
 
     slots: dict[str, dict[str, Tensor | None]]
     trains: dict[str, bool]
     """Which parameters require a gradient."""
     attributes: dict[str, Any]
     generators: dict[str, Any] = field(default_factory=dict)
-    """Their states."""
+    """The states of its generators."""
     replaced: set[str] = field(default_factory=set)
-    """Attributes that are another tensor now: whoever holds the one before keeps that as it is."""
+    """Attributes that are another tensor now: the tensor before keeps its values."""
     gone: tuple[str, ...] = ()
     layers: dict[str, nn.Module | None] = field(default_factory=dict)
-    """The modules within that were not there before."""
+    """The submodules that are new."""
 
 
 @dataclass(frozen=True)
 class ModuleDiff:
-    """Parameters, buffers, generators, plain attributes and those of tensors that a job has changed."""
+    """Parameters, buffers, generators, plain attributes and tensor attributes that a job has changed."""
 
     parts: Mapping[Path, _Part]
 
@@ -86,13 +86,13 @@ class ModuleDiff:
         return cls({path: _left(part, path, before, slots) for path, part in _parts(task) if path in before.names})
 
     def put(self, task: Task) -> None:
-        """Make the task's modules such; what is there stays the same objects where it can."""
+        """Apply the changes to the task's modules; objects stay the same where they can."""
         parts = dict(_parts(task))
         there = {path: left for path, left in self.parts.items() if path in parts}
         for path, left in there.items():
             _put_tensors(parts[path], left)
             parts[path]._modules.update(left.layers)
-        parts = dict(_parts(task))  # with the layers that came
+        parts = dict(_parts(task))  # with the new layers
         for path, left in there.items():
             _put_attributes(parts[path], left, parts)
 
@@ -154,7 +154,7 @@ def _put_attributes(part: nn.Module, left: _Part, parts: Mapping[Path, nn.Module
 
 
 def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tensor | None:
-    """The tensor that is there with this value, or one of its own where it does not fit."""
+    """The existing tensor with this value, or a new one where it does not fit."""
     if value is None:
         return None
     if there is not None and there.shape == value.shape and there.dtype == value.dtype:
@@ -166,7 +166,7 @@ def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tens
 
 
 class _Which:
-    """Which tensor it is, and not what is in it: weak references are compared by what they lead to."""
+    """The identity of a tensor, not its contents: weak references compare what they refer to."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._reference = weakref.ref(tensor)
@@ -179,7 +179,7 @@ class _Which:
 
 
 def _mark(value: Any) -> Any:
-    """What tells whether a tensor, an array or a container of them is still the same; None: it is nothing of that kind."""
+    """A fingerprint of a tensor, an array or a container of them; None: it is something else."""
     if isinstance(value, Tensor):
         return _Which(value), 0 if value.is_inference() else value._version
     if isinstance(value, np.ndarray) and value.nbytes < _SMALL and not value.dtype.hasobject:
@@ -195,7 +195,7 @@ def _mark(value: Any) -> Any:
 
 _SMALL = 1 << 20
 _MANY = 10_000
-"""Arrays and containers beyond these are data, and are not looked at."""
+"""Arrays and containers beyond these are data, and are not checked."""
 
 
 def _changed(before: Any, value: Any) -> bool:
@@ -204,7 +204,7 @@ def _changed(before: Any, value: Any) -> bool:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """With each tensor in it, or what stands for one, changed."""
+    """The value with each tensor in it, or what stands for one, replaced."""
     if isinstance(value, Tensor | _Slot):
         return change(value)
     if type(value) is dict:
@@ -213,7 +213,7 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _state(value: Any) -> Any:
-    """The state of a generator; None: it is none."""
+    """The state of a generator; None: it is not one."""
     if isinstance(value, torch.Generator | np.random.RandomState):
         return value.get_state()
     if isinstance(value, np.random.Generator):

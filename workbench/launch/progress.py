@@ -1,4 +1,4 @@
-"""Progress of a job in a line of text: done, elapsed, remaining, updates/s, the last loss, what the model wants shown."""
+"""Shows a job's progress in one line: done, elapsed, remaining, updates/s, the last loss, logged values."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
 
 
 class _Bar(tqdm):  # type: ignore[type-arg]
-    """A bar whose speed is that of what is done now: a resumed run begins far from zero."""
+    """A bar whose speed is that of the present updates: a resumed run begins far from zero."""
 
     seconds = 0.0
-    """What the run had taken where it was resumed; `initial` updates were done then."""
+    """What the run had taken when it was resumed, after `initial` updates."""
 
     @property
     def format_dict(self) -> Any:
@@ -48,9 +48,9 @@ class _Bar(tqdm):  # type: ignore[type-arg]
 
 
 class Progress:
-    """A tqdm bar that follows a job's events; close it by leaving the `with` block.
+    """A tqdm bar that follows a job's events, as a context manager.
 
-    `began`: when the job got its turn, in seconds since 1970.
+    `began`: when the job's turn came, in seconds since 1970.
     """
 
     def __init__(self, kind: str, began: float) -> None:
@@ -70,9 +70,9 @@ class Progress:
             self._bar.close()
 
     def show(self, events: Sequence[Event], seen: int) -> int:
-        """Draw what came since `seen`; returns how many events there are now."""
+        """Draw the events since `seen`; returns how many there are now."""
         now = len(events)
-        # What stands before a joint is the record of another run, which has said it.
+        # Events before a resume are the record of another run, which has shown them.
         joint = max((place for place, event in self._new(events, seen, now) if isinstance(event, Resumed)), default=0)
         for place, event in self._new(events, seen, now):
             if place >= joint or not isinstance(event, Message):
@@ -83,7 +83,7 @@ class Progress:
 
     @staticmethod
     def _new(events: Sequence[Event], seen: int, now: int) -> Iterator[tuple[int, Event]]:
-        """Those from `seen` to `now`; read twice, since they may be more than memory holds."""
+        """The events from `seen` to `now`; read in two passes, since they may be more than memory holds."""
         with contextlib.suppress(RecordGone):  # whoever waits for the job waits for its end, and not for its record
             yield from enumerate(islice(since(events, seen), now - seen))
 
@@ -128,7 +128,7 @@ class Progress:
         self._facts.update({printable(name): f"{value:.4g}" for name, value in values.items()})
 
     def _note_search(self, event: CurvePoint | CurveEnded | Trial | SearchEnded, bar: tqdm[Any]) -> None:
-        """A search is the job itself, or a milestone of a fit, whose bar it does not move."""
+        """A search is the job itself, or runs inside a fit, whose bar it does not move."""
         own = self._kind in _NAMES
         if isinstance(event, CurvePoint):
             bar.n = event.index + 1 if own else bar.n

@@ -1,4 +1,4 @@
-"""A fit that goes on from a checkpoint of another run: which one, with which settings, and what it says of it."""
+"""Plans a fit that continues from a checkpoint: which one, with which settings, and what its record says of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.techniques.stopping import reached
 FIXED = (
     "seed", "shuffle", "drop_last", "overfit_batches", "fast_dev_run", "truncated_bptt_steps", "tbptt_time_dim",
 )  # fmt: skip
-"""What decides which samples come when: a run that goes on keeps it."""
+"""Settings that decide which samples come when: a resumed run keeps them."""
 
 LENGTHS = ("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time")
 
@@ -28,26 +28,28 @@ ASIDE = (
     "pin_memory", "limit_test_batches", "limit_predict_batches", "num_sanity_val_steps", "track_grad_norm",
     "log_every_n_steps", "layer_history_mb", "detect_anomaly", "checkpoint_every", "monitor", "monitor_mode", *LOCAL,
 )  # fmt: skip
-"""What stands beside the arithmetic: the whole run might as well have had it from its beginning."""
+"""Settings that do not change the arithmetic: the whole run might have had them from its beginning."""
 
 
 class ResumeHistory(NamedTuple):
-    """What a run that goes on tells of the time before."""
+    """What a resumed run records of the time before."""
 
     settings: dict[str, Any]
-    """Those of the whole run: the ones that it began with, but for its length, and for what stands beside the arithmetic."""
+    """The settings of the whole run: those that it began with, except for its length and for those that do not
+    change the arithmetic.
+    """
     events: list[Event]
 
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """A checkpoint that a fit goes on from, and the settings that it goes on with."""
+    """A checkpoint from which a fit continues, and its settings."""
 
     run: str
     folder: Path
     point: Checkpoint
     checked: int
-    """The update behind which its last check was."""
+    """The update after which its last validation ran."""
     settings: Settings
     edited: dict[str, Any]
     note: Message | None
@@ -55,11 +57,11 @@ class ResumePlan:
     """Reads the record of its run."""
 
     def state(self) -> dict[str, Any]:
-        """All state of that moment."""
+        """All state of the checkpoint."""
         return read_state(self.point.path)
 
     def story(self) -> ResumeHistory:
-        """What the fit tells before it goes on."""
+        """The messages of the fit before it continues."""
         events, step = [*self.events()], self.point.step
         told = [*inherited.record_until(events, self.point, self.checked)]
         lacks = inherited.missing(told, step)
@@ -75,14 +77,14 @@ class ResumePlan:
 
     @property
     def live(self) -> dict[str, Any]:
-        """Of what was edited, what `job.change` could have changed too."""
-        numbers = {name: value for name, value in self.edited.items() if not isinstance(value, dict)}  # {epoch: batches} is a plan
+        """The edited settings that `job.change` could have changed too."""
+        numbers = {name: value for name, value in self.edited.items() if not isinstance(value, dict)}  # {epoch: batches} is a schedule
         return {name: value for name, value in numbers.items() if knob(name).live or name == "batch_size"}
 
 
 @dataclass(frozen=True)
 class ResumeSettings:
-    """What a fit was asked for with: `start` as it was written, the settings of the bench, those given to `fit`."""
+    """The settings of a resumed fit: `start` as it was written, the settings of the bench, those given to `fit`."""
 
     start: str
     bench: Settings
@@ -92,10 +94,10 @@ class ResumeSettings:
         self, id: str, folder: Path, point: Checkpoint, events: Callable[[], Sequence[Event]], since: Mapping[str, Any],
         asked: Settings | None = None,
     ) -> ResumePlan:  # fmt: skip
-        """The fit that goes on from this checkpoint.
+        """The plan of the fit that continues from this checkpoint.
 
-        since: what `bench.set` has changed since the run was asked for. asked: the settings with which this bench itself
-        asked for the run; None: it comes from elsewhere.
+        since: what `bench.set` has changed since the run was started. asked: the settings with which this bench itself
+        started the run; None: it comes from elsewhere.
         """
         state = peek(point.path, "settings", "seconds", "checking", "checks")
         own = _known(state["settings"])
@@ -108,15 +110,16 @@ class ResumeSettings:
         return ResumePlan(id, folder, point, checked, settings, edited, self._differing(own, settings, edits), events)
 
     def local(self, asked: Settings | None = None) -> dict[str, Any]:
-        """Where it runs and what is deleted: as this bench asked for the run, or else as the bench has it now.
+        """Where it runs and what is deleted: as this bench started the run, or else as the bench's settings say now.
 
-        A file never decides that: whoever wrote it would choose the command that is run here, and the runs that go.
+        A file never decides that: whoever wrote it would choose the command that is run here, and the runs that are
+        deleted.
         """
         source = self.bench if asked is None else asked
         return {**{name: getattr(source, name) for name in LOCAL}, "keep_runs": self.bench.keep_runs}
 
     def refuse_fixed(self, id: str, own: Settings, settings: Settings) -> None:
-        """A run that goes on keeps what decides which samples come when."""
+        """Raise SettingsError for a change of what decides which samples come when."""
         for name in FIXED:
             if not _same(name, settings, own):
                 was, now = getattr(own, name), getattr(settings, name)
@@ -130,8 +133,8 @@ class ResumeSettings:
         self, id: str, point: Checkpoint, state: Mapping[str, Any], settings: Settings, edited: Mapping[str, Any],
         events: Callable[[], Sequence[Event]],
     ) -> None:  # fmt: skip
-        """With nothing left to do there would be a run of no updates."""
-        if state["checking"]:  # the check at the end of an epoch is to come
+        """Raise SettingsError where nothing is left to do: the run would have no updates."""
+        if state["checking"]:  # the validation at the end of an epoch is due
             return
         why = reached(settings, point.step, point.epoch, state["seconds"])
         if why is not None:
@@ -167,7 +170,7 @@ class ResumeSettings:
 
 
 def _known(settings: Mapping[str, Any]) -> Settings:
-    """Recorded settings; those of a newer version are left out."""
+    """Recorded settings, without those of a newer version."""
     return Settings.make(**{name: value for name, value in settings.items() if name in Settings.model_fields})
 
 
@@ -190,6 +193,6 @@ def _same(name: str, one: Settings, other: Settings) -> bool:
 
 
 def _ended_early(events: Sequence[Event]) -> str:
-    """What the record says of early stopping having ended the run."""
+    """The record's message that early stopping ended the run."""
     said = [e.text for e in events if isinstance(e, Message) and e.text.startswith("the run ended early")]
     return said[-1] if said and "trainer.should_stop" not in said[-1] else ""

@@ -1,4 +1,4 @@
-"""Milestones: a learning rate or a batch size found at the start of an epoch, inside a fit, and taken."""
+"""Searches a learning rate or a batch size at the start of an epoch, inside a fit, and uses it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from workbench.tuners.lr_finder import LRRequest
 
 
 def check(settings: Settings) -> None:
-    """Refuse milestones at epochs that the run has not."""
+    """Raise SettingsError for searches at epochs that the run does not have."""
     if settings.epochs is not None and not settings.fast_dev_run:
         last = f"there {'is' if settings.epochs == 1 else 'are'} {settings.epochs} (max_epochs), counted from 0"
         _refuse(settings, [e for e in _epochs(settings) if e >= settings.epochs], last)
 
 
 def milestones(session: Session) -> AtEpoch:
-    """What this fit does at the start of its epochs. What would fail in the middle of the run fails now."""
+    """What this fit runs at the start of its epochs. What would fail in the middle of the run fails now."""
     settings = session.settings
     if settings.fast_dev_run:
         return {}  # a dry run tries the steps of a fit; a search on two batches would find nothing
@@ -42,7 +42,7 @@ def _epochs(settings: Settings) -> list[int]:
 
 
 def _searches(session: Session, emit: Emit, inbox: Inbox) -> bool:
-    """The searches that are due in this epoch, batch size first; whether the fit was stopped."""
+    """Run the searches of this epoch, batch size first; returns whether the fit was stopped."""
     if session.epoch in session.settings.find_batch_size_at and _stopped_in_batch_size(session, emit, inbox):
         return True
     return session.epoch in session.settings.find_lr_at and _stopped_in_lr(session, emit, inbox)
@@ -84,7 +84,9 @@ def _warn(session: Session, emit: Emit, text: str) -> None:
 
 
 def _refuse_too_late(session: Session) -> None:
-    """Milestones that max_steps leaves out, as far as that can be known: a new batch size makes other epochs."""
+    """Raise SettingsError for searches that max_steps leaves out, as far as known: a new batch size changes the
+    epochs.
+    """
     settings = session.settings
     if settings.max_steps is None or settings.find_batch_size_at:
         return

@@ -1,4 +1,4 @@
-"""Where a job runs: what the settings come down to on this machine, and the hand-over to whoever runs it."""
+"""Selects the launcher of a job by its settings, and runs the job on it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from workbench.settings import Settings, SettingsError
 
 @dataclass(frozen=True)
 class LauncherChoice:
-    """Which launcher, and on which devices: a place in `devices` for each rank of this machine."""
+    """The launcher, and its devices: an entry in `devices` for each rank of this machine."""
 
     strategy: Literal["thread", "pool", "launch"]
     accelerator: Literal["cpu", "cuda", "mps"]
     devices: tuple[int, ...]
-    """The numbers of GPUs; on CPU and MPS only their count says something."""
+    """The numbers of GPUs; on CPU and MPS only their count matters."""
 
 
 def select_launcher(settings: Settings) -> LauncherChoice:
-    """What `accelerator`, `devices`, `strategy` and `num_nodes` come down to here; SettingsError says what cannot be."""
+    """What `accelerator`, `devices`, `strategy` and `num_nodes` mean on this machine; SettingsError says what is
+    impossible.
+    """
     accelerator = _accelerator(settings)
     devices = _devices(settings, accelerator)
     strategy = settings.strategy
@@ -48,7 +50,7 @@ def select_launcher(settings: Settings) -> LauncherChoice:
 
 
 def ranks(settings: Settings) -> int:
-    """How many processes train together, on all machines: of a launched job as the accelerate config has it, too."""
+    """How many processes train together, on all machines; for a launched job as the accelerate config says."""
     found = select_launcher(settings)
     if found.strategy == "launch":
         return command.plan(settings, found.accelerator).processes
@@ -56,7 +58,7 @@ def ranks(settings: Settings) -> int:
 
 
 def check(settings: Settings) -> None:
-    """Refuse, when a job is asked for, what cannot be here."""
+    """Raise SettingsError, when a job is asked for, for what is impossible here."""
     found = select_launcher(settings)
     if found.strategy == "pool" and not run_in_child.FORK:
         raise SettingsError(
@@ -73,14 +75,14 @@ def check(settings: Settings) -> None:
 
 
 def warm(settings: Settings) -> None:
-    """Start ahead what the jobs of a bench with these settings will want; returns at once."""
+    """Start ahead what the jobs of a bench with these settings need; returns at once."""
     found = select_launcher(settings)
     if found.strategy == "pool":
         pool.warm(found.accelerator, found.devices)
 
 
 def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox) -> Done:
-    """Have an assignment done where its settings say; behind it the task is as the job has left it."""
+    """Run the job on the selected launcher and copy the results back."""
     found = select_launcher(assignment.settings)
     if found.strategy == "thread":
         return assignment(emit, inbox)
@@ -100,7 +102,7 @@ def _accelerator(settings: Settings) -> Literal["cpu", "cuda", "mps"]:
 
 def _devices(settings: Settings, accelerator: str) -> tuple[int, ...]:
     there = torch.cuda.device_count() if accelerator == "cuda" else 1
-    # All GPUs, unless the job is to stay in this process.
+    # All GPUs, unless the job must stay in this process.
     usual = 1 if settings.strategy == "thread" else max(there, 1)
     wanted = usual if settings.devices == "auto" else settings.devices
     if isinstance(wanted, tuple):

@@ -1,4 +1,4 @@
-"""Where a job starts from, as it was asked for, and which checkpoint that is when its turn has come."""
+"""Reads `start=` and finds the checkpoint or the weights that it means when the job's turn comes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workbench.values import shown
 
 @dataclass(frozen=True)
 class StartSpec:
-    """Where a job is asked to start from: "fresh", "continue", or a checkpoint of a run."""
+    """Where a job is to start: "fresh", "continue", or a checkpoint of a run."""
 
     text: str
     run: str | None = None
@@ -30,7 +30,7 @@ class StartSpec:
 
     @classmethod
     def of(cls, start: Any) -> StartSpec:
-        """What `start=` says: "fresh", "continue", "0012-fit", "0012-fit@best" or "0012-fit@1200"."""
+        """Read `start=`: "fresh", "continue", "0012-fit", "0012-fit@best" or "0012-fit@1200"."""
         if not isinstance(start, str):
             hint = f" So many epochs are max_epochs={start!r}." if type(start) is int else ""
             id = getattr(start, "id", None)
@@ -47,27 +47,27 @@ class StartSpec:
         return cls(start, run, int(which) if which.isdecimal() and len(which) < 20 else which or "last")
 
     def weights(self, root: Path) -> Path | None:
-        """The file of the weights that are meant; None: those that the model has, now or when it was fresh."""
+        """The file of those weights; None: the model's own, now or when it was fresh."""
         return None if self.run is None else weights_of(run_folder(root, self.run), self.which)
 
 
 @dataclass(frozen=True)
 class AskedFit:
-    """A fit that was asked of this bench before, and what `bench.set` has changed since."""
+    """An earlier fit of this bench, and what `bench.set` has changed since."""
 
     job: AnyJob
     since: Mapping[str, Any]
 
 
 class StartResolver:
-    """Where a fit starts from. It is looked up when the fit is asked for, if it can be, and when it has its turn."""
+    """Finds where a fit starts: when it is asked for, as far as possible, and when its turn comes."""
 
     def __init__(
         self, root: Path, wanted: StartSpec, bench: Settings, given: Mapping[str, Any], fits: Sequence[AskedFit]
     ) -> None:
         self.fresh = wanted.text == "fresh"
         self.note: Message | None = None
-        """What there is to say of a fit that was to continue, and starts from the weights as they are."""
+        """The message of a fit that was to continue and starts from the present weights instead."""
         self.asked = bench.replace(**given)
         """Its settings where it starts from weights alone."""
         self._root = root
@@ -77,15 +77,15 @@ class StartResolver:
 
     @property
     def needs(self) -> set[str]:
-        """The runs that must stay until this fit has begun."""
+        """The runs that must not be deleted until this fit has begun."""
         if self._wanted.run is not None:
             return {self._wanted.run}
         return {asked.job.id for asked in self._candidates()} if not self.fresh else set()
 
     def foresee(self, untouched: Callable[[str], bool], idle: bool) -> Settings:
-        """The settings it will have, as far as can be seen when it is asked for; what is wrong already is said now.
+        """The settings it will have, as far as they can be foreseen; mistakes raise an error now.
 
-        idle: whether no job of the bench runs or waits, so that the model may be looked at.
+        idle: whether no job of the bench runs or waits, so that the model may be read.
         """
         named = self._asked(self._wanted.run)
         to_come = named if named is not None and not named.job.done() else None
@@ -100,7 +100,7 @@ class StartResolver:
         return self.asked if found is None else found.settings
 
     def look(self, untouched: Callable[[str], bool]) -> ResumePlan | None:
-        """The checkpoint that it goes on from; None: it starts from weights alone."""
+        """The plan to continue from a checkpoint; None: it starts from weights alone."""
         if self.fresh:
             return None
         if self._wanted.run is None:
@@ -113,7 +113,7 @@ class StartResolver:
     # -- "continue"
 
     def _candidates(self) -> list[AskedFit]:
-        """The fits that may be the last one when this one has its turn: one that is dropped before its turn is none."""
+        """The fits that may be the last one when this one's turn comes; one that is dropped before its turn is none."""
         found = []
         for asked in reversed(self._fits):
             if not asked.job.done() or _has_begun(asked.job):
@@ -139,11 +139,11 @@ class StartResolver:
         return self._terms.going_on(job.id, job.folder.path, end, lambda: job.events, last.since, job.settings)
 
     def _known(self) -> str:
-        """What there is to go on from, of other benches and other days."""
+        """The runs that can be continued, also of other benches and other days."""
         try:
-            # The one that asks has a folder by now, and no checkpoint in it.
+            # This job has a folder by now, with no checkpoint in it.
             fits = [run.id for run in list_runs(self._root) if run.kind == "fit" and list_checkpoints(run.path)]
-        except OSError:  # it is no folder
+        except OSError:  # it is not a folder
             return ""
         return f"; start={fits[-1]!r} goes on from the last run in {self._root}" if fits else ""
 
@@ -176,13 +176,13 @@ def _has_begun(job: AnyJob) -> bool:
 
 
 def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
-    """The checkpoint at the end of a fit, or why there is none to go on from."""
+    """The checkpoint at the end of a fit, or why there is none to continue from."""
     if job.folder is None:
         return None, f"nothing was kept of {job.id}"
     if not job.folder.path.is_dir():
         return None, f"the folder of {job.id} is gone (keep_runs)"
     there = list_checkpoints(job.folder.path)
-    # One that was taken over from the run before is not of its end.
+    # A checkpoint that was copied from the run before is not one of its end.
     end = there[-1] if there and there[-1].end and there[-1].step == job.updates else None
     if end is None:
         mid = f"; start={job.id!r} goes on from update {there[-1].step}" if there else ""

@@ -1,8 +1,8 @@
-"""Jobs in a thread of this process, one after another, off the thread that asked for them.
+"""Runs jobs in a thread of this process, one after another.
 
-Two threads live while there is work: the runner does it, the clerk hands each event to the record and to the
-listeners, so that neither a slow disk nor a slow listener holds up an update. In a plain process both keep the
-process alive until the work is done; in a notebook's kernel they end with the kernel.
+Two threads live while there is work. The runner does it. The clerk gives each event to the record and to the listeners,
+so that neither a slow disk nor a slow listener delays an update. In a plain process both keep the process alive until
+the work is done; in a notebook's kernel they end with the kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workbench.launch.job import WORKERS, AnyJob, Detached
 from workbench.runs.store import RunFolder
 
 Tell = Callable[[AnyJob, Event], Sequence[str]]
-"""Hands an event of a job to those who listen; what went wrong there for the first time, in words."""
+"""Gives an event of a job to the listeners; returns, in words, what failed there for the first time."""
 SWITCH_INTERVAL = 5e-4
 """Seconds between thread switches while a job runs: a busy cell then slows training half as much."""
 
@@ -34,7 +34,7 @@ _open: weakref.WeakSet[ThreadLauncher] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """The end of the process waits for the jobs; an interrupt of that wait ends here, and stops them first."""
+    """The end of the process waits for the jobs; an interrupt of that wait stops them first."""
     for launcher in tuple(_open):
         if not _in_kernel():
             launcher.end()
@@ -43,19 +43,21 @@ def _end_all() -> None:
 # Random states and torch's flags belong to the process: jobs of two benches take turns.
 _turn = threading.Lock()
 _LOOK = 0.1
-"""Seconds between two looks of a job that waits for its turn: whether it was stopped."""
+"""Seconds between two checks of a waiting job whether it was stopped."""
 _CATCH_UP = 3.0
-"""Seconds that the end of a job waits for a disk that takes no more, at most."""
+"""Seconds that the end of a job waits at most for a disk that is full."""
 PATIENCE = 5.0
-"""Seconds that `alone` waits for a job: one that has just ended puts its things away."""
+"""Seconds that `alone` waits for a job that has just ended and cleans up."""
 _looking = threading.RLock()
 _depth = 0
-"""How often the thread that has `_looking` has entered `alone`."""
+"""How often the thread that holds `_looking` has entered `alone`."""
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Inside, jobs wait for their turn, and so do other threads that want this. RuntimeError where a job of another bench has it."""
+    """Inside, jobs wait for their turn, and so do other threads in `alone`. RuntimeError while a job of another
+    bench runs.
+    """
     global _depth
     with _looking:
         if _depth == 0 and not _turn.acquire(timeout=PATIENCE):
@@ -81,14 +83,14 @@ class ThreadLauncher:
         self._runner: threading.Thread | None = None
 
     def submit(self, job: AnyJob) -> None:
-        """Put a job behind those that wait."""
+        """Add a job to the end of the queue."""
         with self._lock:
             self.check_open()
             _open.add(self)
             self._waiting.append(job)
             if self._running is None:
                 self._running = job
-                # The current device is each thread's own: the runner takes over that of whoever asks.
+                # The current device belongs to each thread: the runner takes the caller's.
                 device = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
                 self._runner = threading.Thread(
                     target=self._run_all, args=(device,), name=WORKERS[0], daemon=_in_kernel()
@@ -101,12 +103,12 @@ class ThreadLauncher:
                     raise
 
     def check_open(self) -> None:
-        """RuntimeError once it is closed."""
+        """Raise RuntimeError once it is closed."""
         if self._closed:
             raise RuntimeError("this bench is closed; make a new Workbench.")
 
     def close(self) -> None:
-        """Stop what runs, drop what waits, and wait until it is over. What was launched goes on."""
+        """Stop the running job, drop the waiting ones, and wait until they end. Launched jobs continue."""
         with self._lock:
             self._closed = True
             jobs = [*self._waiting, *([self._running] if self._running else [])]
@@ -124,7 +126,7 @@ class ThreadLauncher:
     def _run_all(self, device: int | None) -> None:
         if device is not None:
             torch.cuda.set_device(device)
-        # A thread takes over what `torch.set_num_threads` said only when it first asks; until then MKL takes all cores.
+        # A thread uses the value of `torch.set_num_threads` only after it first asks for it; until then MKL takes all cores.
         torch.get_num_threads()
         while True:
             with self._lock:
@@ -143,7 +145,7 @@ class ThreadLauncher:
 
 
 def _has_turn(job: AnyJob) -> bool:
-    """Wait for the turn; False: the job was stopped meanwhile, and needs none to say so (`Job.run`)."""
+    """Wait for the turn; False: the job was stopped meanwhile, and needs no turn to say so (`Job.run`)."""
     while not job.inbox.has(Stop):
         if _turn.acquire(timeout=_LOOK):
             return True
@@ -151,26 +153,26 @@ def _has_turn(job: AnyJob) -> bool:
 
 
 class StillRunning(RuntimeError):
-    """Nobody here follows a job any longer, and it goes on."""
+    """We stopped following a job that is still running."""
 
 
 class JobRunner:
-    """One job at work: the runner's side and the clerk's."""
+    """Runs one job: the runner's side and the clerk's."""
 
     def __init__(self, job: AnyJob, tell: Tell, end_turn: Callable[[], None] = lambda: None) -> None:
-        """end_turn: lets jobs of other benches run, before this one is over."""
+        """end_turn: lets jobs of other benches run before this one has ended."""
         self._job = job
         self._tell = tell
         self._end_turn = end_turn
         self._ended: RunEnded | None = None
-        """What the process that did the job has said of its end."""
+        """The end of the job, as the process that did it has emitted it."""
         self._post: queue.SimpleQueue[tuple[Event, int | None] | threading.Event | None] = queue.SimpleQueue()
         self._writing = job.folder is not None
         self._told_full = False
-        """Whether it was said that the record cannot be written."""
+        """Whether the message that the record cannot be written was emitted."""
         self._metrics: dict[str, float] = {}
         self._told = self._before = 0.0
-        """The seconds of the run that were told last, and those that lay behind it when this job began."""
+        """The run's seconds in the latest event, and those before this job began."""
         self._paused = 0.0
         self._paused_at: float | None = None
 
@@ -197,7 +199,7 @@ class JobRunner:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
-        """Inside, another process does the job and writes its record; behind it too, if that has said the end."""
+        """Inside, another process does the job and writes its record; afterwards too, if it has emitted the end."""
         if self._job.folder is None:
             raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, by which another process could do it.")
         self.settle()
@@ -214,21 +216,21 @@ class JobRunner:
                 self._writing = True
 
     def settle(self, seconds: float = 3.0) -> None:
-        """Wait for the clerk, so that what is saved next lies behind its record; a slow listener is not waited for."""
+        """Wait for the clerk, so that what is saved next comes after its record; a slow listener is not waited for."""
         reached = threading.Event()
         self._post.put(reached)
         reached.wait(seconds)
 
     def printed(self, line: str) -> None:
-        """A line of another process that does the job."""
+        """A line that another process of the job printed."""
         self._job.printed(line)
 
     def __call__(self, event: Event, /) -> None:
-        """Post an event, and keep what the end will say."""
+        """Queue an event, and keep what the end needs of it."""
         self._take(event, None)
 
     def recorded(self, event: Event, line: int) -> None:
-        """The same of one that another process has recorded."""
+        """Queue an event that another process has recorded."""
         self._take(event, line)
 
     def _take(self, event: Event, line: int | None) -> None:
@@ -289,7 +291,7 @@ class JobRunner:
             self._handle(Message(text, "warning"))
 
     def _catch_up(self) -> None:
-        """Before the end: what waits is written, or the record says what it lacks."""
+        """Before the end: write what waits, or the record says what it lacks."""
         folder = self._job.folder
         lacks = "" if folder is None or not self._writing else folder.catch_up(_CATCH_UP)
         if lacks:

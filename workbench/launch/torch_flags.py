@@ -1,4 +1,4 @@
-"""What a user has told torch for a whole process: the processes that do a job are told the same."""
+"""Copies the flags that the user has set in torch to the processes of a job."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _ATTRIBUTES = (
     "cuda.matmul.allow_fp16_accumulation", "cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision",
     "cudnn.rnn.fp32_precision", "mkldnn.matmul.fp32_precision",
 )  # fmt: skip
-"""Of torch.backends; the older ones first, since setting them sets newer ones too."""
+"""Flags of torch.backends; the older ones first, since setting them sets newer ones too."""
 
 
 def flags() -> dict[str, Any]:
-    """Those of this process, as far as its torch has them and can say."""
+    """The flags of this process, as far as its torch has them."""
     return {name: value for name in (*_SWITCHES, *_ATTRIBUTES) if (value := _now(name)) is not None}
 
 
 def take(wanted: Mapping[str, Any]) -> None:
-    """Have them here. What is so already is left alone: torch warns of some that are set, and refuses to mix some."""
+    """Set them here. Equal ones are skipped: torch warns of some that are set, and refuses to mix some."""
     for name, value in wanted.items():
         if _now(name) != value:
             _set(name, value)
 
 
 def _now(name: str) -> Any:
-    # Not in this torch, or older and newer ones were mixed: then the newer ones say it.
+    # Not in this torch, or older and newer ones were mixed: then the newer ones have it.
     with contextlib.suppress(AttributeError, RuntimeError):
         return _SWITCHES[name][0]() if name in _SWITCHES else attrgetter(name)(torch.backends)
     return None

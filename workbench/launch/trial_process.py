@@ -1,6 +1,6 @@
-"""What a batch-size trial runs in: a child process with a memory limit on CPU, this process on a device.
+"""Runs a trial of a batch-size search: in a child process with a memory limit on CPU, in this process on a device.
 
-A fit on several ranks makes it in all of them as they are; a search of its own for several is in `search.py`.
+A fit on several ranks runs it in all of them; a search of its own for several ranks is in `distributed_search.py`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TrialOf = Callable[[int], Trial]
 def trials(
     task: Task, settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session | None = None
 ) -> Iterator[TrialOf]:
-    """A `trial(size)` for this task; the model and data travel to the children once.
+    """A `trial(size)` for this task; the model and data are sent to the children once.
 
-    session: of a fit that goes on afterwards. On a device its own memory is what a trial has.
+    session: of a fit that continues afterwards. On a device, its memory is what a trial has.
     """
     if session is not None and session.ranks.several:
         yield in_all(settings, request, inbox, session)
@@ -83,7 +83,7 @@ def _in_place(
 
 
 def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session: Session) -> TrialOf:
-    """A `trial(size)` that all ranks of this session call, and make inside it."""
+    """A `trial(size)` that all ranks of this session call, and run in it."""
 
     def trial(size: int) -> Trial:
         return measure_on_ranks(

@@ -1,1 +1,1 @@
-"""What one process hands to another: code in a pickle, data in one shared memory segment."""
+"""Sends objects between processes: code in a pickle, data in one shared memory segment."""

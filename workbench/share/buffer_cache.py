@@ -1,7 +1,7 @@
-"""The shelf: large buffers that lie ready from one parcel to the next, and are placed once.
+"""Caches large buffers in shared memory between jobs, so that each is copied once.
 
-A buffer is known again by where it is in memory and by its bytes: all of them are compared with what lies in the
-segment, so that a tensor that was changed in place is placed anew. What the latest parcel does not use is let go.
+A buffer is recognized by its address and its bytes: all of them are compared with the segment, so that a tensor that
+was changed in place is copied again. What the latest package does not use is freed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from workbench.share.capacity import Capacity
 from workbench.share.segment import Segment, Views, address_of
 
 LARGE = 1 << 20
-"""Buffers from this size on lie on the shelf; the others travel with each parcel."""
+"""Buffers from this size on are cached; smaller ones travel with each package."""
 
 _ALONE = 8 << 20
-"""From this size on a buffer has a segment of its own, which can be let go of without another."""
+"""From this size on a buffer has a segment of its own, which can be freed alone."""
 
 _MOST_ALONE = 32
 _MOST = 100
-"""With more segments all are placed anew: each is a file descriptor in a job's letter, which has room for few."""
+"""With more segments all are placed again: each is a file descriptor in a job's message, which has room for few."""
 
 Spot = tuple[Segment, int]
-"""A segment, and which of its buffers."""
+"""A segment, and the number of a buffer in it."""
 
 _compare = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None).memcmp
 _compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -36,28 +36,28 @@ _compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 @dataclass
 class _Shelved:
-    """A segment on the shelf, mapped to be compared with."""
+    """A cached segment, mapped for comparison."""
 
     segment: Segment
     views: Views
     sources: list[tuple[int, int]]
-    """Where in this process's memory each of its buffers came from, and its size."""
+    """The address and size in this process of each of its buffers."""
     nbytes: int
 
 
 class BufferCache:
-    """The segments with the large buffers of the latest parcel. For one thread at a time."""
+    """The segments with the large buffers of the latest package. For one thread at a time."""
 
     def __init__(self) -> None:
         self._shelved: list[_Shelved] = []
 
     @property
     def nbytes(self) -> int:
-        """The size of all that lies here."""
+        """The total size."""
         return sum(one.nbytes for one in self._shelved)
 
     def place(self, buffers: Sequence[Any], room: Capacity | None = None) -> tuple[dict[int, Spot], list[str]]:
-        """Where each large one of these lies now, by its number, and what to tell of it."""
+        """Where each large buffer is now, by its number, and a message about it."""
         wanted: dict[tuple[int, int], list[int]] = {}
         raws: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
         for number, buffer in enumerate(buffers):
@@ -82,7 +82,7 @@ class BufferCache:
         return {number: spots[source] for source, numbers in wanted.items() for number in numbers}, list(notes)
 
     def _known(self, raws: dict[tuple[int, int], np.ndarray[Any, Any]]) -> dict[tuple[int, int], Spot]:
-        """Of these, those that lie here as they are."""
+        """Those of these that are cached and unchanged."""
         found: dict[tuple[int, int], Spot] = {}
         for one in self._shelved:
             for index, source in enumerate(one.sources):
@@ -91,7 +91,7 @@ class BufferCache:
         return found
 
     def _let_go(self, used: set[tuple[int, int]]) -> None:
-        """A segment goes when half of it or more is not used: what is left is placed anew."""
+        """Free a segment when half of it or more is unused: the rest is placed again."""
         kept = []
         for one in self._shelved:
             if sum(size for address, size in one.sources if (address, size) in used) * 2 > one.nbytes:
@@ -101,17 +101,17 @@ class BufferCache:
         self._shelved = kept
 
     def spot(self, source: tuple[int, int]) -> Spot | None:
-        """Where memory (an address and a size) lies here, if its bytes are still what they were."""
+        """The place of memory (an address and a size) in the cache, if its bytes are unchanged."""
         memory = np.frombuffer(memoryview((ctypes.c_ubyte * source[1]).from_address(source[0])).cast("B"), dtype=np.uint8)
         return self._known({source: memory}).get(source)
 
     def moved(self, source: tuple[int, int], to: tuple[int, int]) -> None:
-        """What was in this memory is in that from now on."""
+        """The contents of this memory are in that from now on."""
         for one in self._shelved:
             one.sources = [to if known == source else known for known in one.sources]
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Free everything."""
         self._let_go(set())
 
 

@@ -1,4 +1,4 @@
-"""Whether there is memory for a segment, and where it lies when there is not."""
+"""Decides whether a segment fits into memory, or goes into a file."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from workbench.share import segment
 
 _SMALL = 1 << 20
 _LEFT = 0.9
-"""So much of what is free may be taken."""
+"""The share of the free memory that may be taken."""
 
 
 class NotEnoughMemory(MemoryError):
-    """Data that fit neither in memory nor on the disk beside the run."""
+    """Data that fit neither into memory nor on the disk of the run."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What is looked at before data are placed."""
+    """The limits that are checked before data are placed."""
 
     folder: Path
-    """Where a file serves that memory is too small for."""
+    """The folder for a file where memory is too small."""
     free: Callable[[], int]
     """Bytes of memory that can be used now."""
 
     def for_size(self, size: int) -> tuple[Path | None, str | None]:
-        """None for memory, else the folder, and what to tell of it; NoRoom where neither has room."""
+        """None for memory, else the folder, and a message about it; NotEnoughMemory where neither has room."""
         free = self.free() if size > _SMALL else size * 2
         if size <= free * _LEFT:
             return None, None

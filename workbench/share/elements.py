@@ -1,7 +1,7 @@
-"""Many small objects in one buffer: each a pickle of its own, read when it is asked for.
+"""Stores many small objects in one buffer: each a pickle of its own, read when needed.
 
-What several of them refer to lies once beside them. An element that was read stays the same object as long as
-somebody holds it, and what was changed in it stays changed: before one is let go, it is compared with its pickle.
+What several of them refer to is stored once next to them. An element that was read stays the same object as long as
+something refers to it, and changes to it stay: before it is freed, it is compared with its pickle.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Parcels: any object for another process of ours, as a pickle of its code and segments with its data.
+"""Packs any object for another of our processes: a pickle of its code, and segments with its data.
 
-`pack` pickles with cloudpickle, so classes and functions of a notebook travel by value, and puts the bytes
-of every tensor storage and array into a segment instead of into the pickle. Storages that are shared stay
-shared, the same memory under a tensor and an array is one memory in the copy too. A parcel is a snapshot.
-It is code that runs when it is unpacked: only ever for our own pipes.
+`pack` pickles with cloudpickle, so classes and functions of a notebook travel by value, and puts the bytes of every
+tensor storage and array into a segment instead of into the pickle. Shared storages stay shared, also between a tensor
+and an array. A package is a snapshot. It is code that runs when it is unpacked: only ever for our own pipes.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ class Package:
 
     code: bytes
     segments: tuple[Segment, ...] = ()
-    """Its own segment, and then those of a shelf that it refers to. None where it has no buffers."""
+    """Its own segment, and then those of the cache that it uses. None where it has no buffers."""
     devices: tuple[str, ...] = ()
     """Devices whose tensors were packed as copies in CPU memory, and arrive as CPU tensors."""
     elsewhere: tuple[tuple[int, int, int], ...] = ()
-    """Buffers that lie on a shelf: their number, which of the segments, and which place in it."""
+    """Buffers in the cache: their number, which of the segments, and which place in it."""
     note: str | None = None
-    """What a person should hear of how it was placed."""
+    """A message for the user about its placement."""
     tensors: tuple[torch.Tensor, ...] = ()
     """In the process that packed it: the plain tensors in it; see `share.rebind`."""
 
@@ -64,10 +63,10 @@ def pack(
     value: Any, names: Mapping[str, Any] | None = None, *, lists: bool = False, shelf: BufferCache | None = None,
     room: Capacity | None = None,
 ) -> Package:  # fmt: skip
-    """`value` as a parcel. `names` are what its parts are called in an error; see `PackageError`.
+    """Pack `value`. `names` are the names of its parts in an error; see `PackageError`.
 
     lists: long lists arrive as `PackedList`s, whose elements take no memory until they are read.
-    shelf: where large buffers lie that may be the same in the next parcel. room: what is asked whether there is memory.
+    shelf: the cache for large buffers that may be the same in the next package. room: decides whether there is memory.
     """
     try:
         found = pickled(value) if lists else _pickled(value)
@@ -102,7 +101,7 @@ def unpack(parcel: Package) -> Any:
 
 
 class _Buffers:
-    """The buffers of a parcel, from whichever segment each lies in."""
+    """The buffers of a package, from whichever segment each is in."""
 
     def __init__(self, views: Sequence[Views], elsewhere: Sequence[tuple[int, int, int]]) -> None:
         self._views = views

@@ -1,4 +1,4 @@
-"""PackedList: a list whose elements lie in a buffer, and become objects when they are read."""
+"""A list whose elements are in a buffer and become objects when they are read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from workbench.share.elements import Elements, Numbers
 
 LONG = 2000
-"""From so many elements on a list is packed, and a slice of one stays packed."""
+"""Lists with this many elements are packed, and a slice of one stays packed."""
 
 
 class PackedList(MutableSequence[Any]):
-    """What stands for a long list in another process. With its first change it becomes a list of objects inside.
+    """Replaces a long list in another process. With its first change it becomes a list of objects inside.
 
-    It is no subclass of list: C code would look into that and find nothing.
+    It is not a subclass of list: C code would look into that and find nothing.
     """
 
     def __init__(self, source: Elements | Numbers, at: range) -> None:

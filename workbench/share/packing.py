@@ -1,10 +1,10 @@
-"""Long lists on their way into a parcel: which elements share what, and the one buffer with all of their pickles.
+"""Packs long lists: finds what their elements share, and makes one buffer of all of their pickles.
 
-An element is pickled alone, so what it shares with another element, or with the rest of the parcel, must not go
-into its pickle: it would become two. All that is pickled is therefore looked at. What only one reference leads to
-is shared with nobody. The rest is remembered, and what is met in a second place is common: it goes into the
-parcel's own pickle once, and the elements have a number for it. So identity survives, and a large object that all
-elements refer to is there once. A list most of whose elements are shared is left to the ordinary pickle.
+An element is pickled alone, so what it shares with another element, or with the rest of the package, must not go into
+its pickle: it would become two. Everything that is pickled is therefore checked. What only one reference leads to is
+not shared. The rest is remembered, and what is met a second time is common: it goes into the package's own pickle once,
+and the elements refer to it by number. So identity survives, and a large object that all elements refer to is there
+once. A list most of whose elements are shared is left to the ordinary pickle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why something cannot be sent to another process: which part of it, and what to do about it."""
+"""Explains why something cannot be sent to another process: which part of it, and the remedy."""
 
 from __future__ import annotations
 

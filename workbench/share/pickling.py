@@ -1,4 +1,4 @@
-"""Pickles whose tensors and arrays are buffers beside them: cloudpickle for code, the bytes of data out of band."""
+"""Pickles code with cloudpickle and keeps the bytes of tensors and arrays as buffers out of band."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Tensors of this process whose memory is given up for that of a segment, so that a host has one copy of them.
+"""Lets tensors of this process use a shared segment's memory instead of their own, so that a host has one copy.
 
-Only where nobody can notice. A tensor is rebound when all of this can be seen: its storage is torch's own (not an
-array's, a file's, pinned, or shared with a process), no array was ever made of it (torch then marks the storage as one
-that cannot be resized), no other tensor or storage object leads to it, nothing in C++ holds the tensor (DLPack, an
-operation or a graph that goes on), and it does not train. What is written to it afterwards goes to private pages.
+Only where nobody can notice. A tensor is moved if all of this holds: its storage is torch's own (not an array's, a
+file's, pinned, or shared with a process), no array was ever made of it (torch then marks the storage as one that cannot
+be resized), no other tensor or storage object refers to it, nothing in C++ holds the tensor (DLPack, a running
+operation or graph), and it does not train. Later writes to it go to private pages.
 """
 
 from __future__ import annotations

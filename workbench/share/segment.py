@@ -1,10 +1,10 @@
-"""One anonymous piece of shared memory that holds many buffers.
+"""A piece of anonymous shared memory that holds many buffers.
 
-The writer places all buffers once, each on a 64-byte boundary, and the segment is then sealed: nobody can
-change it. Every reader maps it copy-on-write, so any number of processes share one copy of the data, and
-what one of them writes stays its own. The segment is a memfd: it has no name, so nothing is left behind
-however its processes end. Where memory is short it is a file whose name is removed at once. Where the system
-has no memfd it is `multiprocessing.shared_memory`, whose name is gone once the writer closes it.
+The writer places all buffers once, each on a 64-byte boundary, and seals the segment: nobody can change it. Every
+reader maps it copy-on-write, so any number of processes share one copy of the data, and what one of them writes stays
+its own. The segment is a memfd: it has no name, so nothing is left however its processes end. Where memory is short it
+is a file whose name is removed at once. Where the system has no memfd it is `multiprocessing.shared_memory`, whose name
+is gone once the writer closes it.
 """
 
 from __future__ import annotations

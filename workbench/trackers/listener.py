@@ -1,7 +1,7 @@
-"""Trackers: each fit is a run in TensorBoard, W&B, MLflow, … A tracker is one more listener of the events.
+"""Sends each fit to trackers (TensorBoard, W&B, MLflow, …) as a listener of the events.
 
-It works in a thread of its own for each run, so that a slow network holds up neither the updates nor the record; the
-end of a fit waits for it. What goes wrong there is said once, and the training goes on.
+Each run has a thread of its own, so that a slow network delays neither the updates nor the record; the end of a fit
+waits for it. An error there is reported once, and the training continues.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from workbench.secrets import without_secrets
 from workbench.trackers.select import Choice, Named, choices, flat
 
 RATE = 10
-"""Updates a second that a tracker is told of; all of them where they come slower."""
+"""Updates a second that a tracker gets; all of them where they come slower."""
 BURST = 50
-"""So many it is told of at once: a short fit is there as a whole."""
+"""This many at once: a short fit is there as a whole."""
 BEHIND = 1000
-"""Updates that may wait for a slow tracker; it is not told of more until it has caught up."""
+"""Updates that may wait for a slow tracker; it gets no more until it has caught up."""
 WAIT = 60.0
 """Seconds that the end of a fit waits for a tracker at most."""
 PATIENCE = 3
-"""Failures in a row after which a tracker hears no more of a run."""
+"""Failures in a row after which a tracker gets nothing more of a run."""
 
 _Heard = RunStarted | StepsDone | Validated | Logged | Changed | Resumed | Message | RunEnded
 
@@ -69,7 +69,7 @@ class TrackerListener:
 
     @property
     def goes_along(self) -> bool:
-        """Whether the process that does a job can have it: one that accelerate makes; an object of the user's is here."""
+        """Whether the process that does a job can have it: one that accelerate makes; a user's object stays here."""
         return isinstance(self._choice, Named)
 
     def leave(self, run: str) -> None:
@@ -77,9 +77,9 @@ class TrackerListener:
         self._elsewhere = run
 
     def __call__(self, event: BenchEvent) -> None:
-        """Hear an event of a job; TrackerError if something has failed since the last."""
+        """Take an event of a job; TrackerError if something has failed since the last."""
         if not isinstance(event, _Heard):
-            return  # also of those that other threads tell
+            return  # also of those that other threads emit
         if isinstance(event, RunStarted):
             self._begin(event)
         elif self._run is not None:
@@ -106,7 +106,7 @@ class TrackerListener:
         self._run, self._thread = run, thread
 
     def _abandon(self) -> None:
-        """The end of this run was not heard."""
+        """End a run whose end did not come."""
         if self._run is not None:
             self._run.hear(RunEnded("failed", self._run.step, 0.0))
         self._run = None
@@ -121,7 +121,7 @@ class TrackerListener:
 
 
 def tracker_listeners(trackers: Any, root: Path, model: Any) -> list[TrackerListener]:
-    """A listener for each of the trackers; what goes to files lies in `<root>/trackers/<name>`."""
+    """A listener for each of the trackers; files go to `<root>/trackers/<name>`."""
 
     def facts() -> dict[str, Any]:
         hparams = getattr(model, "hparams", None)
@@ -137,7 +137,7 @@ def _with_facts(choice: Choice, facts: dict[str, Any]) -> TrackerListener:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Numbers for the tracker, and the update that they belong to."""
+    """Numbers for the tracker, and their update."""
 
     step: int
     values: dict[str, float]
@@ -145,7 +145,7 @@ class _Point:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """Words for the tracker, where it takes some."""
+    """Text for the tracker, where it accepts text."""
 
     step: int
     values: dict[str, str]
@@ -161,7 +161,7 @@ class _Run:
         self._post: queue.SimpleQueue[_Point | _Words | RunEnded] = queue.SimpleQueue()
         self._pace = _Pace()
         self._left: StepsDone | None = None
-        """The latest event whose last update the tracker was not told of."""
+        """The latest event whose last update the tracker did not get."""
         self._said = False
         self._failure: TrackerError | None = None
         self.step = 0
@@ -169,7 +169,7 @@ class _Run:
     # -- on the thread of the events
 
     def hear(self, event: _Heard) -> None:
-        """What this event has for the tracker goes to its thread."""
+        """Queue what this event has for the tracker."""
         if isinstance(event, StepsDone):
             self._rows(event)
             return
@@ -204,7 +204,7 @@ class _Run:
         self._left = None if chosen else event
 
     def _catch_up(self) -> None:
-        """The last update before a check and at the end is always told."""
+        """Always send the last update before a validation and at the end."""
         if self._left is not None:
             for point in _points(self._left, [self._left.rows - 1]):
                 self._post.put(point)

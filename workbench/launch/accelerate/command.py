@@ -1,7 +1,7 @@
-"""`accelerate launch`: the command for a job, from its settings and the user's own config, and its start.
+"""Builds and starts the `accelerate launch` command of a job, from its settings and the user's own config.
 
-What the settings leave open the config says (`accelerate config` makes one); what they say goes before. Precision and
-compilation are the bench's own settings. Source: accelerate.commands.launch.
+The config (`accelerate config` makes one) decides what the settings leave open; settings win. Precision and compilation
+are the bench's own settings. Source: accelerate.commands.launch.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _OURS = {
     "gradient_clipping": "gradient_clip_val=", "max_restarts": "", "use_megatron_lm": "", "mpirun_hostfile": "", "help": "",
     "main_training_function": "", "vm": "", "env": "", "no_tpu_cluster": "",
 }  # fmt: skip
-"""Options that say what a setting says (its name), or that a job of the bench cannot have: another script, another place."""
+"""Options that a setting covers (its name), or that a job of the bench cannot have: another script, another place."""
 _NEVER = ("tpu", "aws_", "megatron_lm_", "parallelism_config_")
-"""How the names of more options begin that a job of the bench cannot have."""
+"""Prefixes of further options that a job of the bench cannot have."""
 _TRUTHS = ("fsdp_", "zero3_", "fp8_")
-"""How the names of options begin that take "true" or "false" as a word."""
+"""Prefixes of options that take "true" or "false" as a word."""
 _OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
-"""Kinds of training that are not served."""
+"""Kinds of training that are not supported."""
 _PROCESS = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
     RANK, SHARDS,
 )  # fmt: skip
-"""What would be taken for the launched processes' own, where a kernel has been launched itself."""
+"""Variables of a kernel that was launched itself, which the launched processes would take for their own."""
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How a job is launched. `notes`: what of the config does not hold. `shards`: the way in which weights are shared."""
+    """How a job is launched. `notes`: options of the config without effect. `shards`: how weights are sharded."""
 
     options: tuple[str, ...]
     processes: int
@@ -76,7 +76,7 @@ class LaunchPlan:
         return [*start, "-m", "workbench.launch.accelerate.worker", str(folder.absolute())]
 
     def environment(self) -> dict[str, str]:
-        """What the processes must have beside what this one has."""
+        """The environment of the processes besides this one's."""
         own = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // self.local))}
         package, known = Path(__file__).parents[3], os.environ.get("PYTHONPATH")
         if not package.name.endswith("-packages"):  # it is not installed, and must be found all the same
@@ -87,7 +87,7 @@ class LaunchPlan:
 
 
 def plan(settings: Settings, accelerator: str) -> LaunchPlan:
-    """What settings and config come down to. `accelerator`: the kind of device here. SettingsError: what cannot be."""
+    """What settings and config mean. `accelerator`: the kind of device here. SettingsError: something is impossible."""
     given = dict(settings.launch or {})
     _check_names(given)
     _check_counts(given)
@@ -115,7 +115,7 @@ def plan(settings: Settings, accelerator: str) -> LaunchPlan:
 
 
 def start(found: LaunchPlan, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the job of the run in this folder: it belongs to nobody's terminal, and outlives this process."""
+    """Start the job of the run in this folder: it has no terminal, and outlives this process."""
     ours = {name: value for name, value in os.environ.items() if name not in _PROCESS and not name.startswith(("FSDP_", "ACCELERATE_DEEPSPEED_"))}
     environment = ours | found.environment()
     with os.fdopen(append_to(folder / OUTPUT), "ab") as output:
@@ -126,7 +126,7 @@ def start(found: LaunchPlan, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def write_script(found: LaunchPlan, folder: Path) -> Path:
-    """The command for the other machines: a script that takes the number of the machine."""
+    """Write the command for the other machines: a script that takes the number of the machine."""
     lines = ["#!/bin/sh", f"# Starts this run's processes on one more machine: sh {SCRIPT} NUMBER, from 1 to {found.machines - 1}.", "set -e"]
     lines += [f"cd {shlex.quote(os.getcwd())}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in found.environment().items()]
@@ -138,14 +138,14 @@ def write_script(found: LaunchPlan, folder: Path) -> Path:
 
 @functools.cache
 def _options() -> dict[str, bool]:
-    """The options that `accelerate launch` has, as its own parser says, and whether each takes a value."""
+    """The options of `accelerate launch`, as its own parser has them, and whether each takes a value."""
     actions = launch_command_parser()._actions
     words = ((word, action.nargs != 0) for action in actions for word in action.option_strings if word.startswith("--"))
     return {word.removeprefix("--").replace("-", "_"): takes for word, takes in words}
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
-    """SettingsError: an option that is none, that the bench sets itself, or whose value cannot be its value."""
+    """Raise SettingsError for an unknown option, one that the bench sets itself, or a wrong value."""
     for name, value in given.items():
         if name in _OURS or name.startswith(("dynamo_", *_NEVER)):
             setting = _OURS.get(name, "compile=" if name.startswith("dynamo_") else "")
@@ -167,7 +167,7 @@ def _check_counts(given: Mapping[str, Any]) -> None:
 
 
 def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> None:
-    """accelerate's own parser would say it in a process that is detached, and by a page of its usage."""
+    """accelerate's own parser would report it in a detached process, and by a page of its usage."""
     with contextlib.redirect_stderr(io.StringIO()) as said:
         try:
             launch_command_parser().parse_args([*options, "script"])
@@ -176,7 +176,7 @@ def _check_values(given: Mapping[str, Any] | None, options: tuple[str, ...]) -> 
 
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's accelerate config: the file that is named, or the usual one; empty where there is none."""
+    """The user's accelerate config: the named file, or the default one; empty where there is none."""
     file = given.get("config_file")
     if file is None and not os.path.isfile(default_config_file):
         return {}
@@ -187,7 +187,7 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """The kind of training that is asked for, in accelerate's words; one that is not served is refused."""
+    """The kind of training in accelerate's words; raises SettingsError for one that is not supported."""
     kind = str(getattr(config.get("distributed_type"), "value", "NO"))
     for name, asked in (("FSDP", "use_fsdp"), ("DEEPSPEED", "use_deepspeed"), ("TP", "use_parallelism_config")):
         kind = name if given.get(asked) else kind
@@ -236,7 +236,7 @@ def _processes(settings: Settings, given: Mapping[str, Any], config: Mapping[str
 
 
 def _devices(settings: Settings, given: Mapping[str, Any], cpu: bool, processes: int, shards: str | None) -> dict[str, Any]:
-    """Which GPUs, and whether there are several processes: accelerate starts those for CPUs alike."""
+    """The GPUs, and whether there are several processes: accelerate starts those for CPUs alike."""
     own: dict[str, Any] = {"multi_gpu": processes > 1 and shards is None, "use_fsdp": shards == fsdp_config.FSDP}
     if shards == deepspeed_config.NAME:  # each machine starts its own processes
         own |= {"use_deepspeed": True, "deepspeed_multinode_launcher": "standard"}
@@ -250,11 +250,11 @@ def _devices(settings: Settings, given: Mapping[str, Any], cpu: bool, processes:
 
 
 def _address(given: Mapping[str, Any], config: Mapping[str, Any], machines: int, processes: int) -> dict[str, Any]:
-    """Where the processes find each other."""
+    """The address at which the processes find each other."""
     ip = given.get("main_process_ip", config.get("main_process_ip"))
     port = given.get("main_process_port", config.get("main_process_port"))
     if machines == 1:
-        return {} if processes == 1 else {"main_process_port": port or 0}  # 0: one that is free
+        return {} if processes == 1 else {"main_process_port": port or 0}  # 0: a free one
     if not ip:
         raise SettingsError(
             f"num_nodes={machines}: the machines must find each other: give this one's address, launch={{'main_process_ip': '10.0.0.1'}}, or "
@@ -264,7 +264,7 @@ def _address(given: Mapping[str, Any], config: Mapping[str, Any], machines: int,
 
 
 def _words(name: str, value: Any) -> list[str]:
-    """An option in one word, so that its value can be nothing but its value."""
+    """An option in one word, so that its value cannot be anything else."""
     if not _options()[name]:
         return [f"--{name}"] if value else []
     return [f"--{name}={str(value).lower() if isinstance(value, bool) else value}"]

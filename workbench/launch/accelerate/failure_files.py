@@ -1,4 +1,4 @@
-"""What ended the processes of a launched job: each leaves its error in the run's folder, one of them is told."""
+"""Finds what ended the processes of a launched job: each leaves its error in the run's folder, and one is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WAITED = ("imed out", "timeout caused")
 """Of these, the words of one that has waited for too long."""
 _STACKS = getattr(signal, "SIGUSR1", signal.SIGTERM)
 _GRACE = 3.0
-"""Seconds in which others are heard of, where an error is but an echo."""
+"""Seconds to wait for other errors, where one only says that a partner is gone."""
 
 
 class RankEnded(BaseException):
@@ -37,12 +37,12 @@ class RankEnded(BaseException):
 
 
 class LaunchError(RuntimeError):
-    """A launched job failed, and nothing more is known of how than what the message says."""
+    """A launched job failed; the message has all that is known."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The error of one rank, as it can be sent, its traceback in words, and when it came."""
+    """The error of one rank, as it can be sent, with its traceback in words and its time."""
 
     rank: int
     world: int
@@ -52,20 +52,20 @@ class Failure:
 
     @property
     def order(self) -> tuple[bool, bool, float]:
-        """The first of several is the one to tell: an own error before an echo of another's, then the earliest."""
+        """The first of several is the cause: an own error before one about a partner, then the earliest."""
         own = isinstance(self.error, NonFiniteError) and bool(getattr(self.error, "own", True))
         return self.echo, not own, self.when
 
     @property
     def echo(self) -> bool:
-        """Whether another process's end is all that it tells."""
+        """Whether it only says that another process has ended."""
         if isinstance(self.error, RankTimeout):
             return False
         return isinstance(self.error, _Told) or any(words in str(self.error) for words in _ECHOES)
 
     @property
     def waited(self) -> bool:
-        """Whether it tells that another process did not come for too long."""
+        """Whether it says that another process did not come for too long."""
         return self.echo and any(words in str(self.error) for words in _WAITED)
 
     @property
@@ -75,7 +75,7 @@ class Failure:
 
 
 class Process(NamedTuple):
-    """Where a rank is."""
+    """A rank's machine and process."""
 
     host: str
     pid: int
@@ -94,22 +94,22 @@ def of(error: BaseException, rank: int, world: int) -> Failure:
 
 
 def leave(folder: Path, failure: Failure) -> None:
-    """For rank 0, and for whoever asked."""
+    """Write it for rank 0 and for the process that asked."""
     with contextlib.suppress(OSError):
         private_file.write(folder / f"{_NAME}{failure.rank}", failure)
 
 
 def found(folder: Path) -> list[Failure]:
-    """Those that were left, and can be read."""
+    """The failures that were written and can be read."""
     failures: list[Failure] = []
     for path in sorted(folder.glob(f"{_NAME}*[0-9]")):
-        with contextlib.suppress(Exception):  # of a class that is not here, say
+        with contextlib.suppress(Exception):  # of a class that is not here, for example
             failures.append(private_file.read(path).open())
     return failures
 
 
 def root(folder: Path, mine: Failure | None = None) -> Failure | None:
-    """The one that the others came of; where it is not there yet it is waited for a little."""
+    """The cause of the others; if it is not there yet, wait a little."""
     until = time.monotonic() + _GRACE
     while True:
         there = [*found(folder), *([mine] if mine is not None else [])]
@@ -122,12 +122,12 @@ def root(folder: Path, mine: Failure | None = None) -> Failure | None:
 
 
 def hang_error(folder: Path, mine: Failure, others: Sequence[Process], seconds: float) -> Failure:
-    """Rank 0 has waited in vain: those of this machine are ended, and say where they were; the failure to be told."""
+    """Rank 0 has waited in vain: end the ranks of this machine, which write where they were; returns the failure."""
     here = [process.pid for process in others if process.host == socket.gethostname()]
     _send(here, _STACKS)  # also of one that is not in Python; it goes to the output
-    until = time.monotonic() + 4 * _GRACE  # on a busy machine writing that down takes a while
+    until = time.monotonic() + 4 * _GRACE  # on a busy machine writing that takes a while
     while len(there := found(folder)) < len(others) and time.monotonic() < until:
-        # Again and again: a signal that another one of its threads takes does not wake the main one, which sleeps on.
+        # Again and again: a signal that another of its threads takes does not wake the main one.
         time.sleep(0.3)
         _send(here, signal.SIGTERM)
     where = [f"rank {failure.rank} was here:\n{failure.text}" for failure in [mine, *there]]
@@ -144,7 +144,7 @@ def _send(processes: Sequence[int], number: int) -> None:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """The error without what hangs on it, of its own type if that can be sent."""
+    """The error without what it refers to, of its own type if that can be sent."""
     with pack_error(error) as parcel:
         sent: BaseException = unpack(parcel)
     return sent

@@ -1,4 +1,4 @@
-"""What an accelerate config, and launch=, say of weights in shards: which way, and which of its options do not hold."""
+"""Reads the FSDP options of an accelerate config and of launch=, and names those without effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.settings import Settings, SettingsError
 FSDP = "FSDP"
 DEEPSPEED = "DEEPSPEED"
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-"""Of FSDP 1, which accelerate counts from 1."""
+"""Strategies of FSDP 1, which accelerate counts from 1."""
 _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
     "fsdp_backward_prefetch": (("backward_pre", "1", "none"), "FSDP 2 fetches ahead in its own way"),
     "fsdp_forward_prefetch": (("false", "none"), "FSDP 2 fetches ahead in its own way"),
@@ -26,14 +26,14 @@ _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 
 def options(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of FSDP: those of the config, and those of launch=, which go before."""
+    """The FSDP options: those of the config, overridden by those of launch=."""
     theirs = config.get("fsdp_config") or {}
     named = {name if name.startswith("fsdp") else f"fsdp_{name}": value for name, value in theirs.items()}
     return {**named, **{name: value for name, value in given.items() if name.startswith("fsdp_")}}
 
 
 def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int) -> str | None:
-    """How so many processes share one copy of the weights; None: each has its own. kind: what is asked for."""
+    """How so many processes shard the weights; None: each has its own. kind: what the config asks for."""
     if kind == DEEPSPEED and processes > 1:
         asked = zeroing.config_of(given, config)
         zeroing.check(asked)
@@ -44,13 +44,13 @@ def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processe
 
 
 def check(settings: Settings, found: str | None) -> None:
-    """SettingsError: settings that do not go with weights in shards."""
+    """Raise SettingsError for settings that do not work with sharded weights."""
     if found is not None and settings.precision == "16-mixed":
         raise SettingsError(f"precision='16-mixed' is not served with {found}, which the accelerate config asks for: take 'bf16-mixed'.")
 
 
 def notes(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int, settings: Settings) -> list[str]:
-    """What of the options does not hold."""
+    """Messages about options without effect."""
     if kind == DEEPSPEED:
         if way(kind, given, config, processes) is None:
             why = "one process has nobody to share with" if processes == 1 else "ZeRO stage 0 is plain data-parallel training"

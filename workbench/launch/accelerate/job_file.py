@@ -1,4 +1,4 @@
-"""What a launched process is to do: as it is written by whoever asks, and taken up by each rank."""
+"""Writes and reads the job file of a launched process: its assignment, as each rank loads it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from workbench.launch.first_events import FirstMessages
 from workbench.settings import Settings
 
 FOLDER = "launch"
-"""Within the run's folder; nobody else may look into it."""
+"""The folder within the run's; only this user may read it."""
 VALUE = "value"
-"""There: what came of the assignment beside events and weights."""
+"""The file with the result of the assignment besides events and weights."""
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """An assignment, and what its owner has to say at its beginning."""
+    """An assignment, and its first messages."""
 
     assignment: Assignment
     words: FirstMessages
@@ -38,7 +38,7 @@ class JobFile:
 
 @dataclass(frozen=True)
 class ProcessEnv:
-    """What code of a kernel counts on around it; known before anything of it is unpacked."""
+    """What a kernel's code relies on in its process; read before any code is unpacked."""
 
     path: list[str]
     argv: list[str]
@@ -46,7 +46,7 @@ class ProcessEnv:
     cells: dict[str, Any]
     """linecache's entries of code that is in no file."""
     flags: dict[str, Any]
-    """What torch was told for the whole process."""
+    """torch's flags for the whole process."""
     timeout: float
     """Seconds that ranks wait for each other at most."""
 
@@ -57,7 +57,7 @@ class ProcessEnv:
         return cls(list(sys.path), list(sys.argv), os.getcwd(), cells, flags.flags(), timeout)
 
     def take(self) -> None:
-        """Be as the kernel was."""
+        """Make this process like the kernel."""
         sys.path[:], sys.argv[:] = self.path, self.argv
         os.chdir(self.folder)
         linecache.cache.update(self.cells)
@@ -66,18 +66,18 @@ class ProcessEnv:
 
 
 def write(run: Path, assignment: Assignment, words: FirstMessages, notes: Sequence[str]) -> None:
-    """Leave the order in the folder of its run."""
+    """Write the job file into the folder of its run."""
     words = words._replace(messages=[*words.messages, *(Message(note, "warning") for note in notes)])
     private_file.write(_job(run), JobFile(assignment, words), ProcessEnv.here(assignment.settings.rank_timeout), assignment.names())
 
 
 def read(run: Path) -> private_file.PrivateFile:
-    """The order as it lies there: its head is `ProcessEnv`, the rest an `JobFile`."""
+    """Read the job file: its head is `ProcessEnv`, the rest a `JobFile`."""
     return private_file.read(_job(run))
 
 
 def remove(run: Path) -> None:
-    """All have read it, or nobody will."""
+    """Remove it: all have read it, or none will."""
     private_file.remove(_job(run))
 
 

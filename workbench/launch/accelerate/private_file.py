@@ -1,8 +1,8 @@
-"""Parcels in files, for processes that no pipe reaches: only who wrote them can read them, and only that is read.
+"""Writes packages to files that only this user can read, and reads only such files.
 
-What is in a parcel is code. So its file is its owner's alone from its first byte on, and is not opened unless it is: of
-this user, a plain file and no link, closed to everybody else. Large data lies in a file beside, which all processes of a
-machine map: it is there once.
+A package holds code. So its file belongs to its owner alone from its first byte on, and is not opened unless it is: of
+this user, a regular file and not a link, closed to everybody else. Large data is in a second file, which all processes
+of a machine map: it is there once.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _CHUNK = 1 << 24
 
 @dataclass
 class PrivateFile:
-    """A parcel that was read. `head` is plain data, and all that is known before it is unpacked."""
+    """A package that was read. `head` is plain data, all that is known before it is unpacked."""
 
     head: Any
     parcel: Package
 
     def open(self) -> Any:
-        """What was packed; its large data stays in the file, mapped copy-on-write, also when the file is gone."""
+        """Unpack it; its large data stays in the file, mapped copy-on-write, also after the file is deleted."""
         with self.parcel:
             return unpack(self.parcel)
 
 
 def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | None = None) -> None:
-    """Pack `value` into a file. `names`: see `share.parcel.pack`. OSError where it cannot be written."""
+    """Pack `value` into a file. `names`: see `share.package.pack`. OSError where it cannot be written."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     check_no_link(path.parent)
     with pack(value, names, lists=True, room=Capacity(path.parent, available_memory)) as parcel:
@@ -51,7 +51,7 @@ def write(path: Path, value: Any, head: Any = None, names: Mapping[str, Any] | N
 
 
 def read(path: Path) -> PrivateFile:
-    """A parcel that `write` left. PermissionError: somebody else may have written it."""
+    """Read a package of `write`. PermissionError: somebody else may have written it."""
     with os.fdopen(_opened(path), "rb") as file:
         head, code, has_data, devices = pickle.load(file)
     segments = (Segment.attach(_opened(_beside(path))),) if has_data else ()
@@ -59,7 +59,7 @@ def read(path: Path) -> PrivateFile:
 
 
 def remove(path: Path) -> None:
-    """Delete a parcel; who has read it keeps what is in it."""
+    """Delete a package; whoever has read it keeps its contents."""
     for file in (path, _beside(path)):
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # there is another one
@@ -81,7 +81,7 @@ def _write_data(path: Path, segment: Segment) -> None:
 
 
 def _pieces(segment: Segment) -> Iterator[bytes]:
-    """What is in a segment, a part at a time: it is not to be in memory once more."""
+    """The contents of a segment, a part at a time, so that they are not in memory once more."""
     handle, size = segment.handle, segment.nbytes
     if isinstance(handle, int):
         yield from (os.pread(handle, _CHUNK, at) for at in range(0, size, _CHUNK))
@@ -92,7 +92,7 @@ def _pieces(segment: Segment) -> Iterator[bytes]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Aside, then renamed: who finds it finds all of it."""
+    """Write to a temporary file, then rename it: whoever finds it finds all of it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(_made(aside), "wb") as file:
@@ -103,12 +103,12 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _made(path: Path) -> int:
-    """A new file that is nobody else's."""
+    """A new file that only this user can read."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
 
 
 def _opened(path: Path) -> int:
-    """A file that only this user can have written."""
+    """Open a file that only this user can have written."""
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         _check(path, os.fstat(number))

@@ -1,7 +1,7 @@
-"""A process of a launched job: `accelerate launch … -m workbench.launch.accelerate.worker RUN`.
+"""The main function of a launched process: `accelerate launch … -m workbench.launch.accelerate.worker RUN`.
 
-Each rank reads the order in the run's folder and does the assignment. Rank 0 has the record: it is the run's writer from
-here on, and hears the commands that come into `control/`.
+Each rank reads the job file in the run's folder and runs the assignment. Rank 0 writes the run's record from here on,
+and reads the commands that come into `control/`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from workbench.settings import Settings, SettingsError, knob
 _START = 1800.0
 """Seconds that ranks wait at least until all are there."""
 _PERIOD = 0.1
-"""Seconds between two looks for commands."""
+"""Seconds between two checks for commands."""
 
 
 def main(run: Path) -> int:
-    """The whole life of one rank; the exit code."""
+    """The whole life of one rank; returns the exit code."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     os.environ[RANK] = str(rank)
     for stream in (sys.stdout, sys.stderr):
@@ -67,7 +67,7 @@ def main(run: Path) -> int:
         given: JobFile = found.open()
         processes = _all_here(world, around.timeout)
         code = _first(run, given, processes) if rank == 0 else _other(given)
-        if world > 1 and code == 0:  # behind an error others may wait in there for ever
+        if world > 1 and code == 0:  # after an error others may wait in there for ever
             dist.destroy_process_group()
         return code
     except BaseException as error:  # noqa: BLE001 - it is told, whatever it is
@@ -79,7 +79,7 @@ def main(run: Path) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End as Python does, but that modules are not taken apart: that takes a second, for which whoever asked waits."""
+    """End as Python does, except that modules are not torn down: that takes a second."""
     threading._shutdown()  # type: ignore[attr-defined]  # sends idle threads of executors home, and waits for all
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -93,7 +93,7 @@ def _told_to_end(number: int, frame: object) -> NoReturn:
 
 
 def _join(world: int, timeout: float) -> None:
-    """From here on the ranks can talk."""
+    """Join the process group."""
     gpus = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "").lower() != "true"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else None
     if device is not None:
@@ -106,7 +106,7 @@ def _join(world: int, timeout: float) -> None:
 
 
 def _all_here(world: int, timeout: float) -> list[Process]:
-    """All ranks have read what they are to do; their processes."""
+    """Wait until all ranks have read their job file; returns their processes."""
     mine = Process(socket.gethostname(), os.getpid())
     if world == 1:
         return [mine]
@@ -117,7 +117,7 @@ def _all_here(world: int, timeout: float) -> list[Process]:
 
 
 def _interface(world: int) -> str | None:
-    """The network interface on the way to rank 0; gloo's own choice hangs on how the host's name is resolved."""
+    """The network interface to rank 0; gloo's own choice depends on how the host's name is resolved."""
     if int(os.environ.get("LOCAL_WORLD_SIZE", world)) == world:
         main = "127.0.0.1"
     else:
@@ -168,7 +168,7 @@ class _Work:
             self.updates = self._given.assignment.updates
 
     def _fail(self, emit: JobSink, error: BaseException) -> NoReturn:
-        """Tell what really ended the job, which may be another rank's error."""
+        """Report what really ended the job, which may be another rank's error."""
         mine = failure_files.of(error, 0, len(self._processes))
         print(f"rank 0:\n{mine.text}", file=sys.stderr, flush=True)
         root = failure_files.root(self._run / FOLDER, mine) or mine
@@ -181,7 +181,7 @@ class _Work:
 
 @contextlib.contextmanager
 def _listening(run: Path, inbox: Mailbox, emit: Callable[[Event], None], settings: Settings) -> Iterator[None]:
-    """Inside, what comes into `control/` reaches the inbox."""
+    """Inside, the commands in `control/` go to the inbox."""
     over = threading.Event()
 
     def listen() -> None:
@@ -191,7 +191,7 @@ def _listening(run: Path, inbox: Mailbox, emit: Callable[[Event], None], setting
                 refused = command if isinstance(command, str) else _refused(command, settings)
                 if refused is None and not isinstance(command, str):
                     inbox.put(command)
-                elif refused is not None and not (isinstance(command, str) and command == told):  # what is no command and cannot be removed is found again
+                elif refused is not None and not (isinstance(command, str) and command == told):  # a file that is not a command and cannot be removed is found again
                     emit(Message(printable(refused), "warning"))
                 told = command
 
@@ -205,7 +205,7 @@ def _listening(run: Path, inbox: Mailbox, emit: Callable[[Event], None], setting
 
 
 def _refused(command: Command, settings: Settings) -> str | None:
-    """Why a command cannot be obeyed; files may come from anybody who may write to the folder."""
+    """Why a command is refused; files may come from anybody who may write to the folder."""
     if not isinstance(command, Change):
         return None
     try:
@@ -225,7 +225,7 @@ def _other(given: JobFile) -> int:
 
 
 class _Unheard:
-    """Of rank 0's events alone there is a record."""
+    """The event sink of ranks other than 0, which have no record."""
 
     def __call__(self, event: Event, /) -> None: ...
 
@@ -235,5 +235,5 @@ class _Unheard:
 
 
 if __name__ == "__main__":
-    read_header(Path(sys.argv[1]))  # a folder that is no run's is said at once
+    read_header(Path(sys.argv[1]))  # a folder that is not a run's raises an error at once
     _leave(main(Path(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Of the ranks of a job that failed: which of them is the cause, and how it is told."""
+"""Finds which of a job's failed ranks is the cause, and writes its error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from workbench.launch.process.run_in_child import ChildDied, RemoteTraceback, in
 
 
 class RankTimeout(TimeoutError):
-    """The ranks of a job did not come on any more; the message says what each of them did."""
+    """The ranks of a job hang; the message has the stack of each."""
 
 
 _NO_ROOM = re.compile(
     r"(unable to|could not) [^\n]*(/torch_|shared memory|shm)|out of shared memory|killed by signal: Bus|"
     r"multiprocessing/(?:synchronize|heap)\.py[\s\S]*No space left"
 )
-"""What a loader worker, or who waits for one, says where /dev/shm is full."""
+"""The message of a loader worker, or of its parent, where /dev/shm is full."""
 _CRASH = "Fatal Python error"
 _FRAMES = 12
 
@@ -41,7 +41,7 @@ def cause(course: JobOutcome) -> BaseException:
 
 
 def _rank_of_cause(fate: RankOutcome) -> tuple[int, float, int]:
-    """Errors of a rank's own come before a death, which may be its consequence, and before those of a lost partner."""
+    """A rank's own error comes before a death, which may be its consequence, and before errors about a lost partner."""
     if fate.dead:
         kind = 1
     elif fate.follows:
@@ -69,7 +69,7 @@ def _of_the_dead(fate: RankOutcome, course: JobOutcome) -> BaseException:
 
 
 def _end_of(tail: str) -> str:
-    """The last lines; of a crash what Python says of it and of the thread that it was in."""
+    """The last lines of its output; of a crash Python's message and the thread's stack."""
     _, crash, rest = tail.partition(_CRASH)
     if not crash:
         return "\n".join(tail.splitlines()[-_FRAMES:])
@@ -84,7 +84,7 @@ def _kept(course: JobOutcome) -> str:
 
 
 def _with(first: RankOutcome, fates: Sequence[RankOutcome]) -> str:
-    """Whether the others failed alike."""
+    """Whether the other ranks failed alike."""
     same = [f for f in fates if not f.dead and f.failed and (type(f.value), str(f.value)) == (type(first.value), str(first.value))]
     return "" if len(same) < len(fates) else ", and in all others alike"
 

@@ -1,4 +1,4 @@
-"""What the owner of a pool and its ranks say to each other, beside events and commands, which travel as they are."""
+"""Defines the messages between the owner of a pool and its ranks, besides events and commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """To a new rank: which one of how many it is, and how they find each other. Its place does not change."""
+    """To a new rank: its number, the number of ranks, and how they find each other."""
 
     rank: int
     world: int
@@ -19,27 +19,27 @@ class Placement:
     """The file through which they find each other."""
     backend: str
     device: int | None
-    """The number of its GPU, as it sees them."""
+    """The number of its GPU among those that it sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """A job; its letter's file descriptors come with it."""
+    """A job; the file descriptors of its package come with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """How far are you?"""
+    """Ask for the progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """To rank 0, which waits for a rank that is lost: what is there of the task?"""
+    """To rank 0, which waits for a lost rank: send the present state of the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The record holds all that came before the `Settle` of this number."""
+    """The record holds everything before the `Settle` of this number."""
 
     number: int
 
@@ -49,14 +49,14 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """How often rank 0 has looked for commands or said something: it grows while the job comes on."""
+    """How often rank 0 has checked for commands or emitted something: it grows while the job makes progress."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Tell me when the record holds all that I have said; I wait so long at most."""
+    """Answer when the record holds all that I have emitted; I wait this long at most."""
 
     number: int
     seconds: float
@@ -64,17 +64,19 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class RankEnded:
-    """A rank is done. Two parcels come with it: from rank 0 the job's `Done`, or an error; what rank 0 has left."""
+    """A rank has ended its job. Two packages come with it: rank 0's `Done`, or an error; rank 0's changes of the
+    task.
+    """
 
     failed: bool = False
     traceback: str = ""
     updates: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
-    """The user's own modules that it has imported, and when each was written."""
+    """The user's own modules that it has imported, with their times of change."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateEvents:
-    """The answer to `Exit`; the parcel of what there is comes with it."""
+    """The answer to `Exit`; the package of the task's state comes with it."""
 
     updates: int

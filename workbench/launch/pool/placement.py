@@ -1,4 +1,4 @@
-"""Where each rank of a pool works: its device, its environment, and what the ranks talk through."""
+"""Chooses the device, the environment and the backend of each rank of a pool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.engine.runtime import RANK
 
 
 def backend(accelerator: str, devices: tuple[int, ...]) -> str:
-    """gloo in host memory; NCCL between GPUs, which refuses two ranks on one."""
+    """gloo on CPU; NCCL between GPUs, which refuses two ranks on one."""
     if accelerator == "cuda" and len(set(devices)) == len(devices):
         return "cpu:gloo,cuda:nccl"
     return "gloo"
@@ -22,13 +22,13 @@ def device(rank: int, accelerator: str, devices: tuple[int, ...]) -> int | None:
 
 
 def environment(rank: int, accelerator: str, devices: tuple[int, ...]) -> dict[str, str]:
-    """What is different in the environment of this rank from ours."""
+    """The changes of this rank's environment from ours."""
     world = len(devices)
     found: dict[str, str] = {}
     if accelerator == "cuda":
         found["CUDA_VISIBLE_DEVICES"] = _visible(devices)
         found["ACCELERATE_TORCH_DEVICE"] = f"cuda:{device(rank, accelerator, devices)}"
-        if len(set(devices)) < world:  # a rank's number is not that of its GPU
+        if len(set(devices)) < world:  # a rank's number is not its GPU's
             found["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
     if world > 1:
         found |= {

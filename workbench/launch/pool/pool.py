@@ -1,7 +1,7 @@
-"""The pool: ranks that stay warm between the jobs of a kernel.
+"""The pool of ranks that stay warm between the jobs of a kernel.
 
-There is one a process, for one accelerator and list of devices; a job that wants others gets a new one, and so does the
-job behind one that failed. The ranks come from the fork server and are gone when this process is, however it ends.
+A process has one pool, for one accelerator and list of devices. A job that needs others gets a new one, and so does the
+job after a failed one. The ranks come from the fork server and end with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from workbench.share.package import pack
 from workbench.share.rebind import rebind
 
 _GRACE = 15.0
-"""Seconds that ranks which were killed have to be gone: longer than the server itself waits."""
+"""Seconds that killed ranks have to be gone: longer than the server itself waits."""
 _numbers = itertools.count()
 
 
 class Pool:
-    """Ranks for these devices. They form their group by themselves; nobody waits for it here."""
+    """The ranks for these devices. They form their process group by themselves; nothing waits for it here."""
 
     def __init__(self, accelerator: str, devices: tuple[int, ...]) -> None:
         self.key = accelerator, devices
@@ -59,7 +59,7 @@ class Pool:
                     device(rank, accelerator, devices),
                 )  # fmt: skip
                 self.members.append(WorkerHandle(place, self.server))
-        except BaseException:  # an interrupt, or no file descriptors are left: those that are there would stay
+        except BaseException:  # an interrupt, or no file descriptors are left: the ranks so far would stay
             self.close()
             raise
 
@@ -68,12 +68,12 @@ class Pool:
         return self.key == (accelerator, devices) and self.server.alive() and all(m.is_usable() for m in self.members)
 
     def kill(self) -> None:
-        """End its ranks; whoever follows a job of theirs hears of it."""
+        """Kill its ranks; whoever follows a job of theirs sees it."""
         for member in self.members:
             member.kill()
 
     def close(self) -> None:
-        """End its ranks, wait until nothing is left of them, and let go."""
+        """End its ranks, wait until nothing is left of them, and free them."""
         self.kill()
         until = time.monotonic() + _GRACE
         with selectors.DefaultSelector() as select:
@@ -93,13 +93,13 @@ class Pool:
 
 _pool: Pool | None = None
 _changing = threading.Lock()
-"""Held while `_pool` becomes another one."""
+"""Held while `_pool` is replaced."""
 _working = threading.Lock()
 """Held while its ranks do a job, or end."""
 
 
 def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], emit: EventSink, inbox: Mailbox) -> Done:
-    """Have ranks do an assignment; behind it the task here is as they have left it. Its errors are raised."""
+    """Run an assignment on the ranks; afterwards the task here has their changes. Its errors are raised."""
     with _working, _letter(assignment, len(devices)) as (handles, note):
         outlet = _Noted(emit, note)
         course = _done_by(_ready(accelerator, devices), assignment, handles, outlet, inbox)
@@ -114,30 +114,30 @@ def carry(assignment: Assignment, accelerator: str, devices: tuple[int, ...], em
         raise cause(course)
     done: Done | Exception = course.fates[0].value
     for found in (done, course.left):
-        if isinstance(found, Exception):  # it cannot be read here
+        if isinstance(found, Exception):  # it cannot be unpacked here
             raise found
     assert isinstance(done, Done)
     return done
 
 
 def warm(accelerator: str, devices: tuple[int, ...]) -> None:
-    """Start the ranks that a job will want, ahead of it; returns at once. While another job runs it does nothing."""
+    """Start the ranks of a coming job; returns at once. While another job runs it does nothing."""
     if FORK:
-        # Off the main thread: an interrupt between a fork and its record would leave a rank that nobody knows.
+        # Off the main thread: an interrupt between a fork and its record would leave a rank that nothing knows.
         threading.Thread(target=_warm, args=(accelerator, devices), name="workbench-warm", daemon=True).start()
 
 
 def _warm(accelerator: str, devices: tuple[int, ...]) -> None:
     if _working.acquire(blocking=False):
         try:
-            with contextlib.suppress(Exception):  # the job will say it
+            with contextlib.suppress(Exception):  # the job will raise it
                 _ready(accelerator, devices)
         finally:
             _working.release()
 
 
 def close() -> None:
-    """End the ranks; a job that they do fails. The next job starts new ones."""
+    """End the ranks; a running job fails. The next job starts new ones."""
     while not _working.acquire(timeout=0.1):
         if _pool is not None:
             _pool.kill()
@@ -163,7 +163,7 @@ def _done_by(pool: Pool, assignment: Assignment, handles: Sequence[int], emit: E
 
 
 def _ready(accelerator: str, devices: tuple[int, ...]) -> Pool:
-    """The pool for these devices, made if there is none or the one that is there cannot be used."""
+    """The pool for these devices, made if there is none or the present one cannot be used."""
     global _pool
     there = _pool
     if there is not None and not there.serves(accelerator, devices):
@@ -183,22 +183,22 @@ def _drop(pool: Pool) -> None:
 
 
 _shelf = BufferCache()
-"""The large data of the latest job, which the next one finds there."""
+"""The large buffers of the latest job, which the next one reuses."""
 _placed: list[weakref.ref[torch.Tensor]] = []
-"""The tensors of the latest job that lie on it."""
+"""The tensors of the latest job that are in it."""
 
 
 def keep_one_copy() -> None:
-    """Tensors whose data lies on the shelf let go of their own memory, where nobody can notice.
+    """Let tensors whose data is in the buffer cache give up their own memory, where nobody can notice.
 
-    Called by the main thread while it waits for nothing: what works with the notebook's tensors is that thread.
+    The main thread calls this while it waits for nothing: it is the thread that works with the notebook's tensors.
     """
     if _placed and _working.acquire(blocking=False):
         try:
             there = [tensor for placed in _placed if (tensor := placed()) is not None]
             _placed.clear()
             while there:
-                rebind([there[-1]], _shelf)  # the list is one of those who lead to it
+                rebind([there[-1]], _shelf)  # the list itself refers to it
                 there.pop()
         finally:
             _working.release()
@@ -206,7 +206,7 @@ def keep_one_copy() -> None:
 
 @contextlib.contextmanager
 def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str | None]]:
-    """The job, packed once for all ranks; inside, its file descriptors, and what is to be told of how it was packed."""
+    """The job, packed once for all ranks; inside, its file descriptors and the message about its packing."""
     threads = max(1, torch.get_num_threads() // ranks)
     room = Capacity(assignment.folder or Path(tempfile.gettempdir()), available_memory)
     packed = pack(assignment, assignment.names(), lists=True, shelf=_shelf, room=room)
@@ -219,7 +219,7 @@ def _letter(assignment: Assignment, ranks: int) -> Iterator[tuple[list[int], str
 
 
 class _Noted:
-    """An outlet that tells behind the job's beginning how its data was packed."""
+    """An event sink that adds, after the job's beginning, the message about its packing."""
 
     def __init__(self, emit: EventSink, note: str | None) -> None:
         self._emit, self._note = emit, note
@@ -236,7 +236,7 @@ def _never_began(course: JobOutcome) -> bool:
 
 
 def _forget() -> None:
-    """In a process forked from ours: not its ranks (their ends are closed where they are kept)."""
+    """In a process forked from ours: these are not its ranks (their ends are closed where they are kept)."""
     global _pool, _changing, _working
     _pool, _changing, _working = None, threading.Lock(), threading.Lock()
     _shelf.close()

@@ -1,4 +1,4 @@
-"""One job of a pool as its owner follows it: from the hand-out until the last rank has said how it ended."""
+"""Follows one job of a pool from its start until the last rank has ended."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from workbench.launch.process.channel import Received
 from workbench.share.package import Package, unpack
 
 POLL = 0.02
-"""Seconds between two looks into the inbox."""
+"""Seconds between two checks of the inbox."""
 GATHER = 5.0
-"""Seconds that the others have to say what became of them, once one has failed."""
+"""Seconds that the other ranks have to report after one has failed."""
 _CAUSE = 15.0
-"""Seconds that they have as long as nothing was heard but that a partner is gone: what has ended it is still to be told."""
+"""Seconds that they have while only lost partners were reported: the cause is still to come."""
 _HAND_OVER = 10.0
-"""Seconds that rank 0 has to hand over what there is of the task, once it is asked for it."""
+"""Seconds that rank 0 has to send the task's state after it was asked."""
 _FOLLOWS = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo/transport|Socket closed|NCCL|"
     r"(?i:timed out).*(?:recv|send|store)|process group"
 )
-"""What a rank says whose partner is gone."""
+"""The words of a rank's error when its partner is gone."""
 
 
 @dataclass
 class RankOutcome:
-    """What became of a rank. Neither failed nor dead: it has done its part, or is still at it."""
+    """The outcome of a rank. Neither failed nor dead: it has done its part, or is still working."""
 
     rank: int
     pid: int | None = None
     said: RankEnded | None = None
     value: Any = None
-    """Of rank 0 the job's `Done`; of one that failed its error."""
+    """Rank 0's `Done`; the error of a rank that failed."""
     dead: bool = False
     code: int | None = None
     lost: str = ""
     tail: str = ""
-    """The end of what a dead one wrote to stderr."""
+    """The end of a dead rank's stderr."""
     at: float = 0.0
-    """When that was heard of."""
+    """When that was known."""
 
     @property
     def over(self) -> bool:
@@ -62,25 +62,25 @@ class RankOutcome:
 
     @property
     def follows(self) -> bool:
-        """Whether it failed for no more than that another one did."""
+        """Whether it failed only because another rank did."""
         return self.failed and not self.dead and is_echo(self.value)
 
 
 def is_echo(error: object) -> bool:
-    """Whether an error of a rank says no more than that its partner is gone."""
+    """Whether a rank's error says only that its partner is gone."""
     return isinstance(error, RuntimeError) and bool(_FOLLOWS.search(str(error)))
 
 
 @dataclass
 class JobOutcome:
-    """How a job went."""
+    """The outcome of a job."""
 
     fates: list[RankOutcome]
     left: ModuleDiff | Exception | None = None
-    """What rank 0 has left of the task, or why that cannot be read here."""
+    """Rank 0's changes of the task, or why they cannot be unpacked here."""
     updates: int = 0
     hung: str = ""
-    """What was seen when nothing came on any more."""
+    """The stacks of all ranks, if they hang."""
     threads: list[str] = field(default_factory=list)
 
     @property
@@ -89,7 +89,7 @@ class JobOutcome:
 
 
 class Supervisor:
-    """Nothing here outlives the job but the members."""
+    """Follows one job; nothing here outlives it but the workers."""
 
     def __init__(self, members: Sequence[WorkerHandle], emit: EventSink, inbox: Mailbox, timeout: float) -> None:
         self._members, self._emit, self._inbox = members, emit, inbox
@@ -101,12 +101,12 @@ class Supervisor:
             member.listen(emit.printed)
 
     def hand_out(self, handles: Sequence[int]) -> None:
-        """The job to all of them; each has the letter for itself."""
+        """Send the job to all ranks; each has its own copy of the message."""
         for member in self._members:
             member.tell(StartJob(), list(handles))
 
     def follow(self) -> JobOutcome:
-        """Until all have said how it ended, or that cannot be waited for any longer."""
+        """Follow until all ranks have ended, or cannot be waited for any longer."""
         with selectors.DefaultSelector() as select:
             for member in self._members:
                 for fd, hear in member.all_sources(self._hear):
@@ -154,7 +154,7 @@ class Supervisor:
     def _look_for_the_dead(self) -> None:
         for member, fate in zip(self._members, self.course.fates, strict=True):
             if member.over and not fate.over:
-                for received in member.channel.take():  # what it said last
+                for received in member.channel.take():  # its last message
                     self._hear(member, received)
                 member.drain()
                 if not fate.over:
@@ -162,12 +162,12 @@ class Supervisor:
                     fate.pid, fate.at = member.pid, time.monotonic()
 
     def _forward(self) -> None:
-        """Commands go to rank 0, which shares them."""
+        """Send commands to rank 0, which shares them."""
         while (command := self._inbox.take()) is not None:
             self._members[0].tell(command)
 
     def _keep_time(self) -> None:
-        """When one has failed, or nothing comes on, the others have some seconds; then what rank 0 has is taken."""
+        """When one has failed, or all hang, the others have some seconds; then take rank 0's state."""
         if not self._explained and any(fate.failed and not fate.follows for fate in self.course.fates):
             self._explained, self._deadline = True, min(self._deadline, time.monotonic() + GATHER)
         elif self._deadline == float("inf") and self.course.failed:
@@ -181,7 +181,7 @@ class Supervisor:
 
 
 def _values(fds: list[int]) -> list[Any]:
-    """What came in the parcels of a letter; one that cannot be read here is the error that says so."""
+    """The contents of a message's packages; one that cannot be unpacked here becomes the error that says so."""
     _, parcels = letter.read(fds)
     return [_value(parcel) for parcel in parcels]
 

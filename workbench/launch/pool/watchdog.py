@@ -1,4 +1,4 @@
-"""Whether a job of several ranks comes on, and what each of them does when it does not."""
+"""Watches whether a job of several ranks makes progress, and collects their stacks if it hangs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from workbench.launch.pool.messages import Ping
 from workbench.launch.pool.worker_handle import WorkerHandle
 
 _EVERY = 1.0
-"""Seconds between two looks, at most."""
+"""Seconds between two checks, at most."""
 _STARTING = 120.0
-"""Seconds until rank 0 answers for the first time, at least: the server may be reading torch from a slow disk."""
+"""Seconds until rank 0's first answer, at least: the server may be reading torch from a slow disk."""
 _WRITING = 10.0
 """Seconds that the ranks have to write their stacks, at most."""
 _QUIET = 0.3
-"""Seconds without anything new from them: what they have written is whole."""
+"""Seconds without anything new: what they have written is complete."""
 
 
 class Watchdog:
-    """Asks rank 0 now and then how far it is. No rank can be ahead of another by more than a step, so one is enough."""
+    """Asks rank 0 now and then for its progress. No rank can be ahead of another by more than a step, so one is
+    enough.
+    """
 
     def __init__(self, members: Sequence[WorkerHandle], timeout: float) -> None:
         self._members, self._timeout = members, timeout
@@ -31,17 +33,19 @@ class Watchdog:
         self._answered = True
 
     def hear(self, count: int) -> None:
-        """How far rank 0 is."""
+        """Note rank 0's progress."""
         self._answered = True
         if count != self._count:
             self._count, self._waited = count, 0.0
 
     def due(self) -> bool:
-        """Whether nothing has come on for too long; asked often, since time that nobody asked does not count."""
+        """Whether there was no progress for too long; called often, since time between calls that are far apart does
+        not count.
+        """
         now = time.monotonic()
         if now - self._looked < self._every:
             return False
-        # A listener that took long, or a machine that slept, is not the ranks' fault.
+        # A slow listener, or a machine that slept, is not the ranks' fault.
         self._waited += min(now - self._looked, 2 * self._every)
         self._looked = now
         if self._answered:
@@ -50,7 +54,7 @@ class Watchdog:
         return self._waited > (self._timeout if self._count >= 0 else max(self._timeout, _STARTING))
 
     def report(self) -> str:
-        """In words: for how long, and what each rank does."""
+        """In words: for how long, and the stack of each rank."""
         stopped = [member.rank for member in self._members if member.state in ("T", "t")]
         for member in self._members:
             member.ask_for_stacks()
@@ -84,7 +88,7 @@ def _culprit(stopped: Sequence[int]) -> str:
 
 
 def _own_threads(dump: str) -> str:
-    """The threads that do the job, as far as the frames are not ours: not those that speak with the owner."""
+    """The threads that do the job, without our own frames and without those that talk to the owner."""
     threads = [part for part in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if part.strip()]
     return "\n".join(_without_ours(part) for part in threads if not _speaks(part))
 

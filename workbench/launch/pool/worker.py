@@ -1,7 +1,7 @@
-"""Inside a rank of a pool: one job after another, each by the whole group of ranks.
+"""The main function of a rank of a pool: runs one job after another with the other ranks.
 
-The main thread works; one thread hears what comes down (a job, commands, questions), one sends what goes up. So
-nothing that the owner does, or leaves undone, holds up an update, and a rank that hangs can still be asked.
+The main thread works; one thread receives jobs, commands and questions, one sends events. So nothing that the owner
+does delays an update, and a rank that hangs can still be asked.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from workbench.share.segment import Segment
 _OURS = (__file__, child_main.__file__)
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _LONG = datetime.timedelta(days=30)
-"""The watchdog of the pool says when it takes too long, not the group."""
+"""The pool's watchdog decides when it takes too long, not the process group."""
 
 
 def run_rank(channel: int, more: Sequence[int], temporary: str) -> NoReturn:
-    """The whole life of a rank. more: the file that its stacks are written to when it is asked for them (SIGUSR1)."""
+    """The whole life of a rank. more: the file for its stacks when it is asked for them (SIGUSR1)."""
     become_child(temporary)
     faulthandler.register(signal.SIGUSR1, file=more[0], all_threads=True)
-    multiprocessing.set_start_method("fork", force=True)  # loader workers know the classes of the notebook's cells
+    multiprocessing.set_start_method("fork", force=True)  # loader workers need the classes of the notebook's cells
     _Rank(Channel(socket.socket(fileno=channel))).serve()
 
 
 class _Rank:
-    """A rank, from its place in the group to its end, which is that of its owner or of a job that failed here."""
+    """A rank, from joining its group to its end: that of its owner, or of a job that failed here."""
 
     def __init__(self, channel: Channel) -> None:
         self._messages = channel.receive()
@@ -85,7 +85,7 @@ class _Rank:
             self._do(place, *self._works.get())
 
     def _do(self, place: Placement, handles: list[int], inbox: _Inbox) -> None:
-        """One job. Behind one that has failed here the group is of no use any more, and this rank ends."""
+        """Run one job. After one that failed here the group cannot be used any more, and this rank ends."""
         _forget_classes()
         try:
             request, parcels = letter.read(handles)
@@ -101,12 +101,12 @@ class _Rank:
         self._say(RankEnded(updates=assignment.updates, files=_own_files(self._known)), [value, left])
         self._at_work = None
         del assignment, done, parcels
-        gc.collect()  # the data of the job is not held until the next
+        gc.collect()  # the data of the job is freed before the next
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Say why, with what there is of the task, and be gone: the others hear of it by that."""
+        """Send the error with the task's state, and end: the other ranks notice it by that."""
         updates = 0 if self._at_work is None else self._at_work[0].updates
         try:
             left = pack(self._left())
@@ -118,7 +118,7 @@ class _Rank:
         os._exit(1)
 
     def _left(self) -> ModuleDiff | None:
-        """What there is of the task, which rank 0 alone is asked for."""
+        """The changes of the task, which only rank 0 is asked for."""
         if self._at_work is None or (dist.is_initialized() and dist.get_rank()):
             return None
         assignment, before = self._at_work
@@ -137,7 +137,7 @@ class _Rank:
         except BaseException:  # noqa: BLE001 - a rank that is deaf cannot be asked for anything
             traceback.print_exc()
         finally:
-            os.killpg(0, signal.SIGKILL)  # the owner is gone, or has let go; loader workers go too
+            os.killpg(0, signal.SIGKILL)  # the owner is gone, or has closed the channel; loader workers end too
 
     def _take(self, message: Any, fds: list[int]) -> None:
         if isinstance(message, StartJob):
@@ -153,14 +153,14 @@ class _Rank:
             self._inbox.put(message)
 
     def _leave(self) -> None:
-        """The main thread waits for what will not come: the task is as the last update has left it."""
-        with contextlib.suppress(Exception):  # then there is nothing that could be handed over
+        """The main thread hangs: send the task's state as of the last update."""
+        with contextlib.suppress(Exception):  # then there is nothing to send
             if self._at_work is not None:
                 self._say(LateEvents(self._at_work[0].updates_now()), [pack(self._left())])
 
 
 def _form(place: Placement) -> None:
-    """Take the place in the group."""
+    """Join the process group."""
     os.environ.update(place.environment)
     if place.device is not None:
         torch.cuda.set_device(place.device)
@@ -172,13 +172,13 @@ def _form(place: Placement) -> None:
 
 
 def _forget_classes() -> None:
-    """A class that comes a second time comes as it is now: the notebook may have changed it, or what it refers to."""
+    """Forget classes: one that comes a second time comes as it is now, since the notebook may have changed it."""
     for known in ("_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID"):
         getattr(_cloudpickle, known, {}).clear()
 
 
 def _own_files(known: frozenset[str]) -> dict[str, int]:
-    """The files of modules that were imported since, and when each was written; not those of installed packages."""
+    """The files of modules that were imported since, with their times of change; without installed packages."""
     files = {}
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
@@ -189,7 +189,7 @@ def _own_files(known: frozenset[str]) -> dict[str, int]:
 
 
 class _Inbox(Mailbox):
-    """Counts how often the job looks into it, which is at every update at least."""
+    """An inbox that counts how often the job looks into it, which is at every update at least."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class _Inbox(Mailbox):
 
 
 class _Sender:
-    """What goes up, in order, by a thread of its own."""
+    """Sends messages in order, in a thread of its own."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -217,11 +217,11 @@ class _Sender:
         threading.Thread(target=self._run, daemon=True).start()
 
     def send(self, message: Any, fds: Sequence[int] = (), segments: Sequence[Segment] = ()) -> None:
-        """segments: closed when it is sent."""
+        """segments: closed when the message is sent."""
         self._queue.put((message, fds, segments))
 
     def flush(self) -> None:
-        """Wait until all is sent."""
+        """Wait until everything is sent."""
         sent = threading.Event()
         self._queue.put(sent)
         sent.wait()
@@ -238,7 +238,7 @@ class _Sender:
                 for segment in segments:
                     segment.close()
         except OSError:
-            pass  # the owner is gone, which the other thread hears too
+            pass  # the owner is gone, which the other thread notices too
         except BaseException:  # noqa: BLE001 - what cannot be sent would be waited for
             traceback.print_exc()
             os.killpg(0, signal.SIGKILL)
@@ -248,7 +248,7 @@ _Parting = tuple[Any, Sequence[int], Sequence[Segment]] | threading.Event
 
 
 class _Outlet:
-    """Where rank 0's events go."""
+    """The event sink of rank 0."""
 
     def __init__(self, sender: _Sender) -> None:
         self._sender = sender
@@ -268,7 +268,7 @@ class _Outlet:
         del self._waiting[number]
 
     def settled(self, number: int) -> None:
-        """The owner's answer."""
+        """Called with the owner's answer."""
         waiting = self._waiting.get(number)
         if waiting is not None:
             waiting.set()
@@ -278,7 +278,7 @@ class _Outlet:
 
 
 class _Nowhere:
-    """Where the events of all other ranks go."""
+    """The event sink of all other ranks, which drops everything."""
 
     def __call__(self, event: Event, /) -> None:
         pass

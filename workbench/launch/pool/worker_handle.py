@@ -1,4 +1,4 @@
-"""One rank of a pool, as its owner holds it."""
+"""The owner's handle of one rank of a pool."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class WorkerHandle(Child):
         self.rank = place.rank
         self.channel = Channel(self._end)
         self.files: dict[str, int] = {}
-        """The user's modules that it has imported, and when each was written."""
+        """The user's modules that it has imported, with their times of change."""
         if self.begin(server, "rank", [self._stacks.fileno()]):
             self.tell(place)
 
     def is_usable(self) -> bool:
-        """Whether it can take a job: it lives, and the user's modules are as it knows them."""
+        """Whether it can take a job: it lives, and the user's modules have not changed."""
         self.look()
         for received in self.channel.take():  # of no job any more
             fd_passing.close(received.fds)
         return not self.over and not self.channel.ended and all(map(_unchanged, self.files, self.files.values()))
 
     def tell(self, message: Any, files: Sequence[int] = ()) -> None:
-        """Say something to it, if it is still there; how it ended is heard elsewhere."""
+        """Send it a message, if it is still there; its end is noticed elsewhere."""
         try:
             self.channel.send(message, files)
         except OSError:
             self.channel.ended = True
 
     def listen(self, also: Callable[[str], None]) -> None:
-        """A job begins: its lines are told here from now on."""
+        """A job begins: its lines go here from now on."""
         self.lines = OutputLines(prefix="" if self.rank == 0 else f"[rank {self.rank}] ", also=also)
 
     def all_sources(self, hear: Callable[[WorkerHandle, Received], None]) -> Iterator[tuple[int, Hear]]:
-        """What to read from, and what to call then; `hear` gets what it says."""
+        """What to read from, and what to call then; `hear` gets its messages."""
 
         def take() -> bool:
             for received in self.channel.take():
@@ -61,9 +61,9 @@ class WorkerHandle(Child):
         yield from self.sources()
 
     def ask_for_stacks(self) -> None:
-        """Have it write what all its threads do; also where it hangs in a call into C."""
+        """Let it write the stacks of all its threads, even if it hangs in a C call."""
         if self.pid is not None and not self.over:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended, which is heard of elsewhere
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, which is noticed elsewhere
                 os.kill(self.pid, signal.SIGUSR1)
 
     def stacks(self) -> str:
@@ -72,7 +72,7 @@ class WorkerHandle(Child):
 
     @property
     def state(self) -> str:
-        """The system's letter for what it does: "T" where it is stopped."""
+        """The process state by the system's letter: "T" where it is stopped."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][:1]
         except OSError:

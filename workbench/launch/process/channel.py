@@ -1,4 +1,4 @@
-"""Messages between two processes of ours over a socket: any picklable object, with file descriptors beside it."""
+"""Sends messages between two of our processes over a socket: any picklable object, with file descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 1 << 18
 
 
 class Received(NamedTuple):
-    """A message, and the file descriptors that came with it: they belong to whoever took it."""
+    """A message with its file descriptors, which belong to the receiver."""
 
     message: Any
     fds: list[int]
@@ -30,13 +30,13 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self.ended = False
-        """Whether the other side will say nothing more."""
+        """Whether the other side sends nothing more."""
         self._sending = threading.Lock()
         self._bytes = bytearray()
         self._fds: deque[int] = deque()
 
     def send(self, message: Any, files: Sequence[int] = ()) -> None:
-        """Hand over a message; `OSError` when the other side is gone."""
+        """Send a message; `OSError` when the other side is gone."""
         body = pickle.dumps(message)
         data = memoryview(_HEAD.pack(len(body), len(files)) + body)
         with self._sending:
@@ -50,7 +50,7 @@ class Channel:
             yield from self._whole()
 
     def take(self) -> list[Received]:
-        """The messages that are there now; never waits."""
+        """The messages that are there now, without waiting."""
         self._read(socket.MSG_DONTWAIT)
         return list(self._whole())
 

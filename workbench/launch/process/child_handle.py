@@ -1,4 +1,4 @@
-"""A process that was forked from the server, as the process that asked for it holds it."""
+"""The handle of a process that was forked from the fork server."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from workbench.launch.process.fork_server import Kind
 Deliver = Callable[[str, bytes], None]
 """Takes what a child writes: "out" or "err", and the bytes."""
 Hear = Callable[[], bool]
-"""Takes what there is to read; False: nothing more will come."""
+"""Reads what is there; False: nothing more will come."""
 
 _live: set[Child] = set()
 
 
 class Server(Protocol):
-    """What children are asked of."""
+    """The fork server, as far as a handle needs it."""
 
     def submit(self, kind: Kind, files: Sequence[int]) -> None:
-        """Hand over the ends of a child; `OSError` when the server is gone."""
+        """Send the ends of a child; `OSError` when the server is gone."""
 
 
 class Child:
-    """The caller's ends: a channel, the server's word on how the child is, and what it writes.
+    """The caller's ends: a channel, the server's messages about the child, and its output.
 
-    Nothing here waits: whoever follows it reads from `sources` what is there.
+    Nothing here waits: whoever follows it reads what is there from `sources`.
     """
 
     def __init__(self, deliver: Deliver) -> None:
         self.pid: int | None = None
         self.code: int | None = None
-        """How it ended, as of `subprocess`: negative is a signal."""
+        """Its exit code, as in `subprocess`: negative is a signal."""
         self.over = False
         """Whether it, and everything that it started, is gone."""
         self.lost = ""
-        """Why its end is not known: the server died with it."""
+        """Why its end is unknown: the server died with it."""
         self.killed = False
         self._deliver = deliver
         self._end, theirs = socket.socketpair()
@@ -54,7 +54,7 @@ class Child:
         _live.add(self)
 
     def begin(self, used: Server, kind: Kind, more: Sequence[int]) -> bool:
-        """Have it forked, with more file descriptors; whether the server took it."""
+        """Have it forked, with further file descriptors; returns whether the server took it."""
         try:
             used.submit(kind, [*self._theirs, *more])
         except OSError as error:
@@ -65,7 +65,7 @@ class Child:
         return not self.lost
 
     def sources(self) -> Iterator[tuple[int, Hear]]:
-        """What to read from, and what to call then; not the channel."""
+        """What to read from, and what to call then; without the channel."""
         yield self._status.fileno(), self._hear_status
         for name, fd in self._pipes.items():
             yield fd, partial(self._hear_lines, name)
@@ -77,18 +77,18 @@ class Child:
             self._status.shutdown(socket.SHUT_WR)
 
     def drain(self) -> None:
-        """What it has written until now. Not until the pipe's end: a process that left the child's group may hold it."""
+        """Its output until now. Not until the pipe's end: a process that left the child's group may hold it."""
         for name, fd in self._pipes.items():
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(fd, 1 << 16):
                     self._deliver(name, data)
 
     def mute(self) -> None:
-        """What it writes from now on is not wanted."""
+        """Drop its output from now on."""
         self._deliver = lambda name, data: None
 
     def look(self) -> None:
-        """Take in what the server has said of it until now."""
+        """Read the server's messages about it until now."""
         if not self.over:
             self._hear_status()
 
@@ -112,7 +112,7 @@ class Child:
         return not self.over
 
     def _lose(self) -> None:
-        """The server is gone, and with it whoever would tell of the child: end the child from here."""
+        """The server is gone, and nothing would report the child's end: end the child from here."""
         self.over = True
         self.lost = "the fork server that it came from is gone"
         if self.pid is not None:
@@ -134,7 +134,7 @@ class Child:
         self._theirs.clear()
 
     def close(self) -> None:
-        """Let go of its ends: a child that still runs is killed for that."""
+        """Close its ends: a child that still runs is killed by that."""
         self._close_theirs()
         for fd in self._pipes.values():
             os.close(fd)
@@ -145,9 +145,9 @@ class Child:
 
 
 def _forget() -> None:
-    """In a process forked from ours: these are not its children. Its copies of the ends would keep them alive."""
+    """In a process forked from ours, close its copies of the children's ends, which would keep them alive."""
     for child in list(_live):
-        with contextlib.suppress(OSError):  # another thread was just letting go of it
+        with contextlib.suppress(OSError):  # another thread was just closing it
             child.close()
 
 

@@ -1,4 +1,4 @@
-"""Inside a child: unpack what was sent, run it under its limits, send back what came of it."""
+"""The main function of a child: unpacks what was sent, runs it under its limits, sends the result back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from workbench.share.segment import Handle
 
 @dataclass(frozen=True)
 class Request:
-    """What a call asks for, beside the parcel of its function and arguments."""
+    """What a call asks for, besides the package of its function and arguments."""
 
     name: str
     threads: int
@@ -45,12 +45,12 @@ class Request:
     sources: dict[str, Any]
     """linecache's entries of code that is in no file: notebook cells, for tracebacks and inspect.getsource."""
     flags: dict[str, Any]
-    """What torch was told for the whole process."""
+    """torch's flags for the whole process."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a call, beside the parcel of its result or exception."""
+    """The outcome of a call, besides the package of its result or exception."""
 
     kind: Literal["result", "error"]
     traceback: str
@@ -59,7 +59,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class CallInput:
-    """Stands for an argument that came as a parcel of its own."""
+    """Stands for an argument that came as a package of its own."""
 
     index: int
 
@@ -69,7 +69,7 @@ class RemoteError(RuntimeError):
 
 
 def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoReturn:
-    """The whole life of a child of the fork server that has one call. Never returns."""
+    """The whole life of a child of the fork server for one call. Never returns."""
     connection = socket.socket(fileno=channel)
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     become_child(temporary)
@@ -83,10 +83,10 @@ def run_forked(channel: int, handles: Sequence[Handle], temporary: str) -> NoRet
 
 def become_child(temporary: str) -> None:
     """What every child of the fork server does first."""
-    # Loader workers that are killed would leave their socket's folder behind: the server removes this one.
+    # Loader workers that are killed would leave their socket's folder: the server removes this one.
     getattr(multiprocessing.current_process(), "_config", {}).setdefault("tempdir", temporary)
     with contextlib.suppress(OSError):
-        # If the system must end something, then this child and not the notebook.
+        # If the system must end a process, then this child and not the notebook.
         Path("/proc/self/oom_score_adj").write_text("1000")
     sys.stdout = sys.__stdout__ = _stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _stream(2)  # type: ignore[misc, assignment]
@@ -110,14 +110,14 @@ def run_spawned(handles: Sequence[Handle], pipe: Connection) -> NoReturn:
     flush()
     cover, answer = letter.write(reply, [parcel])
     send(("reply", answer))
-    pipe.recv()  # named segments stay until the parent has taken them over
+    pipe.recv()  # named segments stay until the parent has attached to them
     cover.close()
     parcel.close()
     os._exit(0)
 
 
 def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
-    """Unpack a call and run it. Whatever goes wrong, here or in the function, is in the reply."""
+    """Unpack a call and run it. Every error, here or in the function, goes into the reply."""
     peak = 0
     limits = contextlib.ExitStack()
     try:
@@ -138,7 +138,7 @@ def work(handles: Sequence[Handle]) -> tuple[Reply, Package]:
 
 
 def settle_in(request: Request) -> None:
-    """This process becomes one like that of whoever asked: where modules are found, what inspect finds of cells."""
+    """Make this process like the caller's: where modules are found, what inspect finds of cells."""
     os.environ.clear()
     os.environ.update(request.environment)
     sys.path[:], sys.argv[:] = request.path, request.argv
@@ -151,7 +151,7 @@ def settle_in(request: Request) -> None:
 
 
 def unpacked(name: str, parcels: list[Package]) -> list[Any]:
-    """What the parcels hold, which are closed then; an error says that it is one of unpacking for `name`."""
+    """The contents of the packages, which are closed then; an error says that it came from unpacking for `name`."""
     try:
         values = [unpack(parcel) for parcel in parcels]
     except BaseException as error:
@@ -171,7 +171,7 @@ def told(error: BaseException, own: Sequence[str] = (__file__,)) -> str:
 
 
 def pack_error(error: BaseException) -> Package:
-    """The exception as it is, or without its constructor's wishes, or at least its name and text."""
+    """The exception itself, or a copy made without its constructor, or at least its name and text."""
     bare = _Bare(type(error), error.args, dict(error.__dict__))
     last = RemoteError(f"{type(error).__module__}.{type(error).__qualname__}: {error}")
     for candidate in (error, bare):
@@ -185,7 +185,7 @@ def pack_error(error: BaseException) -> Package:
 
 
 class _Bare:
-    """Packs an exception whose constructor does not take its `args`: it arrives without having been called."""
+    """Packs an exception whose constructor does not take its `args`: it is rebuilt without calling it."""
 
     def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
         self._made_of = (kind, args, state)
@@ -202,7 +202,7 @@ def _make_bare(kind: type[BaseException], args: tuple[Any, ...], state: dict[str
 
 
 def _end_with_parent(connection: socket.socket) -> None:
-    """The parent never writes here: what ends this wait is its end, or its letting go."""
+    """The parent never writes here: this wait ends with the parent, or when it closes the pipe."""
     with contextlib.suppress(OSError):
         connection.recv(1)
     if os.getpgrp() == os.getpid():
@@ -222,7 +222,7 @@ def _stream(number: int) -> TextIO:
 
 
 def flush() -> None:
-    """All that was printed is on its way."""
+    """Flush everything that was printed."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

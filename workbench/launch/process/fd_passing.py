@@ -1,4 +1,4 @@
-"""File descriptors over sockets. `socket.recv_fds` leaves its flags out (Python 3.11), so it is done by hand."""
+"""Receives file descriptors over sockets. Python 3.11's `socket.recv_fds` drops its flags, so this does it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import socket
 from collections.abc import Iterable
 
 MOST = 250
-"""So many at most travel with one message."""
+"""At most this many travel with one message."""
 
 
 def receive(end: socket.socket, size: int, how: int = 0) -> tuple[bytes, list[int], bool]:
-    """Up to `size` bytes, the file descriptors that came with them, and whether some were lost on the way.
+    """Up to `size` bytes, the file descriptors that came with them, and whether some were lost.
 
     They are closed in programs that this process starts.
     """
@@ -27,7 +27,7 @@ def receive(end: socket.socket, size: int, how: int = 0) -> tuple[bytes, list[in
 
 
 def close(fds: Iterable[int]) -> None:
-    """Close file descriptors that nobody wants."""
+    """Close file descriptors that are not needed."""
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)

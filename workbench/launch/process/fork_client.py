@@ -1,4 +1,4 @@
-"""The parent's side of the fork server: start it, hand it calls, follow each to its end."""
+"""The client of the fork server: starts it, sends it calls, follows each to its end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from workbench.launch.process.fork_server import FIXED, IF_LOADED, Kind
 from workbench.share.segment import Handle
 
 POLL = 0.02
-"""Seconds between two looks at `stop`."""
+"""Seconds between two checks of `stop`."""
 
 _GRACE = 15.0
-"""Seconds that a child which was killed, or the server, has to be gone: longer than the server itself waits."""
+"""Seconds that a killed child, or the server, has to be gone: longer than the server itself waits."""
 Stop = Callable[[], bool]
 
 
@@ -40,17 +40,17 @@ class ServerError(RuntimeError):
 
 @dataclass
 class CallOutcome:
-    """How a child ended. `answer` is its reply; `code` as of `subprocess`: negative is a signal."""
+    """How a child ended. `answer` is its reply; `code` as in `subprocess`: negative is a signal."""
 
     answer: list[Handle] | None = None
     code: int | None = None
     stopped: bool = False
     lost: str = ""
-    """Why its end is not known: the server died with it."""
+    """Why its end is unknown: the server died with it."""
 
 
 class ForkServer:
-    """One server process. Its environment is this process's; each call brings the one of its own time."""
+    """One server process. Its environment is this process's at its start; each call brings the present one."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -67,7 +67,7 @@ class ForkServer:
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
-                # Who ends a kernel kills its whole group: the server must live on for a moment, to clear up.
+                # Ending a kernel kills its whole group: the server must live on for a moment, to clean up.
                 process_group=0,
                 env=_environment(),
             )
@@ -81,14 +81,14 @@ class ForkServer:
         return self.process.poll() is None
 
     def how_it_ended(self) -> str:
-        """In words, once it is reaped: its sockets are closed a moment before."""
+        """In words, once it is reaped: its sockets close a moment before."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
         code = self.process.returncode
         return "it goes on" if code is None else f"it ended with code {code}"
 
     def last_words(self) -> str:
-        """The end of what it wrote."""
+        """The end of its output."""
         if self._log.closed:
             return ""
         # Read with its own offset: the file's position is shared with the server, which appends.
@@ -108,15 +108,15 @@ class ForkServer:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def forget(self) -> None:
-        """In a process forked from ours: not its server. Its copy of the socket would keep the server alive."""
+        """In a process forked from ours: close its copy of the socket, which would keep the server alive."""
         self.control.close()
 
 
 def _environment() -> dict[str, str]:
     environment = dict(os.environ)
-    # OpenBLAS starts threads when numpy is imported, and a process with threads is no clean one to fork.
+    # OpenBLAS starts threads when numpy is imported, and a process with threads cannot be forked safely.
     environment["OPENBLAS_NUM_THREADS"] = "1"
-    # Without it a mere question whether there is a GPU starts CUDA, which no child could then use.
+    # Without it, asking whether there is a GPU starts CUDA, which no child could use then.
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     home = str(Path(workbench.__path__[0]).parent)
     if home not in (*site.getsitepackages(), site.getusersitepackages()):
@@ -164,7 +164,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallOutcome:
-    """Run one letter in a child of the server and follow it to its end."""
+    """Run one call in a child of the server and follow it to its end."""
     letter = [handle for handle in handles if isinstance(handle, int)]
     if len(letter) + FIXED > fd_passing.MOST:
         raise ValueError(f"at most {fd_passing.MOST - FIXED - 1} parcels can be given to one call")
@@ -187,7 +187,7 @@ def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> Cal
 
 
 class Call(Child):
-    """One letter for one child, and its answer."""
+    """One message for one child, and its answer."""
 
     def __init__(self, deliver: Deliver) -> None:
         super().__init__(deliver)
@@ -195,7 +195,7 @@ class Call(Child):
         self._stopped = False
 
     def run(self, used: ForkServer, letter: Sequence[int], stop: Stop | None) -> CallOutcome:
-        """Submit, and wait for the end. A call that is left by an exception leaves no child."""
+        """Submit, and wait for the end. A call that an exception leaves, leaves no child."""
         if self.begin(used, "call", letter):
             try:
                 self._follow(stop)

@@ -1,15 +1,13 @@
 """The fork server: `python -m workbench.launch.process.fork_server CONTROL PARENT TEMPORARY [MODULE …]`.
 
-A clean process that has torch and accelerate imported, never ran an operation, never touches a device and has
-one thread: what it forks is a fresh interpreter that is ready at once. It is the children's parent, so it
-reaps them, kills what they leave behind, and tells the caller how they ended. It ignores SIGINT and is in no
-group of the kernel's (an interrupt or a kill goes to the whole group), and it is gone, with all children and
-its temporary folder, when its own parent is gone.
-
-One message on CONTROL is one child: "7 call" or "5 rank". Its 7 or 5 file descriptors: the caller's channel, a
-status socket, the pipes for stdout and stderr, and more (a call's letter; where a rank writes its stacks). On the
-status socket the server writes lines ("pid 12", "exit -9", "refused why"); its end of file means that the child is
-to be killed.
+A clean process with torch and accelerate imported that has never run an operation, never touches a device and has one
+thread: what it forks is a fresh interpreter that is ready at once. It is the children's parent, so it reaps them, kills
+what they leave, and reports how they ended. It ignores SIGINT and is in no group of the kernel's (an interrupt or a
+kill goes to the whole group). When its own parent is gone, it ends with all children and its temporary folder.
+One message on CONTROL is one child: "7 call" or "5 rank". Its 7 or 5 file descriptors: the caller's channel, a status
+socket, the pipes for stdout and stderr, and more (a call's message; where a rank writes its stacks). On the status
+socket the server writes lines ("pid 12", "exit -9", "refused why"); its end of file means that the child is to be
+killed.
 """
 
 from __future__ import annotations
@@ -38,16 +36,16 @@ PRELOAD = (
 )  # fmt: skip
 """torch._dynamo: the first optimizer of a process imports it, for seconds."""
 IF_LOADED = ("lightning.pytorch", "pytorch_lightning")
-"""Imported too where the kernel has them: every child that is given a LightningModule would, for a second or more."""
+"""Imported too where the kernel has them: every child with a LightningModule would import it, for a second or more."""
 
 Kind = Literal["call", "rank"]
-"""What a child is for: one letter and its answer (worker.py), or one job after another (rank.py)."""
+"""The kind of a child: one call and its answer (child_main.py), or one job after another (pool/worker.py)."""
 FIXED = 4
-"""File descriptors of a child before those that are its own."""
+"""File descriptors of a child before those of its kind."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 10.0
-"""Seconds that what was killed has to be gone. On a busy machine it ends when it has its turn; what never ends is not waited for."""
+"""Seconds that a killed process has to be gone. On a busy machine it ends when it has its turn."""
 
 
 class _Child:
@@ -73,7 +71,7 @@ class _Child:
 
 
 class Server:
-    """The loop: children are asked for and end, callers let go."""
+    """The main loop: starts children, watches their ends and their callers."""
 
     def __init__(self, control: socket.socket, parent: int, temporary: str) -> None:
         self._control = control
@@ -107,7 +105,7 @@ class Server:
             self._leave()
         count, _, kind = word.decode().partition(" ")
         if len(received) != int(count) or lost:
-            # Dropping them ends the status socket, which the caller sees; the reason stands in our log.
+            # Dropping them ends the status socket, which the caller sees; the reason is in our log.
             print(f"a {kind} came with {len(received)} of {count} file descriptors", file=sys.stderr, flush=True)
         else:
             status = socket.socket(fileno=os.dup(received[1]))
@@ -127,7 +125,7 @@ class Server:
         if pid == 0:
             self._become_child(kind, files, status)
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # in both processes: whoever comes first
+            os.setpgid(pid, pid)  # in both processes, whichever comes first
         child = self._children[pid] = _Child(pid, status)
         self._select.register(status, selectors.EVENT_READ, lambda: self._let_go(child))
         _tell(status, f"pid {pid}\n")
@@ -160,14 +158,14 @@ class Server:
             os._exit(1)
 
     def _let_go(self, child: _Child) -> None:
-        """The caller closed its end, or has died: it is over."""
+        """The caller closed its end, or has died: end the child."""
         self._select.unregister(child.status)
         child.kill()
 
     def _reap(self) -> None:
         while True:
             try:
-                # Looked at first: while the leader is not reaped, no other process can get its group's number.
+                # Checked first: while the leader is not reaped, no other process can get its group's number.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 ended = None
@@ -188,16 +186,16 @@ class Server:
             child.status.close()
 
     def _leave(self) -> NoReturn:
-        """Gone at once, with every child and its children."""
+        """End at once, with every child and its children."""
         for child in self._children.values():
             child.kill()
         _wait_for_all()
-        shutil.rmtree(self._temporary, ignore_errors=True)  # nobody is left who could put something there
+        shutil.rmtree(self._temporary, ignore_errors=True)  # nothing is left that could put something there
         os._exit(0)
 
 
 def _wait_for_all() -> None:
-    """Reap what was just killed, so that nobody else need do it; not for long."""
+    """Reap what was just killed, for a short time, so that no other process has to."""
     deadline = time.monotonic() + _GRACE
     try:
         while time.monotonic() < deadline:
@@ -218,18 +216,18 @@ def _hung_up(status: socket.socket) -> bool:
 
 
 def _tell(status: socket.socket, line: str) -> None:
-    with contextlib.suppress(OSError):  # the caller has let go; it is killed for that elsewhere
+    with contextlib.suppress(OSError):  # the caller has closed it; it is killed elsewhere
         status.send(line.encode())
 
 
 def _adopt_orphans() -> None:
-    """Loader workers of a killed child become ours to reap, so that no zombie is left where init does not reap."""
+    """Become the parent of a killed child's loader workers, so that no zombie is left where init does not reap."""
     with contextlib.suppress(OSError, AttributeError):  # then they are init's
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _while_parent_lives(parent: int, temporary: str, load: Callable[[], None]) -> None:
-    """Run `load`, and be gone if the parent goes meanwhile. A timer and not a thread: the server has one thread."""
+    """Run `load`, and end if the parent ends meanwhile. A timer and not a thread: the server has one thread."""
 
     def look(*_: object) -> None:
         if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""Letters between a process and its child: a small message and any number of parcels, as segments to attach to."""
+"""Writes and reads messages between a process and its child: plain data and any number of packages, as segments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from workbench.share.segment import Handle, Segment
 
 
 def write(message: Any, parcels: Sequence[Package]) -> tuple[Segment, list[Handle]]:
-    """A letter with `message` (plain data) and `parcels`: its cover, to be closed by the sender, and all handles."""
+    """Write `message` (plain data) and `packages`: returns the first segment, which the sender closes, and all
+    handles.
+    """
     about = [(len(parcel.segments), parcel.devices, parcel.elsewhere, parcel.note) for parcel in parcels]
     head = pickle.dumps((message, about))
     cover = Segment.place([head, *(parcel.code for parcel in parcels)])
@@ -19,7 +21,7 @@ def write(message: Any, parcels: Sequence[Package]) -> tuple[Segment, list[Handl
 
 
 def read(handles: Sequence[Handle]) -> tuple[Any, list[Package]]:
-    """The message and the parcels of a letter. File descriptors among `handles` belong to the result from here on."""
+    """Read the message and its packages. File descriptors among `handles` belong to the result from here on."""
     cover, *rest = [Segment.attach(handle) for handle in handles]
     with cover:
         head, *codes = cover.views()

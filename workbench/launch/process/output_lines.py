@@ -1,4 +1,4 @@
-"""What a child writes to stdout and stderr, in whole lines, so that several children and we do not write into one another's."""
+"""Passes a child's stdout and stderr on in whole lines, so that several children do not mix theirs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OutputLines:
     _KEPT = 100
 
     def __init__(self, on_message: Hear | None = None, prefix: str = "", also: Hear | None = None) -> None:
-        """prefix: before each line. also: hears the lines that go to our stdout and stderr."""
+        """prefix: before each line. also: gets the lines that go to our stdout and stderr."""
         self._on_message, self._prefix, self._also = on_message, prefix, also
         self._rest = {"out": b"", "err": b""}
         self._errors: list[str] = []
@@ -28,7 +28,7 @@ class OutputLines:
         return "\n".join(self._errors)
 
     def feed(self, name: str, data: bytes) -> None:
-        """More of what it writes to "out" or "err"."""
+        """More of its output, "out" or "err"."""
         *whole, self._rest[name] = (self._rest[name] + data).split(b"\n")
         for line in whole:
             self._say(name, line)

@@ -84,14 +84,13 @@ def run_in_child(
     stop: Callable[[], bool] | None = None,
     threads: int,
 ) -> Outcome:
-    """Run `function(*args)` in a child process and wait for how it ends.
+    """Run `function(*args)` in a child process and wait for its end.
 
-    Function and arguments may be from a notebook; the child has copies. An argument that is a `Package` is
-    unpacked in the child, so that data for many calls is packed once. `memory_limit`: bytes it may take
-    beyond what it was given. `on_message` hears each line it prints, in this thread; without it they go to
-    stdout and stderr. `stop` is asked every 20 ms and ends it at once. Any thread may call.
-
-    Raises `ParcelError` for what cannot be sent, `ServerError` when no process can be had.
+    Function and arguments may come from a notebook; the child has copies. An argument that is a `Package` is unpacked
+    in the child, so that data for many calls is packed once. `memory_limit`: bytes it may take beyond its inputs.
+    `on_message` gets each line it prints, in this thread; without it they go to stdout and stderr. `stop` is called
+    every 20 ms and ends it at once. Any thread may call.
+    Raises `PackageError` for what cannot be sent, `ServerError` when no process can be started.
     """
     parcels = [arg for arg in args if isinstance(arg, Package)]
     places = iter(range(len(parcels)))
@@ -119,7 +118,7 @@ def close() -> None:
 
 
 def request(name: str, threads: int, memory_limit: int | None = None) -> Request:
-    """A request for what is called `name`, as from this process, now."""
+    """The request for a call named `name` from this process."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -134,7 +133,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _names(function: Callable[..., Any], args: list[Any], name: str) -> dict[str, Any]:
-    """What the parts of a call are called in an error: the function's name, and its parameters'."""
+    """The names of a call's parts in an error: the function's name, and its parameters'."""
     try:
         parameters = list(inspect.signature(function).bind(*args).arguments)
     except (TypeError, ValueError):
@@ -181,7 +180,7 @@ _WORDS = {
 
 
 def in_words(code: int | None) -> str:
-    """How a child ended, of which nothing else is known."""
+    """How a child ended of which nothing else is known."""
     if code is None:
         return "ended, and nothing is known of how"
     if code >= 0:

@@ -1,4 +1,4 @@
-"""Where there is no fork to trust (macOS, Windows): a spawned process for each call, which imports all anew."""
+"""Runs a call in a spawned process where fork is not safe (macOS, Windows)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GRACE = 5.0
 
 
 def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None, take: Callable[[list[Handle]], Any]) -> CallOutcome:
-    """Run one letter in a spawned process. `take` attaches to the answer while its sender still lives.
+    """Run one call in a spawned process. `take` attaches to the answer while its sender still lives.
 
     As always with spawn, a script must guard what it runs with `if __name__ == "__main__":`.
     """
