@@ -13,14 +13,13 @@ from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import workbench as wb
+from tests.engine.problems import labelled, noisy_net, plain_net, sgd, until
 from workbench.engine import backward, nonfinite
 from workbench.engine.setup import open_session
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.protocol import Optimization, Task, TaskError
 from workbench.techniques.tbptt import Piece
-
-from .problems import labelled, noisy_net, plain_net, sgd, until
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from torch.utils.data import TensorDataset
 
 import workbench as wb
+from tests.engine.problems import labelled, noisy_net, plain_net
 from workbench.engine import loop, step
 from workbench.events import Message
 from workbench.instruments.finite import NonFiniteError
-
-from .problems import labelled, noisy_net, plain_net
 
 pytestmark = pytest.mark.gpu
 fused = functools.partial(torch.optim.AdamW, fused=True)

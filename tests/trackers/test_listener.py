@@ -10,9 +10,8 @@ from accelerate.tracking import GeneralTracker
 
 import workbench as wb
 from tests import warm
+from tests.engine.problems import bench, labelled, plain_net
 from workbench.events import Changed, Message
-
-from .engine.problems import bench, labelled, plain_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 import workbench as wb
-
-from .problems import labelled
+from tests.engine.problems import labelled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

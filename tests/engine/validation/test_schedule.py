@@ -8,10 +8,9 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import workbench as wb
+from tests.engine.problems import labelled, noisy_net
 from workbench.events import Message, StepsDone
 from workbench.task.protocol import TaskError
-
-from .problems import labelled, noisy_net
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
