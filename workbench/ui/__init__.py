@@ -1,1 +1,1 @@
-"""The notebook's face. The only package that imports ipywidgets and anywidget; importing it starts nothing."""
+"""The notebook's widgets. The only package that imports ipywidgets and anywidget; importing it starts nothing."""

@@ -1,4 +1,4 @@
-"""A job of another process (`wb.attach`) in a notebook: what it does, and what may be asked of it."""
+"""Shows a job of another process (`wb.attach`) in a notebook, with the buttons that it can take."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from workbench.ui.dispatcher import INTERVAL, Dispatcher
 
 _AT_ONCE = 200
 _CHANGED = ("lr", "gradient_clip_val")
-"""What can be changed here while it runs; `job.change` takes the rest."""
+"""The settings that can be changed here while it runs; `job.change` takes the rest."""
 
 
 class AttachedJob(Protocol):
-    """What is needed of the job that `wb.attach` gives."""
+    """The job of `wb.attach`, as far as its panel needs it."""
 
     id: str
     kind: str
@@ -54,7 +54,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
 
     @classmethod
     def of(cls, job: AttachedJob) -> AttachedPanel:
-        """The one view of this job, made when it is first asked for."""
+        """The one view of this job, made on first use."""
         known = _OPEN.get(id(job))
         if known is None:
             known = _OPEN[id(job)] = cls(job)
@@ -64,7 +64,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         self._job = job
         self._in_run: dict[str, Any] = {}
         self._lock = threading.RLock()
-        """What is offered last is what was looked at last: a person's edit and the job's events come on two threads."""
+        """Makes the latest offer follow the latest state: a user's edit and the job's events come on two threads."""
         self.pause = button("❚❚ Pause", "Wait before the next update", self._pause)
         self.stop = button("■ Stop", "End at the next update and keep what there is", lambda: self._ask("Stop", job.stop))
         self.validate = button("Validate now", "Check the validation data before the next update", lambda: self._ask("Validate now", job.validate))
@@ -106,7 +106,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         return data, metadata
 
     def _listen(self) -> None:
-        """Hand on what the job says, from its first event on, until it is over."""
+        """Pass on the job's events, from the first one on, until it ends."""
         try:
             self._hand_on()
         finally:
@@ -126,7 +126,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
             time.sleep(INTERVAL)
 
     def _cell_ends(self) -> None:
-        """The pictures of a job that has ended in this cell are in its notebook before it is over."""
+        """Before a cell ends, put the pictures of a job that has ended in it into its notebook."""
         if self._job.done() and self._handed_on.wait(static_output.PATIENCE) and self.pump.drain(static_output.PATIENCE) and self.still.settled():
             self._cells.close()
 
@@ -151,7 +151,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         self._follow(event.status if isinstance(event, StatusChanged | RunEnded) else None)
 
     def _take(self, values: Mapping[str, Any], begins: bool = False) -> None:
-        """These hold in the run from now on. What else a person has put into a box meanwhile stays, to be applied."""
+        """These settings hold in the run from now on. Other edits in the boxes stay, to be applied."""
         with self._lock:
             before, self._in_run = self._in_run, {**self._in_run, **values}
             for name, value in values.items():
@@ -165,7 +165,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         self.still.over(self._job.events, lambda error: self.notice.error(error, "The picture of this job"))
 
     def _follow(self, status: Status | None = None) -> None:
-        """The buttons say what can be done now."""
+        """Set the buttons to what can be done now."""
         status = self._job.status if status is None else status
         live = status in ("running", "paused", "queued")
         self.stop.disabled = not live
@@ -176,14 +176,14 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         self._edited()
 
     def _edited(self) -> None:
-        """The lines in the canvas stand where the boxes say, and are there to be dragged as long as that means anything."""
+        """Move the lines in the canvas to the values in the boxes, and let them be dragged while that makes sense."""
         with self._lock:
             values = {name: 0.0 if self.pause.disabled else box.read() or 0.0 for name, box in self.boxes.items()}
             self.canvas.marker, self.canvas.clip = values["lr"], values["gradient_clip_val"]
             self._offer_change()
 
     def _dragged(self, name: str, value: float) -> None:
-        """A line was: its value waits in the box for Apply. 0: there is no line."""
+        """A line was dragged: its value waits in the box for Apply. 0: there is no line."""
         if value > 0 and not self.pause.disabled:
             self.boxes[name].write(value)
 
@@ -207,7 +207,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
             self._ask("Apply to the run", lambda: self._job.change(**wanted))
 
     def _asked(self, message: Mapping[str, Any]) -> None:
-        """What is asked for inside the canvas; a clip value waits in its box for Apply."""
+        """Carry out a request from the canvas; a clip value waits in its box for Apply."""
         match message:
             case {"what": "use_clip"} if self.pause.disabled:
                 raise ValueError(f"{self._job.id} does not train now: nothing in it can be changed.")
@@ -225,7 +225,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
             self.notice.error(error, doing)
 
 
-# A view holds its job, so an id stays one job's as long as its view is here.
+# A view holds its job, so its id stays the job's as long as the view exists.
 _OPEN: WeakValueDictionary[int, AttachedPanel] = WeakValueDictionary()
 
 

@@ -1,4 +1,4 @@
-"""The way from the engine's threads to the screen: events in from anywhere, a few messages a second out."""
+"""Brings events from the engine's threads to the browser: events in from any thread, a few messages a second out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from workbench.events import BenchEvent, RunStarted, StepsDone
 from workbench.ui.throttle import Throttle
 
 INTERVAL = 0.1
-"""Seconds from one message to the next at least: ten a second."""
+"""Least seconds between two messages: ten a second."""
 _IDLE = 5.0
 """Seconds without work after which the thread ends; the next event starts another."""
 
 
 class Dispatcher:
-    """Hands events to `hear` and lets `flush` send, on one thread of its own that lives only while there is work.
+    """Gives events to `hear` and lets `flush` send, on one thread of its own that lives only while there is work.
 
-    A message goes when something comes, unless one has just gone, or a flush is better told with the next one (`Throttle`). The
-    last event is always followed by a flush. Errors of `hear` and `flush` go to `failed`, and the pump goes on.
+    A message is sent when an event comes, unless one has just been sent, or a flush can wait for the next one
+    (`Throttle`). The last event is always followed by a flush. Errors of `hear` and `flush` go to `failed`, and the
+    dispatcher continues.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class Dispatcher:
         self._told = 0.0
         """When the last one came that was told."""
         self._urgent = False
-        """Something else is to be told, which waits for no flush."""
+        """Something other than a flush is waiting, which is sent at once."""
         self._busy = False
         self._closed = False
         self._errors: deque[Exception] = deque(maxlen=20)
 
     def put(self, event: BenchEvent) -> None:
-        """Take an event, from any thread; returns at once."""
+        """Queue an event, from any thread; returns at once."""
         with self._changed:
             self._events.append(event)
             if isinstance(event, StepsDone):
@@ -60,18 +61,18 @@ class Dispatcher:
             self._work()
 
     def wake(self) -> None:
-        """Something is to be sent that no event brought."""
+        """Send something that no event brought."""
         with self._changed:
             self._urgent = True
             self._work()
 
     def drain(self, timeout: float = 5.0) -> bool:
-        """Wait until all is heard and sent; False if that takes longer than `timeout` seconds."""
+        """Wait until everything is heard and sent; False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._due or self._busy), timeout)
 
     def close(self) -> None:
-        """Do no more; its thread, which holds the view, ends now."""
+        """Stop; its thread, which holds the view, ends now."""
         with self._changed:
             self._closed = True
             self._events.clear()
@@ -83,7 +84,7 @@ class Dispatcher:
 
     @property
     def errors(self) -> tuple[Exception, ...]:
-        """The last errors, newest last; kept even where they could not be shown."""
+        """The last errors, newest last; also those that could not be shown."""
         return tuple(self._errors)
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""Numbers and states as a person reads them."""
+"""Formats numbers and states for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SETTINGS = {"gradient_clip_val": "clip", "batch_size": "batch size", "accumulat
 
 
 def change(name: str, value: Any) -> str:
-    """A setting that has changed on the way: 'lr→3.2e-3', 'clip→off', 'batch size→1024', 'monitor→val_acc'."""
+    """A setting that changed during the run: 'lr→3.2e-3', 'clip→off', 'batch size→1024', 'monitor→val_acc'."""
     if value is None:
         said = "off"
     else:
@@ -65,7 +65,7 @@ def pace(value: float) -> str:
 
 
 def _short(value: float) -> float:
-    """Three digits of it: what is rounded up to a thousand takes the next unit."""
+    """Three digits; a number that rounds up to a thousand takes the next unit."""
     return float(f"{value:.3g}")
 
 
@@ -93,5 +93,5 @@ _JOBS = {
 
 
 def job(kind: str) -> str:
-    """What a job of this kind is called, at the start of a sentence."""
+    """The name of a job of this kind, at the start of a sentence."""
     return _JOBS.get(kind, kind.replace("_", " ").capitalize())

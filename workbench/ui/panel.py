@@ -1,7 +1,7 @@
-"""The panel: controls above, the live canvas below, and the bench behind both.
+"""The panel: controls above, the live canvas below, and the bench that they act on.
 
-Callbacks of the controls only ask the bench, which returns at once; they may come on any thread. What the bench says
-back comes through the pump, on its thread. One lock keeps the two from setting a control against each other.
+Callbacks of the controls only ask the bench, which returns at once; they may come on any thread. The bench's events
+come through the dispatcher, on its thread. One lock keeps the two from setting a control at the same time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from workbench.ui.dispatcher import Dispatcher
 
 
 class Bench(Protocol):
-    """What the panel needs of `workbench.bench.Workbench`."""
+    """The part of `workbench.bench.Workbench` that the panel needs."""
 
     @property
     def settings(self) -> Settings: ...
@@ -78,15 +78,15 @@ class Bench(Protocol):
 
 
 class Panel(widgets.VBox):  # type: ignore[misc]
-    """The bench's face in a notebook. Several displays of one panel show the same state."""
+    """The bench's panel in a notebook. Several displays of one panel show the same state."""
 
     @classmethod
     def of(cls, bench: Bench) -> Panel:
-        """The one open panel of this bench, made when it is first asked for."""
+        """The one open panel of this bench, made on first use."""
         known = _OPEN.get(id(bench))
         return known if known is not None else cls(bench)
 
-    _closed = True  # until it is made: ipywidgets closes what goes, however far it came
+    _closed = True  # until it is made: ipywidgets closes widgets that are freed half-made
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -95,11 +95,11 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._kind = ""
         self._status: Status | None = None
         self._in_run: dict[str, Any] = {}
-        """What holds in the running fit; empty while none runs."""
+        """The settings of the running fit; empty while none runs."""
         self._replayed: dict[int, BenchEvent] = {}
-        """Events drawn in `_catch_up` that may come through the pump too."""
+        """Events drawn in `_catch_up` that may come through the dispatcher too."""
         self._on_their_way: dict[int, BenchEvent] = {}
-        """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that went on."""
+        """Those of them that may come after `_CAUGHT_UP`: the last few of the jobs that were running."""
         self.notice = Notice()
         self._finds = Finders(bench, self._ask)
         finding = Finding(self._finds.find_batch_size, self._finds.find_lr, self._look_at, self._use)
@@ -112,14 +112,14 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         ))  # fmt: skip
         self.form = Form(bench.settings, self._edit)
         self._refusals: set[str] = set()
-        """Settings that were refused as they were typed, and whose notices stand."""
+        """Settings whose typed values were refused and whose notices are shown."""
         self.canvas.draw(SettingsSet(bench.settings.model_dump()))
         super().__init__([_title(bench.summary), self.header, self.run, self.form, self.notice, self.canvas])
         self.add_class("wb-panel")
         self.still = static_output.StaticOutput(f"workbench-{self.model_id}")
         self._cells = static_output.CellEnds(self._cell_ends)
         self._over: set[int] = set()
-        """Jobs that were over when the last cell ended."""
+        """Jobs that had ended when the last cell ended."""
         shown(self.form, False)
         self.run.settings.observe(lambda change: shown(self.form, change["new"]), "value")
         self.canvas.observe(lambda change: self._edit("lr", change["new"]), "marker")
@@ -133,7 +133,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         heard_whole(self, self._lock)
         self.pump = Dispatcher(self._hear, self.canvas.flush, self.notice.error)
         self.canvas.wake = self.pump.wake
-        if self.canvas.opened:  # a browser may make its view as soon as the canvas is here, on another thread
+        if self.canvas.opened:  # a browser may make its view as soon as the canvas exists, on another thread
             self.history.look()
         self._catch_up()
         self._stay = bench.on_close(self.close)
@@ -141,7 +141,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._closed = False
 
     def close(self) -> None:
-        """Stop listening, and take the widgets away. The bench and its jobs go on."""
+        """Stop listening, and close the widgets. The bench and its jobs continue."""
         if self._closed:
             return
         self._closed = True
@@ -159,7 +159,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         super().close()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The live panel; beside it, a place for the pictures that stay when the kernel is gone."""
+        """The live panel, and a place for the pictures that stay after the kernel has ended."""
         data, metadata = super()._repr_mimebundle_(**kwargs), {}
         if isinstance(data, tuple):
             data, metadata = data
@@ -174,7 +174,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     # -- from the person to the bench --------------------------------------------------------------------------
 
     def _edit(self, name: str, value: Any) -> None:
-        """A control was moved: the bench's settings follow, and so do all other controls of the same setting."""
+        """A control was moved: update the bench's settings, and all other controls of the same setting."""
         with self._lock:
             known = same(getattr(self._bench.settings, name), value)
             if known and name not in self.form.refused:
@@ -192,7 +192,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._put_right(self._refusals - self.form.refused)
 
     def _use(self, changes: dict[str, Any]) -> None:
-        """What was found is taken."""
+        """Use what a search found."""
         with self._lock:
             self._ask("Use what was found", lambda: self._bench.set(**changes))
             self._show_settings()
@@ -205,7 +205,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._ask("Fit", self._bench.fit)
 
     def _continue(self) -> None:
-        with self._lock:  # the second click of two finds a fit that waits
+        with self._lock:  # the second of two clicks finds a fit that waits
             more = next_actions.more_to_do(self._bench.jobs, self._bench.settings)
             if more is not None:
                 self._ask("Continue", lambda: self._bench.fit(start="continue", **more))
@@ -237,7 +237,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._ask("Save a checkpoint now", job.checkpoint)
 
     def _job(self) -> Any:
-        """The job that the canvas shows while it goes on; else the first that is not over: it runs, or has the next turn."""
+        """The running job that the canvas shows; else the first that has not ended: it runs, or is next."""
         going = [job for job in self._bench.jobs if not job.done()]
         return next((job for job in going if job.id == self._run_id), going[0] if going else self._bench.job)
 
@@ -250,10 +250,10 @@ class Panel(widgets.VBox):  # type: ignore[misc]
     # -- from the bench to the person --------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Hear what is to come, then draw what has been: an event that comes both ways is drawn once."""
+        """Listen to new events, then draw the past ones: an event that comes both ways is drawn once."""
         with self._lock:
             self._unsubscribe = self._bench.subscribe(self.pump.put)
-            seen = [(job, now(job.events)) for job in _to_be_seen(self._bench.jobs)]  # at once: what comes is heard otherwise
+            seen = [(job, now(job.events)) for job in _to_be_seen(self._bench.jobs)]  # at once: later events come through the listener
             for job, events in seen:
                 held = newest(events)
                 for event in chain(self._older(events, len(held)), held):
@@ -269,7 +269,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self.pump.put(_CAUGHT_UP)
 
     def _older(self, events: Sequence[Event], held: int) -> Iterator[Event]:
-        """All but the newest, as far as the record is still there."""
+        """All but the newest, as far as the record still exists."""
         try:
             yield from joined(islice(stream(events), len(events) - held))
         except RecordGone as error:
@@ -297,13 +297,13 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._react(event)
 
     def _show_queued(self) -> None:
-        """That a job waits, if one still does and none runs. Its start or its end, which takes that away, is to come."""
+        """Show that a job waits, if one still does and none runs. Its start or its end removes that."""
         waits = any(job.status == "queued" for job in self._bench.jobs)
         if waits and self._status not in ("running", "paused"):
             self._draw(StatusChanged("queued"))
 
     def _react(self, event: BenchEvent) -> None:
-        """What an event means for the controls."""
+        """Update the controls for an event."""
         self._finds.hear(event, self.header)
         match event:
             case RunStarted():
@@ -316,7 +316,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             case Message():
                 self.notice.say(event.text, event.level, about=_said_in(self._run_id))
             case Resumed():
-                self.notice.drop(_said_in(self._run_id))  # what was said until here was said in another run
+                self.notice.drop(_said_in(self._run_id))  # messages until here are of another run
             case SettingsSet():
                 self._show_settings()
             case RunEnded():
@@ -341,15 +341,15 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             last = event.error.strip().splitlines()[-1:] or ["no reason was given"]
             self.notice.say(f"{format.job(self._kind)} failed. {last[0]}", "error")
         jobs = [job for job in self._bench.jobs if job.id == self._run_id]
-        job = jobs[-1] if jobs else None  # the last of them: where the newest run was deleted, its id is given again
+        job = jobs[-1] if jobs else None  # the last of them: where the newest run was deleted, its id may be used again
         if job is not None:
             self.still.over(job.events, lambda error: self.notice.error(error, "The picture of this job"))
         self.exporting.ended(job)
-        self._run_id = self._kind = ""  # a job that is stopped before its turn ends without having started
+        self._run_id = self._kind = ""  # a job that is stopped before its turn ends without a start
         self._show_queued()
 
     def _cell_ends(self) -> None:
-        """The pictures of the jobs that have ended in this cell are in its notebook before it is over."""
+        """Before a cell ends, put the pictures of the jobs that have ended in it into its notebook."""
         over = {id(job) for job in self._bench.jobs if job.done()}
         if not over - self._over or (self.pump.drain(static_output.PATIENCE) and self.still.settled()):
             self._over = over
@@ -360,7 +360,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
         self._offer_to_go_on()
 
     def _show_settings(self) -> None:
-        """All controls to the bench's settings, which alone are true."""
+        """Set all controls to the bench's settings."""
         with self._lock:
             settings = self._bench.settings
             self.header.show(settings)
@@ -373,7 +373,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
             self._offer_to_go_on()
 
     def _put_right(self, names: set[str]) -> None:
-        """What was said of these settings holds no more."""
+        """Remove the notices about these settings."""
         for name in names:
             self.notice.drop(_about(name))
         self._refusals -= names
@@ -386,27 +386,27 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
 
 def _about(name: str) -> str:
-    """What a notice about a setting that was refused is filed under."""
+    """The key of the notice about a setting that was refused."""
     return f"setting {name}"
 
 
 def _said_in(run: str) -> str:
-    """What the messages of a run are filed under."""
+    """The key of a run's messages."""
     return f"run {run}" if run else ""
 
 
-# A panel holds its bench, so an id stays one bench's as long as its panel is here.
+# A panel holds its bench, so an id stays the bench's as long as its panel exists.
 _OPEN: WeakValueDictionary[int, Panel] = WeakValueDictionary()
 
 _CAUGHT_UP = SettingsSet({})
-"""Put behind the events that came while a panel was made."""
+"""Marks the end of the events that came while a panel was made."""
 
 
 def _to_be_seen(jobs: Iterable[Any]) -> list[Any]:
-    """The jobs whose plots are to be seen, in the order in which they ran; one that has not begun has none.
+    """The jobs whose plots are shown, in the order in which they ran; without those that have not begun.
 
-    Of each kind the last; of sweeps, for each optimizer, as many as are drawn over one another. And the last job of all,
-    if it failed before it could begin: what it failed of is still to be read.
+    The last of each kind; of sweeps, for each optimizer, as many as are drawn over one another. And the last job of
+    all, if it failed before it began, for its error.
     """
     jobs = list(jobs)
     seen: dict[tuple[str, int], list[Any]] = {}

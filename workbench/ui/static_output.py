@@ -1,7 +1,7 @@
-"""The static face: when a job ends, its picture and a small table stay in the output.
+"""Leaves a picture and a small table in the output when a job ends.
 
-A notebook reads well then on a page, in nbconvert, and after a restart, where the live panel is gone. Beside a living
-panel the style sheet hides them.
+So a notebook reads well on a page, in nbconvert, and after a restart, without the live panel. While the panel lives,
+the style sheet hides them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from workbench.ui.controls.widget_utils import aside
 
 _BESIDE = "display:flex;flex-wrap:wrap;gap:4px 24px;align-items:flex-start"
 PATIENCE = 60.0
-"""Seconds that the end of a cell waits for pictures of jobs that have ended in it, at most; a slow machine takes some."""
+"""Seconds that the end of a cell waits at most for pictures of jobs that have ended in it."""
 _ORDER = ("find_batch_size", "find_lr", "fit")
 
 
 class StaticOutput:
-    """The last job of each kind as pictures, drawn when first wanted, and their place in the notebook's output."""
+    """The last job of each kind as pictures, drawn on first use, and their place in the notebook's output."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -39,10 +39,10 @@ class StaticOutput:
         self._runs: dict[str, Run] = {}
         self._drawn: dict[str, tuple[Run, bytes]] = {}
         self._one = threading.Lock()
-        """Places are made and filled one after another, so that the last one to do so knows all."""
+        """Places are made and filled one after another, so that the last one has everything."""
 
     def over(self, events: Sequence[Event], failed: Callable[[Exception], None]) -> None:
-        """A job is over; its events. What is open is brought up to date, on a thread of its own; errors go to `failed`."""
+        """A job has ended; its events. Update what is open, on a thread of its own; errors go to `failed`."""
         run = Run.from_events(events)
         with self._lock:
             self._runs[run.kind] = run
@@ -57,12 +57,12 @@ class StaticOutput:
         return "\n".join(map(repr, self._ordered()))
 
     def png(self) -> str | None:
-        """The picture of the job that matters most (a fit, if there was one), as base64."""
+        """The picture of the most important job (a fit, if there was one), as base64."""
         runs = self._ordered()
         return base64.b64encode(self._png(runs[-1])).decode("ascii") if runs else None
 
     def bundle(self) -> dict[str, str]:
-        """What the place shows: tables and pictures, or nothing yet."""
+        """The contents of the place: tables and pictures, or nothing yet."""
         parts = []
         for run in self._ordered():
             data = base64.b64encode(self._png(run)).decode("ascii")
@@ -80,7 +80,7 @@ class StaticOutput:
             display(self.bundle(), raw=True, display_id=self._name)
 
     def settled(self, timeout: float = PATIENCE) -> bool:
-        """Wait until all is there that was to be filled."""
+        """Wait until everything is filled in."""
         return self._filled.wait(timeout)
 
     def _fill(self) -> None:
@@ -112,7 +112,7 @@ class StaticOutput:
 class CellEnds:
     """Calls `before` when a cell ends, while its output can still change.
 
-    Without a screen that is the last moment: what comes behind it is dropped, and a kernel that has run its last cell goes.
+    Without a screen that is the last moment: later output is dropped, and a kernel ends after its last cell.
     """
 
     def __init__(self, before: Callable[[], None]) -> None:
@@ -120,7 +120,7 @@ class CellEnds:
         self._shell: Any = None
 
     def watch(self) -> None:
-        """From now on."""
+        """Begin to watch."""
         if self._shell is None and (shell := get_ipython()) is not None:
             self._shell = shell
             shell.events.register("post_run_cell", self._called)
@@ -135,6 +135,6 @@ class CellEnds:
 
 
 def in_notebook() -> bool:
-    """Whether what is displayed goes to a front end (not to a terminal, or nowhere)."""
+    """Whether displayed output goes to a front end (not to a terminal, or nowhere)."""
     shell = get_ipython()
     return shell is not None and getattr(shell, "kernel", None) is not None

@@ -1,7 +1,7 @@
-"""What the canvas draws, in bounded memory: rows of float32, sent from the first row that is not yet there.
+"""Keeps what the canvas draws, in bounded memory: rows of float32, sent from the first unsent row on.
 
-A *generation* is one numbering of rows. When rows change their meaning (a new job, a merge) a new generation
-starts and the browser gets it whole; until it is complete the browser keeps drawing the old one.
+A *generation* is one numbering of rows. When rows change their meaning (a new job, a merge) a new generation starts and
+the browser gets it whole; until it is complete the browser keeps drawing the old one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Numbers = NDArray[np.floating[Any]]
 
 
 class Channel(Protocol):
-    """One table of numbers on its way to the browser."""
+    """A table of numbers that is sent to the browser."""
 
     generation: int
     unsent: int | None
-    """The first row the browser does not have as it is now; None: it has them all."""
+    """The first row that the browser does not have in its present form; None: it has them all."""
 
     @property
     def columns(self) -> int: ...
@@ -40,7 +40,7 @@ class Channel(Protocol):
 
 
 class Sent:
-    """The bookkeeping that every channel shares."""
+    """The part that every channel shares."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -51,7 +51,7 @@ class Sent:
         self.unsent = row if self.unsent is None else min(self.unsent, row)
 
     def restart(self) -> None:
-        """Everything is to be sent again, under a new numbering."""
+        """Send everything again, under a new numbering."""
         self.generation += 1
         self.unsent = 0
 
@@ -60,13 +60,13 @@ class Group:
     """Columns that merge by one rule, one row a bucket. NaN means no value and never wins."""
 
     def __init__(self, how: Merge, table: Numbers) -> None:
-        """table: where they lie, of shape (buckets, columns)."""
+        """table: the values, of shape (buckets, columns)."""
         self._how: Merge = how
         self._table = table
         self._weight: Table = np.zeros(table.shape if how == "mean" else (0, table.shape[1]))
 
     def add(self, index: NDArray[np.int64], starts: NDArray[np.intp], values: Numbers) -> None:
-        """Values of the buckets `index`, which never falls; `starts` are the rows where another bucket begins."""
+        """Add values of the buckets `index`, which never falls; `starts` are the rows where another bucket begins."""
         buckets = index[starts]
         if self._how == "mean":
             self._add_mean(buckets, starts, values)
@@ -98,7 +98,7 @@ class Group:
             self._table[index[ends], column] = values[ends, column]
 
     def halve(self) -> None:
-        """Each two neighbours become one bucket."""
+        """Merge each two neighbours into one bucket."""
         left, right = self._table[0::2], self._table[1::2]
         if self._how == "min":
             merged = np.fmin(left, right)
@@ -125,15 +125,17 @@ def _starts(index: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 def _ends(index: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The rows behind which another bucket begins, and the last, without which one would be set twice: numpy promises no order."""
+    """The rows before which a bucket ends, and the last, without which one would be set twice: numpy promises no
+    order.
+    """
     return np.flatnonzero(np.append(index[1:] != index[:-1], True)) if len(index) else np.zeros(0, np.intp)
 
 
 class Buckets(Sent):
     """Any number of updates in at most `cap` buckets of equal width, which doubles when they are full.
 
-    Bucket `row` holds the updates from origin + row * width on, of which every `every`-th was recorded, as said with the first
-    of them. `kind` is how they are kept; they are sent as float32.
+    Bucket `row` holds the updates from origin + row * width on, of which every `every`-th was recorded, as given with
+    the first of them. `kind` is their storage; they are sent as float32.
     """
 
     def __init__(self, groups: Sequence[tuple[Merge, int]], cap: int, kind: type[np.floating[Any]] = np.float64) -> None:
@@ -153,13 +155,13 @@ class Buckets(Sent):
         self._length = 0
 
     def reset(self, groups: Sequence[tuple[Merge, int]] | None = None) -> None:
-        """Empty again, for a new job (and for other columns, where these are given)."""
+        """Empty it for a new job (and for other columns, where these are given)."""
         self._spec = self._spec if groups is None else tuple(groups)
         self._clear()
         self.restart()
 
     def add(self, steps: NDArray[np.int64], every: int, values: Sequence[Numbers]) -> None:
-        """Rows of updates `steps`; `values` holds one (rows, columns) array for each group."""
+        """Add rows of updates `steps`; `values` holds one (rows, columns) array for each group."""
         if not len(steps):
             return
         if self._origin is None:

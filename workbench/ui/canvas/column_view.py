@@ -1,4 +1,4 @@
-"""A view of a table that is wider than what is drawn of it: each column of the view is the largest of some of the table's."""
+"""A view of a wide table in which each column is the largest of some of the table's columns."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from workbench.events import Floats
 from workbench.ui.canvas.channels import Buckets, Sent
 
 Range = tuple[int, int]
-"""The first column and the one behind the last."""
+"""The first column and the one after the last."""
 
 
 class ColumnView(Sent):
-    """A channel over `Buckets` that many of them may share: what is drawn is made when it is sent."""
+    """A channel over `Buckets` that many views may share; its rows are computed when they are sent."""
 
     def __init__(self, source: Buckets) -> None:
         super().__init__()
         self._source, self._ranges = source, list[Range]()
         self._row: slice | None = None
-        """The columns, where each is one of the table's, next to the one before."""
+        """The columns as a slice, where each is one of the table's, next to the one before."""
         self._known = source.generation
         self.view = 0
-        """Which of its views the rows are of: what is said of the columns goes with them."""
+        """The number of the view of the rows: descriptions of the columns carry it."""
 
     def look(self, source: Buckets, ranges: Sequence[Range]) -> None:
-        """From now on the largest of each of these `ranges` of columns of `source`; none: no rows."""
+        """Show the largest of each of these `ranges` of columns of `source` from now on; none: no rows."""
         self._source, self._ranges = source, list(ranges)
         self._row = _in_a_row(self._ranges)
         self._known = source.generation
@@ -35,7 +35,7 @@ class ColumnView(Sent):
         self.restart()
 
     def follow(self, source: Buckets, row: int) -> None:
-        """Row `row` of `source` and those behind it have changed, or all, if it has another numbering."""
+        """Row `row` of `source` and those after it have changed, or all, if it has another numbering."""
         if source is not self._source or not self._ranges:
             return
         if source.generation != self._known:

@@ -1,4 +1,4 @@
-"""What the run says of itself in words (`runs/health`), as the canvas lists it."""
+"""Lists the findings of a run's health (`runs/health`) for the canvas."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MOST = 12
 TEXT = 700
 """Bytes of a finding, and of its remedy."""
 EVERY = 1.0
-"""Seconds of the run between two looks while it goes on."""
+"""Seconds of the run between two examinations."""
 
 
 class Findings:
-    """Hears a fit's events, and looks at what they come to about once a second, and at its end.
+    """Takes a fit's events, and examines them about once a second, and at the fit's end.
 
-    The updates of that second are handed on together: the rules cost by the event, and training waits for them.
+    The updates of that second are passed on together: the rules cost by the event, and training waits for them.
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -27,7 +27,7 @@ class Findings:
         self._looked = 0.0
 
     def clear(self) -> None:
-        """No fit."""
+        """Begin without a fit."""
         self._health, self._held, self._looked = Health(), [], 0.0
         self._outbox.put("health", None)
 
@@ -38,7 +38,7 @@ class Findings:
                 return
             self._looked = event.seconds
         elif isinstance(event, RunStarted):
-            self._looked = -EVERY  # its first updates are looked at by themselves: rules measure from there on
+            self._looked = -EVERY  # its first updates are examined by themselves: rules measure from there on
         held, self._held = self._held, []
         for one in joined(held, across_epochs=True):
             self._health.hear(one)

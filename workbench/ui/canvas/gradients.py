@@ -1,4 +1,4 @@
-"""A fit's gradients as the canvas shows them: the total norm and its clip line, each layer's norms and update ratios."""
+"""A fit's gradients for the canvas: the total norm and its clip line, each layer's norms and update ratios."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from workbench.ui.canvas.layers import Layers
 from workbench.ui.canvas.messages import Outbox, cut
 
 CLIPS = 100
-"""Clip values that held one after another; the oldest go."""
+"""Clip values that were used one after another; the oldest are dropped."""
 EVERY = 0.5
 """Seconds of the run between two captions: numbers that change more often cannot be read."""
 _NEAR = 0.1
-"""A suggestion that moves by less is left as it is: a button that changes under the hand cannot be pressed."""
+"""A suggestion that moves by less is not changed: a button that changes under the hand cannot be pressed."""
 
 
 class Norms(NamedTuple):
-    """What one flush adds to the plot of the total, each of shape (rows,)."""
+    """What one flush adds to the plot of the total norm, each of shape (rows,)."""
 
     norm: NDArray[np.float64]
     smooth: NDArray[np.float64]
@@ -33,16 +33,18 @@ class Norms(NamedTuple):
 
 
 class Gradients:
-    """Folds events into bounded state: what is said of the total, and `layers`."""
+    """Folds events into bounded state: the caption of the total, and `layers`."""
 
     def __init__(self, outbox: Outbox, layers: Layers) -> None:
         self._outbox, self.layers = outbox, layers
         self._running = False
         self._resting = False
-        """Something else than updates came last (a check, a pause): the next ones may take a while, so all of them are to be said."""
+        """Something other than updates came last (a validation, a pause): the next ones may take a while, so all are
+        shown.
+        """
         self._untold = False
         self._view = -1
-        """Of the heat map, the view whose rows were told."""
+        """The view of the heat map whose rows were sent."""
         self._wanted = False
         """Whether the next fit is to measure update ratios."""
         self._clear({}, ())
@@ -58,7 +60,7 @@ class Gradients:
         order = settings.get("track_grad_norm", 2.0)
         self._order = float(order) if isinstance(order, int | float) and order > 0 else None
         self._same = self._order == 2.0
-        """Whether the norm after clipping, which is the 2-norm, is of the order of those before it."""
+        """Whether the norm after clipping, which is the 2-norm, is of the same order as those before it."""
         self._measuring = bool(settings.get("track_update_ratio", False))
         self._suggested: float | None = None
         self._seconds, self._captioned = 0.0, -EVERY
@@ -74,7 +76,7 @@ class Gradients:
         self._untold = True
 
     def clear(self) -> None:
-        """No fit."""
+        """Begin without a fit."""
         self._running = False
         self._clear({}, ())
         self.layers.clear()
@@ -86,21 +88,21 @@ class Gradients:
         self._untold = True
 
     def rest(self) -> None:
-        """Something else than updates came."""
+        """Something other than updates came."""
         self._resting = True
         self._untold = True
 
     def settings(self, settings: dict[str, Any]) -> None:
-        """What the next fit begins with."""
+        """The settings of the next fit."""
         self._wanted = bool(settings.get("track_update_ratio", False))
         self._untold = True
 
     def steps(self, event: StepsDone, loss: NDArray[np.float64]) -> Norms:
-        """One flush; `loss` is of shape (rows,)."""
+        """Add one flush; `loss` is of shape (rows,)."""
         norm, layers = column(event, "grad_norm"), _by_layer(event, "layer_norms")
         known = np.isfinite(norm)
         bad = ~np.isfinite(loss)
-        if not known.all():  # an update without norms is none that went wrong
+        if not known.all():  # an update without norms did not go wrong
             bad |= ~known & (~np.isnan(norm) | ~np.isnan(layers).all(axis=1))
         after = column(event, "grad_norm_clipped") if self._same else np.full(event.rows, np.nan)
         clipped = was_cut(norm, after) > 0
@@ -109,7 +111,7 @@ class Gradients:
             self._note_first(event, int(np.argmax(bad)), loss, layers)
         self._look_for_life(layers)
         if bad.any():
-            # A NaN in a bad update is a broken gradient, where there is one: it shows as one that is infinite.
+            # A NaN in a bad update is a broken gradient, where there is one: it is drawn as an infinite one.
             layers = np.where(self._wrong(layers) & (bad & event.layer_rows)[:, None], np.float32(np.inf), layers)
         if layers.shape[1] > 1 or not np.isnan(layers).all():  # not a flush without norms
             self.layers.add_norms(event.steps, event.every, layers)
@@ -126,7 +128,7 @@ class Gradients:
         return Norms(finite, smooth, bad, np.where(np.isnan(finite), np.nan, clipped))
 
     def changed(self, event: Changed) -> None:
-        """A live change: a new clip line from there on; ratios that are measured, or no more."""
+        """A live change: a new clip line from there on; ratios are measured, or no longer."""
         if "gradient_clip_val" in event.values:
             self._clips.append([event.step, event.values["gradient_clip_val"]])
             del self._clips[:-CLIPS]
@@ -136,7 +138,7 @@ class Gradients:
             self._untold = True
 
     def look(self, message: dict[str, Any]) -> bool:
-        """What a person wants to see in the heat map; False: this is about something else."""
+        """Change the view of the heat map for a request; False: the request is about something else."""
         match message:
             case {"what": "open_group", "first": int(first), "end": int(end)}:
                 self.layers.open(first, end)
@@ -152,7 +154,7 @@ class Gradients:
         return True
 
     def tell(self) -> None:
-        """Put into words what has come since it was told last: once a message, however many events there were."""
+        """Put into words what has come since the last message: once a message, however many events there were."""
         if not self._untold:
             return
         self._untold = False
@@ -188,14 +190,16 @@ class Gradients:
             self._alive |= np.isfinite(layers).any(axis=0)
 
     def _wrong(self, layers: Floats) -> NDArray[np.bool_]:
-        """Where a gradient is not finite, shape (rows, layers). Before any finite one nobody knows which layers have none."""
+        """Where a gradient is not finite, shape (rows, layers). Before the first finite one it is unknown which
+        layers have none.
+        """
         if layers.shape[1] != len(self._names):
             return np.zeros(layers.shape, np.bool_)
         there = self._alive if self._alive.any() else True
         return np.isinf(layers) | (np.isnan(layers) & there)
 
     def _note_first(self, event: StepsDone, row: int, loss: NDArray[np.float64], layers: Floats) -> None:
-        """Where it began; what follows is its consequence."""
+        """Note where it began; the rest is its consequence."""
         if self._broken is not None:
             return
         step = int(event.steps[row])
@@ -219,7 +223,7 @@ class Gradients:
         self._outbox.put("ratios", {"on": on, "words": said})
 
     def _suggest(self) -> float | None:
-        """What is clipped is the 2-norm, of each optimizer for itself; from other norms nothing follows."""
+        """Suggest a clip value from the 2-norm of each optimizer; from other norms nothing follows."""
         if not self._by_norm or not self._same:
             return None
         apart = [norms for name, norms in self._recent.items() if name != "grad_norm"]
@@ -260,5 +264,5 @@ def _last(known: NDArray[np.float64] | None, new: NDArray[np.float64]) -> NDArra
 
 
 def _trend(smoother: Smoother, norm: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Smoothed as it is drawn, on a logarithmic scale: a mean of the norms would lie along their spikes."""
+    """Smoothed on a logarithmic scale, as it is drawn: a mean of the norms would follow their spikes."""
     return np.exp(smoother.add(np.log(np.where(norm > 0, norm, np.nan))))

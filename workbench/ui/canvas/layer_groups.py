@@ -1,7 +1,8 @@
-"""Layers as rows of a heat map: each its own where they are few, else the modules that they belong to.
+"""Groups layers into rows of a heat map: each its own where they are few, else the modules that they belong to.
 
-A layer is a parameter by its dotted name ("encoder.layers.0.attn.weight"); a module is all layers whose names begin alike.
-Where even the modules are too many, neighbours share a row ("h.0 … h.2"), so that depth can still be read from top to bottom.
+A layer is a parameter by its dotted name ("encoder.layers.0.attn.weight"); a module is all layers whose names begin
+alike. Where even the modules are too many, neighbours share a row ("h.0 … h.2"), so that depth can still be read from
+top to bottom.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from dataclasses import dataclass
 from itertools import groupby
 
 MOST_ROWS = 40
-"""More rows would not be told apart on a screen."""
+"""More rows could not be told apart on a screen."""
 _LARGE = 0.25
 """A module with more than this share of all layers is opened further, as far as there is room: a stack of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The layers `first` to `end` (not included) of the order that `in_order` gives, and what they are called together."""
+    """The layers `first` to `end` (not included) of the order of `in_order`, and their common name."""
 
     name: str
     first: int
     end: int
     shared: bool = False
-    """Neighbours that share a row, rather than one module."""
+    """Whether neighbours share the row, rather than one module."""
 
     @property
     def layers(self) -> int:
@@ -32,7 +33,7 @@ class Row:
 
 
 def in_order(names: Sequence[str]) -> list[int]:
-    """The places of `names`, those of a module beside one another, else as they come."""
+    """The places of `names`, those of a module next to one another, else in their order."""
     tree: dict[str, object] = {}
     for place, name in enumerate(names):
         node = tree
@@ -87,7 +88,7 @@ def _at_depth(names: Sequence[str], parts: Sequence[Sequence[str]], first: int, 
 
 
 def _opened(names: Sequence[str], parts: Sequence[Sequence[str]], row: Row, room: int) -> list[Row]:
-    """What is within one module, in at most `room` rows; the module itself where that is not possible."""
+    """The parts of one module, in at most `room` rows; the module itself where that is not possible."""
     if room < 2:
         return [row]
     for depth in range(1, max(len(parts[i]) for i in range(row.first, row.end)) + 1):
@@ -98,7 +99,7 @@ def _opened(names: Sequence[str], parts: Sequence[Sequence[str]], row: Row, room
 
 
 def _in_runs(found: list[Row], room: int) -> list[Row]:
-    """As they are, or equal runs of neighbours where they are more than `room`."""
+    """The rows themselves, or equal runs of neighbours where they are more than `room`."""
     if len(found) <= room:
         return found
     each = -(-len(found) // room)

@@ -1,7 +1,7 @@
-"""What is known of each layer, update by update, in bounded memory, and what the canvas shows of it.
+"""The history of each layer, in bounded memory, and the part of it that the canvas shows.
 
-The history of every layer stays here, also of those that no row shows now: a module that is opened is drawn from the first
-update on. The rows that are shown, the module that is open and the layers that have a line are the same in every view.
+The history of every layer stays here, also of those that no row shows now: a module that is opened is drawn from the
+first update on. The shown rows, the open module and the layers with a line are the same in every view.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from workbench.ui.canvas.messages import cut
 BUCKETS = 512
 """Columns of the heat map at most."""
 MOST_LAYERS = 4000
-"""The history of more is kept for neighbours together: 8 MB for each quantity."""
+"""Beyond this many, the history is kept for neighbours together: 8 MB for each quantity."""
 PICKED = 5
-"""Layers with a line of their own at most; the first that was picked goes."""
+"""The most layers with a line of their own; the first that was picked is removed."""
 _NAME = 120
 """Bytes for the name of a row."""
 Quantity = Literal["norm", "ratio"]
@@ -53,14 +53,14 @@ class Layers:
         self._rows = layer_groups.rows(self._names)
 
     def start(self, layers: tuple[str, ...]) -> None:
-        """A run begins. Of the same model, what was open and picked stays so."""
+        """Begin a run. Of the same model, open and picked rows stay so."""
         if layers != self._given:
             self._begin(layers)
         self._reset()
         self._look()
 
     def clear(self) -> None:
-        """No run. What was open and picked is kept for the next one."""
+        """Begin without a run. Open and picked rows are kept for the next one."""
         self._reset()
         self._rows = []
         self.heat.look(self._norms, [])
@@ -68,14 +68,14 @@ class Layers:
 
     def _reset(self) -> None:
         self._norms.reset([("max", max(1, len(self._names)))])
-        self._ratios.reset([("max", 1)])  # room is made when they are measured
+        self._ratios.reset([("max", 1)])  # memory is allocated when they are measured
         self._last: Floats = np.full(len(self._given), np.nan, np.float32)
         self._held: Floats = self._last.copy()
 
     # -- what comes ------------------------------------------------------------------------------------------------
 
     def add_norms(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
-        """Norms (rows x layers) of updates `steps`; of another number of layers: none of this model."""
+        """Add norms (rows x layers) of updates `steps`; another number of layers is not this model's."""
         if table.shape[1] != len(self._given) or not self._given:
             return
         ordered = self._in_order(table)
@@ -85,7 +85,7 @@ class Layers:
         self._add(self._norms, steps, every, ordered)
 
     def add_ratios(self, steps: NDArray[np.int64], every: int, table: Floats) -> None:
-        """Update ratios alike. Each holds until the next one of its layer: they are measured now and then."""
+        """Add update ratios. Each holds until the next one of its layer: they are measured now and then."""
         if table.shape[1] != len(self._given) or not self._given:
             return
         first = not self._ratios.length
@@ -105,7 +105,7 @@ class Layers:
             self._add(self._ratios, steps, every, np.tile(self._held, (len(steps), 1)))
 
     def no_ratios(self) -> None:
-        """They are not measured now: what was measured last does not hold on."""
+        """They are not measured now: the last ones do not hold on."""
         if self.measured:
             self._held = np.full_like(self._held, np.nan)
 
@@ -128,20 +128,20 @@ class Layers:
         self._look()
 
     def open(self, first: int, end: int) -> None:
-        """What is within one row. A row of another picture, which has just gone, is left alone."""
+        """Open one row. A row of another view, which has just gone, is left alone."""
         row = next((r for r in self._rows if (r.first, r.end) == (first, end)), None)
         if row is not None and row.layers > 1:
             self._path.append(row)
             self._look()
 
     def close(self, depth: int) -> None:
-        """Back to where `depth` modules were open; 0: to all layers."""
+        """Go back to where `depth` modules were open; 0: to all layers."""
         if 0 <= depth < len(self._path):
             del self._path[depth:]
             self._look()
 
     def pick(self, first: int, end: int) -> None:
-        """A line for this row, or no more."""
+        """Add a line for this row, or remove it."""
         known = next((stroke for stroke, row in self._picks.items() if (row.first, row.end) == (first, end)), None)
         row = next((row for row in self._rows if (row.first, row.end) == (first, end)), None)
         if known is not None:
@@ -172,7 +172,7 @@ class Layers:
         return self._ratios.length > 0
 
     def map(self) -> dict[str, Any]:
-        """What the rows of the heat map are: [name, first, end]; one of several layers can be opened."""
+        """The rows of the heat map: [name, first, end]; one of several layers can be opened."""
         return {
             "shown": self._shown,
             "view": self.heat.view,
@@ -199,7 +199,7 @@ class Layers:
         return out
 
     def place(self, layer: int) -> int:
-        """Where the layer with this number in the model is among the columns."""
+        """The column of the layer with this number in the model."""
         at = layer if self._order is None else int(np.flatnonzero(self._order == layer)[0])
         return at // self._each
 

@@ -11,7 +11,7 @@ from workbench.ui.canvas.messages import Outbox
 
 BUCKETS = 500
 MOST = 5
-"""Optimizers that have a line; the first of them."""
+"""The most optimizers with a line; the first of them."""
 
 
 class Rates:
@@ -22,13 +22,13 @@ class Rates:
         self._names: list[str] = []
 
     def start(self) -> None:
-        """A new fit."""
+        """Begin a fit."""
         self._names = []
         self._channel.reset([("last", 1)])
         self._outbox.put("rates", [])
 
     def steps(self, event: StepsDone) -> None:
-        """One flush."""
+        """Add one flush."""
         if not event.rows:
             return
         if not self._names:

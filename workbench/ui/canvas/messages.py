@@ -1,4 +1,4 @@
-"""What has changed, in messages of bounded size: a little JSON, and rows of float32 as buffers."""
+"""Sends changes in messages of bounded size: a little JSON, and rows of float32 as buffers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from workbench.ui.canvas.channels import Channel, Channels
 LIMIT = 40_000
 """Bytes in one message at most, JSON and buffers together."""
 _FRAME = 200
-"""What the description of one part may take."""
+"""Bytes for the description of one part."""
 _ROOM = LIMIT - _FRAME
-"""What is left for values and rows."""
+"""Bytes for values and rows."""
 
 
 def cut(text: str, size: int) -> str:
@@ -39,7 +39,7 @@ class Packet:
 
 
 class Outbox:
-    """What the browser does not know yet. `take` gives the next message's worth of it."""
+    """What the browser does not have yet. `take` returns the next message of it."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
@@ -58,7 +58,7 @@ class Outbox:
         self._changed[key] = None
 
     def everything(self) -> None:
-        """Send it all again, from the start: a view has opened that knows nothing."""
+        """Send everything again, from the start: a view has opened."""
         self._changed = dict.fromkeys(self._values)
         for channel in self._channels.values():
             channel.restart()
@@ -68,7 +68,7 @@ class Outbox:
         return bool(self._changed) or any(c.unsent is not None for c in self._channels.values())
 
     def take(self) -> Packet | None:
-        """The next message, or None when the browser knows all."""
+        """The next message, or None when the browser has everything."""
         if not self.waiting:
             return None
         room = _ROOM

@@ -1,4 +1,4 @@
-"""Everything the canvas shows, folded from events: each event goes to the part that draws it."""
+"""The state of the canvas, folded from events: each event goes to the part that draws it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from workbench.ui.canvas.sweeps import EARLIER, EARLIER_POINTS, POINTS, LRSweeps
 from workbench.ui.canvas.training import LINE_BUCKETS, Training
 
 MEASURED = 12
-"""Metrics of a validation or a test that the progress line has room for, the first of them."""
+"""The most metrics of a validation or a test on the progress line."""
 
 
 class CanvasModel:
@@ -68,7 +68,7 @@ class CanvasModel:
         self._findings = Findings(self.outbox)
         self._run: RunStarted | None = None
         self._measured: Mapping[str, float] = {}
-        """What a validation or a test found, which has no card of its own."""
+        """The metrics of a validation or a test, which has no card of its own."""
 
     def draw(self, event: BenchEvent) -> None:
         fits = event.kind == "fit" if isinstance(event, RunStarted) else self._progress.kind == "fit"
@@ -120,7 +120,7 @@ class CanvasModel:
             self._findings.hear(event)
 
     def clear(self) -> None:
-        """As if nothing had run yet, for another run's events."""
+        """Begin again, for another run's events."""
         self._run, self._measured = None, {}
         self._training.clear()
         self._gradients.clear()
@@ -131,11 +131,11 @@ class CanvasModel:
         self._findings.clear()
 
     def settle(self) -> None:
-        """Before a message: what is told once for all events that came."""
+        """Before a message: compute what is sent once for all events that came."""
         self._gradients.tell()
 
     def look(self, message: dict[str, Any]) -> bool:
-        """What a person wants to see of what is here; False: this is about something else."""
+        """Change a view for a request; False: the request is about something else."""
         return self._gradients.look(message)
 
     def _start(self, event: RunStarted) -> None:
@@ -150,7 +150,7 @@ class CanvasModel:
             self._sizes.start(event)
 
     def _search(self, event: CurvePoint | CurveEnded | TrialStarted | Trial | SearchEnded) -> None:
-        """A search; in the middle of a fit (a milestone) it is drawn, and the line goes on about the fit."""
+        """Draw a search; inside a fit, the progress line stays with the fit."""
         within = self._run if self._progress.kind == "fit" else None
         match event:
             case CurvePoint():

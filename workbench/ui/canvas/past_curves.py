@@ -1,4 +1,4 @@
-"""Curves of recorded runs on the canvas: the last fits behind the one that goes on, and those that are compared."""
+"""Curves of recorded runs on the canvas: the last fits behind the present one, and compared ones."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from workbench.ui.canvas.messages import Outbox, cut
 from workbench.ui.canvas.static_table import StaticTable
 
 BEHIND = 3
-"""Past fits behind the one that goes on: more would hide it."""
+"""The most past fits behind the present one: more would hide it."""
 NAME, VALUE = 40, 120
 """Bytes of a name, and of a value in a table, at most."""
 ROWS = 40
-"""Settings and metrics that are told of compared runs; the first of each."""
+"""The most settings and metrics of compared runs; the first of each."""
 
 
 class PastCurves:
-    """Two plates: "past" with columns (which, updates, loss), "compared" with (which, kind, updates, epochs, seconds, value).
+    """Two static tables: "past" with columns (which, updates, loss), "compared" with (which, kind, updates, epochs,
+    seconds, value).
 
-    `which` counts the names that go with it; kind 0 is the smoothed training loss, 1 a check of the validation data, which
-    is there where each run's checks are of a loss, as in `workbench.plots.compare`: another metric has another axis.
+    `which` is the number of the name that goes with it; kind 0 is the smoothed training loss, 1 a validation, which is
+    there where each run's validations are of a loss, as in `workbench.plots.compare`: another metric has another axis.
     """
 
     def __init__(self) -> None:
         self.past, self.compared = StaticTable(3), StaticTable(6)
 
     def behind(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
-        """These fits lie behind the loss, the newest first."""
+        """Draw these fits behind the loss, the newest first."""
         outbox.put("past", [{"run": cut(one.id, NAME), "words": _ending(one)} for one in briefs])
         parts = [np.column_stack([np.full(len(one.curve), i), one.curve[:, [0, 3]]]) for i, one in enumerate(briefs)]
         self.past.show(_stack(parts, 3))
 
     def over_one_another(self, outbox: Outbox, briefs: Sequence[RunBrief]) -> None:
-        """These fits are compared; none: nothing is."""
+        """Compare these fits; none: end the comparison."""
         metrics = sorted({one.monitor for one in briefs if one.monitor})
         checked = are_losses(metrics)
         parts = []
@@ -55,9 +56,9 @@ class PastCurves:
 
 
 def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
-    """The table below the curves: what they were, the settings that differ, how they ended; a cell for each run.
+    """The table below the curves: names, the settings that differ, how they ended; a cell for each run.
 
-    metric: what the checks are of that are drawn; empty where none are.
+    metric: the metric of the drawn validations; "": none are drawn.
     """
     metrics = dict.fromkeys(name for one in briefs for name in one.metrics)
     rows = [["status", *(shown_status(one.status, one.unseen) for one in briefs)]]
@@ -73,7 +74,7 @@ def _compared(briefs: Sequence[RunBrief], metric: str) -> dict[str, Any]:
 
 
 def _ending(one: RunBrief) -> str:
-    """What it came to: 'loss 0.41, val_loss 0.45'."""
+    """Its final values: 'loss 0.41, val_loss 0.45'."""
     said = [f"loss {format.number(one.loss)}"]
     if one.value is not None:
         said.append(f"{cut(one.monitor, NAME)} {format.number(one.value)}")

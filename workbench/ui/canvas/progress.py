@@ -1,4 +1,4 @@
-"""The progress line, in words, and the sentence that a screen reader says when a job changes its state."""
+"""The progress line in words, and the sentence that a screen reader says when a job changes its state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workbench.ui.canvas.messages import Outbox
 
 
 class Progress:
-    """Where the current job is."""
+    """The progress of the current job."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -36,9 +36,9 @@ class Progress:
         self._epoch: int | None = None
         self._seconds = 0.0
         self._from = (0.0, 0)
-        """Where this run was resumed: what the run before it had taken, and how many updates it had done."""
+        """Where this run was resumed: the seconds of the run before, and its updates."""
         self._saved: int | None = None
-        """The updates that the last checkpoint holds."""
+        """The updates in the last checkpoint."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=30)
         self._values: list[list[str]] = []
         self._ended = ""
@@ -55,7 +55,7 @@ class Progress:
         self._put()
 
     def clear(self) -> None:
-        """No job."""
+        """Begin without a job."""
         self._clear()
         self._outbox.put("memory", None)
         self._outbox.put("progress", None)
@@ -72,12 +72,12 @@ class Progress:
         self._put()
 
     def changed(self, event: Changed) -> None:
-        """With other batches nobody knows how many updates there will be."""
+        """With other batches the total of updates is unknown."""
         if self._run is not None and "batch_size" in event.values:
             self._run = dataclasses.replace(self._run, updates=None)
 
     def resumed(self, event: Resumed) -> None:
-        """What came until here is the record of another run: how fast that was says nothing of this one."""
+        """Events until here are of another run: its speed says nothing about this one."""
         self._done, self._from = event.step, (self._seconds, event.step)
         self._recent.clear()
         self._say(f"{format.job(self.kind)} goes on at update {event.step}.")
@@ -116,14 +116,14 @@ class Progress:
 
     def end(self, event: RunEnded) -> None:
         if self._status not in ("running", "paused"):
-            self._clear()  # a job that was stopped before its turn: what is shown is another one's
+            self._clear()  # a job that was stopped before its turn: another one's state is shown
         self._status = event.status
         self._done = max(self._done, event.step)
         if event.error is not None:
             self._ended = _last_line(event.error)
         self._seconds = event.seconds
         if self.kind == "find_lr":
-            self._values = []  # where the sweep ran away to says nothing
+            self._values = []  # the loss at which a sweep ran away says nothing
         self._say(f"{format.job(self.kind)}: {event.status}. {self._ended}".strip())
         self._put()
 
@@ -163,7 +163,7 @@ class Progress:
             parts.append(f"on {self._run.device}")
         if self._skipped:
             parts.append(f"{self._skipped} update{'s' if self._skipped > 1 else ''} skipped")
-        if self._saved is not None and (live or self._saved < self._done):  # a run that is over has saved all else
+        if self._saved is not None and (live or self._saved < self._done):  # a run that has ended has saved everything else
             parts.append(f"saved at {self._saved}")
         return parts
 
@@ -175,7 +175,7 @@ class Progress:
 
 
 def _memory(used: int, of: int | None) -> dict[str, Any]:
-    """What the device's memory bar shows: bytes, and '1.2/24 GB'."""
+    """The text of the device's memory bar: bytes, and '1.2/24 GB'."""
     said = format.size(used)
     if of:
         whole, unit = format.size(of).split(" ")
@@ -191,5 +191,5 @@ def _speed(first: tuple[float, int], last: tuple[float, int]) -> float | None:
 
 
 def _last_line(text: str) -> str:
-    """Of a traceback, the line that says what it is."""
+    """The line of a traceback that names the error."""
     return text.strip().splitlines()[-1] if text.strip() else ""

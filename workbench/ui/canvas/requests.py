@@ -1,4 +1,4 @@
-"""What a person asks for inside the canvas, and the line of code that it is."""
+"""Carries out what the user asks for inside the canvas, and shows the line of code for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.ui.controls.widget_utils import aside
 
 
 class Bench(Protocol):
-    """What can be asked of `workbench.bench.Workbench` from the canvas."""
+    """The part of `workbench.bench.Workbench` that the canvas can ask for."""
 
     @property
     def job(self) -> Any: ...
@@ -25,10 +25,10 @@ class Bench(Protocol):
 
 
 class CanvasRequests:
-    """Carries out what the canvas asks for. `failed` shows an error to whoever asked.
+    """Carries out requests of the canvas. `failed` shows an error to whoever asked.
 
-    `tell` says to the panel what the bench does not say, behind all that it has said; `put` takes a name and plain data
-    for the canvas.
+    `tell` gives the panel an event that the bench does not emit, after all that it has emitted; `put` takes a name and
+    plain data for the canvas.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class CanvasRequests:
         self._kept = 0
         self._wanted: tuple[str, ...] = ()
         self._comparing = threading.Lock()
-        """Comparisons are read one after another: of those that were asked for meanwhile the last one counts."""
+        """Comparisons are read one after another: of those that came meanwhile the last one counts."""
 
     def __call__(self, message: Mapping[str, Any]) -> None:
         try:
@@ -61,7 +61,7 @@ class CanvasRequests:
             case {"what": "continue", "run": str(run)}:
                 self._bench.fit(start=run)
             case {"what": "delete", "run": str(run)}:
-                # Checkpoints may be large: other clicks need not wait until they are gone.
+                # Checkpoints may be large: other clicks need not wait until they are deleted.
                 aside(lambda: self._bench.delete(run), lambda error: self._not_deleted(run, error), "delete")
             case {"what": "compare", "runs": list(runs)}:
                 self._wanted = wanted = tuple(map(str, runs))
@@ -76,7 +76,7 @@ class CanvasRequests:
                 raise ValueError(f"the canvas asked for {dict(message)!r}, which the panel does not know.")
 
     def _compare(self, runs: tuple[str, ...]) -> None:
-        """These, or none any more."""
+        """Compare these, or none any more."""
         with self._comparing:
             if self._wanted == runs:
                 self._bench.compare(*runs)
@@ -87,11 +87,11 @@ class CanvasRequests:
         self._put("kept", {"run": cut(run, 80), "times": self._kept})
 
     def _measure_ratios(self, on: bool) -> None:
-        """From now on: in the fit that runs, and in those to come."""
+        """Measure them from now on: in the running fit, and in those to come."""
         job = self._bench.job
         going = job is not None and job.kind == "fit" and job.status in ("running", "paused")
         if going:
             job.change(track_update_ratio=on)
         self._bench.set(track_update_ratio=on)
-        if going:  # each call has told its own line, and the last one alone would be seen
+        if going:  # each call has shown its own line, and only the last one would be seen
             self._tell(Called(f"bench.job.change(track_update_ratio={on}); bench.set(track_update_ratio={on})"))

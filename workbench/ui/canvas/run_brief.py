@@ -1,4 +1,4 @@
-"""The brief of a run that goes on: each look reads what its record has grown by, and nothing twice."""
+"""The brief of a growing run: each look reads only what is new in its record."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class LiveRunBrief:
     def __init__(self, folder: Path) -> None:
         self._folder, self._tail, self._fold = folder, Tail(folder, COLUMNS), Fold()
         self._created: float | None = None
-        """When the run was made that is read; None: none was yet."""
+        """The time at which the read run was made; None: none was read yet."""
 
     def brief(self) -> RunBrief:
-        """It as it stands now; OSError or ValueError where there is no run."""
+        """Its present brief; OSError or ValueError where there is no run."""
         found = RunBrief.so_far(self._folder, self._new(), self._fold)
-        if self._created not in (None, found.created):  # the name of a run that was deleted is given again
+        if self._created not in (None, found.created):  # a deleted run's name may be used again
             self._tail, self._fold = Tail(self._folder, COLUMNS), Fold()
             found = RunBrief.so_far(self._folder, self._new(), self._fold)
         self._created = found.created

@@ -1,4 +1,4 @@
-"""The fits of a bench's folder as the canvas lists them: newest first, read aside, each record once."""
+"""The table of a bench's fits for the canvas: newest first, read on a thread, each record once."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from workbench.ui.canvas.messages import cut
 from workbench.ui.canvas.run_brief import LiveRunBrief
 
 MOST = 50
-"""Fits that are listed; the folder may hold more, and the card says so."""
+"""The most fits that are listed; the folder may hold more, and the card says so."""
 SPARK = 32
 """Points of a spark-line, each a height from 0 to 99."""
 COLUMNS = 6
-"""Settings that differ, told at most: the first in the order of the settings."""
+"""The most settings that differ; the first in the order of the settings."""
 CELL = 60
 """Bytes of a cell."""
 EVERY = 5.0
-"""Seconds between two looks at the records of runs that go on."""
+"""Seconds between two reads of the records of running runs."""
 ROOM = 34_000
 """Bytes of all rows; the oldest are left out beyond it."""
 
 
 class RunsTable:
-    """Reads the folder on a thread of its own when asked to. `read_it` gets the fits, newest first, as far as they are read.
+    """Reads the folder on a thread of its own when asked to. `read_it` gets the fits, newest first, as far as they
+    are read.
 
-    While one of them goes on, whoever trains it, another thread looks at its record now and then.
+    While one of them runs, in whatever process, another thread reads its record now and then.
     """
 
     def __init__(self, root: Path, read_it: Callable[[list[RunBrief], int], None], failed: Callable[[Exception], None]) -> None:
@@ -46,14 +47,14 @@ class RunsTable:
         self._known: dict[Path, tuple[tuple[int, int], RunBrief]] = {}
         self._growing: dict[Path, LiveRunBrief] = {}
         self._listed: tuple[list[RunBrief], int] = [], 0
-        """What `read_it` got last."""
+        """The latest argument of `read_it`."""
         self._lock, self._one = threading.Lock(), threading.Lock()
-        """Of the flags below; and of all that is read."""
+        """Locks of the flags below, and of everything that is read."""
         self._reading, self._again, self._moving = False, False, False
         self._closed = threading.Event()
 
     def refresh(self) -> None:
-        """Read what is new; returns at once. Asked again meanwhile, it reads once more behind that."""
+        """Read what is new; returns at once. Called again meanwhile, it reads once more afterwards."""
         with self._lock:
             self._again = True
             if self._reading or self._closed.is_set():
@@ -62,7 +63,7 @@ class RunsTable:
         threading.Thread(target=self._work, name="workbench-runs", daemon=True).start()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._closed.set()
 
     def _work(self) -> None:
@@ -91,7 +92,7 @@ class RunsTable:
             brief = self._brief(path)
             if brief is not None:
                 briefs.append(brief)
-            if time.monotonic() > said + 0.5:  # long records: what is read is shown, beside what was known before
+            if time.monotonic() > said + 0.5:  # long records: show what is read next to what was known before
                 known = [self._known[path][1] for path in paths[at:MOST] if path in self._known]
                 self._read_it([*briefs, *known], len(paths))
                 said = time.monotonic()
@@ -99,7 +100,7 @@ class RunsTable:
         self._read_it(*self._listed)
 
     def _move_on(self) -> None:
-        """While a run goes on its row moves."""
+        """Update the row of a running run."""
         with self._lock:
             if self._moving or self._closed.is_set() or not self._goes_on():
                 return
@@ -125,19 +126,21 @@ class RunsTable:
             self._moving = False
 
     def _look_again(self) -> None:
-        """At those that go on, and at no other."""
+        """Read those that run, and no others."""
         before, count = self._listed
         briefs = []
         for one in before:
             now = one if one.status in read.OVER or one.path is None else self._brief(one.path)
-            if now is not None or (one.path is not None and one.path.is_dir()):  # a look may fail; the next one need not
+            if now is not None or (one.path is not None and one.path.is_dir()):  # one read may fail; the next one need not
                 briefs.append(now or one)
         if briefs != before:
             self._listed = briefs, count - (len(before) - len(briefs))
             self._read_it(*self._listed)
 
     def _brief(self, path: Path) -> RunBrief | None:
-        """That of one folder; a record that has not grown since is not read again, unless it may have died meanwhile."""
+        """The brief of one folder; a record that has not grown is not read again, unless its writer may have died
+        meanwhile.
+        """
         try:
             told = os.stat(path / read.RECORD)
             stamp = (told.st_mtime_ns, told.st_size)
@@ -148,7 +151,7 @@ class RunsTable:
                 brief = self._growing.setdefault(path, LiveRunBrief(path)).brief()
             else:
                 brief = RunBrief.read(path)
-        except (OSError, ValueError):  # being made, or being deleted
+        except (OSError, ValueError):  # it is being made, or being deleted
             self._growing.pop(path, None)
             return None
         if known is not None and known[0] == stamp and known[1].status == brief.status:
@@ -169,7 +172,7 @@ def fits(root: Path) -> list[Path]:
     for folder in folders:
         try:
             header = read.read_header(folder)
-        except FileNotFoundError:  # being made, or being deleted
+        except FileNotFoundError:  # it is being made, or being deleted
             continue
         except (OSError, ValueError) as error:
             read.name_unreadable(folder, error)
@@ -214,7 +217,7 @@ def _row(one: RunBrief, cells: Sequence[str]) -> dict[str, Any]:
 
 
 def _drawn(one: RunBrief) -> tuple[list[int], list[list[int]]]:
-    """The smoothed loss as heights from 0 to 99 at even distances, and the checks as [x, y] on the same scale."""
+    """The smoothed loss as heights from 0 to 99 at even distances, and the validations as [x, y] on the same scale."""
     if not len(one.curve):
         return [], []
     steps, loss = one.curve[:, 0], one.curve[:, 3]

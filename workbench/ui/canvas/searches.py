@@ -1,4 +1,4 @@
-"""The batch-size search as the canvas shows it: each size as it is tried, what there is room for, and what is in use."""
+"""The batch-size search for the canvas: each size as it is tried, the memory limit, and the size in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRIALS = 60
 ERRORS = 24_000
 """Bytes for the texts of all errors together, so that all of it fits in one message."""
 ERROR = 2000
-"""Bytes for one of them at the most."""
+"""Bytes for one of them at most."""
 
 
 class BatchSizeSearch:
@@ -30,13 +30,13 @@ class BatchSizeSearch:
         """Whether the next trial belongs to another search."""
 
     def start(self, event: RunStarted) -> None:
-        """A search begins: a job's, or one in the middle of the fit that `event` started."""
+        """Begin a search: a job's, or one inside the fit that `event` started."""
         self.clear()
         self.over, self._asked = False, event.request
         self._outbox.put("room", _room(event.request, None, event.memory))
 
     def clear(self) -> None:
-        """No search."""
+        """Begin without a search."""
         self._trials, self._ranks, self.over, self._asked = {}, 1, True, {}
         self._try(None)
         for name, nothing in (("trials", []), ("search", None), ("room", None)):
@@ -73,13 +73,13 @@ class BatchSizeSearch:
         self._outbox.put("search", {"best": event.best, "largest": event.largest, "ended": event.ended[:200] + together})
 
     def left(self) -> None:
-        """The fit goes on: a search in the middle of it is over, however that came."""
+        """The fit continues: a search inside it has ended."""
         if not self.over:
             self.over = True
             self._try(None)
 
     def run_ended(self, event: RunEnded) -> None:
-        """A size that was being tried when its job failed is what it failed of; of one that was stopped nothing is known."""
+        """The job of the tried size has ended: a failed job names its error; a stopped one says nothing."""
         tried = self._trying
         self.over = True
         self._try(None)
@@ -91,7 +91,9 @@ class BatchSizeSearch:
             })  # fmt: skip
 
     def chosen(self, settings: Mapping[str, Any]) -> None:
-        """What the bench is set to; batches: how many are accumulated, None where their number changes on the way."""
+        """The bench's present size; batches: how many are accumulated, None where their number changes during the
+        run.
+        """
         many = settings.get("accumulate_grad_batches")
         self._outbox.put("chosen", {"size": settings.get("batch_size"), "batches": many if isinstance(many, int) else None})
 
@@ -119,6 +121,6 @@ def _room(asked: Mapping[str, Any], limit: int | None, memory: int | None) -> di
 
 
 def _whose(event: Trial) -> str:
-    """What a trial failed of; of several ranks, one of which does not name itself, that it was one of them."""
+    """The error of a trial; of several ranks, without a rank's name, that it was one of them."""
     said = str(event.error)
     return said if event.ranks == 1 or said.startswith("rank ") else f"one of {event.ranks} ranks: {said}"

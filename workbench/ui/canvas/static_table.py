@@ -1,4 +1,4 @@
-"""A table that is sent as a whole: curves that are there at once, such as those of past runs."""
+"""A table that is sent as a whole: curves that are complete at once, such as those of past runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class StaticTable(Sent):
         super().__init__()
         self._table: Table = np.empty((0, columns))
         self.view = 0
-        """Which table it is, counted: what is said of its rows goes with them."""
+        """The number of the table: descriptions of its rows carry it."""
 
     def show(self, table: Table) -> None:
-        """These rows instead of those before, shape (rows, columns)."""
+        """Replace the rows by these, shape (rows, columns)."""
         if table.shape == self._table.shape and np.array_equal(table, self._table, equal_nan=True):
             return
         self._table = table

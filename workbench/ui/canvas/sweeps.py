@@ -1,4 +1,4 @@
-"""Sweeps of learning rates as the canvas shows them: the one of the chosen optimizer, and the two before it, behind."""
+"""Learning-rate sweeps for the canvas: the chosen optimizer's, and the two before it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workbench.ui.canvas.channels import Samples
 from workbench.ui.canvas.messages import Outbox, cut
 
 POINTS = 2000
-"""Of the curve in front."""
+"""Points of the curve in front."""
 EARLIER = 2
 """Curves behind it."""
 EARLIER_POINTS = 400
-"""Of each of them."""
+"""Points of each of them."""
 OPTIMIZERS = 8
-"""Of so many the curves are kept; those that were swept last."""
+"""The most optimizers whose curves are kept; those that were swept last."""
 GROUPS = 32
 TEXT = 400
 """Bytes for a note or a reason: all of them together fit in one message."""
@@ -35,7 +35,7 @@ class Curve:
     end: dict[str, Any] | None = None
 
     def smoothed(self) -> list[tuple[float, float]]:
-        """The smoothed line, (rate, loss) at `EARLIER_POINTS` places at the most."""
+        """The smoothed line, (rate, loss) at `EARLIER_POINTS` places at most."""
         rows = self.points.rows(0, self.points.length)
         every = max(1, math.ceil(len(rows) / EARLIER_POINTS))
         return [(float(row[0]), float(row[2])) for row in rows[::every]]
@@ -51,13 +51,13 @@ class LRSweeps:
         self._shown = 0
         self._going: Curve | None = None
         self._sweeps: Counter[str] = Counter()
-        """Of each run: a fit sweeps at its milestones."""
+        """The number of sweeps of each run: a fit may sweep inside."""
         self.done = 0
         self.lr: float | None = None
         self.loss: float | None = None
 
     def start(self, event: RunStarted) -> None:
-        """A sweep begins: a job's, or one in the middle of the fit that `event` started."""
+        """Begin a sweep: a job's, or one inside the fit that `event` started."""
         self._sweeps[event.run] += 1
         optimizer = int(event.request.get("optimizer", 0))
         self._going = Curve(optimizer, _swept(event, optimizer, self._sweeps[event.run]))
@@ -69,7 +69,7 @@ class LRSweeps:
         self.look_at(optimizer)
 
     def clear(self) -> None:
-        """No sweeps."""
+        """Begin without sweeps."""
         self._kept.clear()
         self._sweeps.clear()
         self._going, self.done, self.lr, self.loss = None, 0, None, None
@@ -108,7 +108,7 @@ class LRSweeps:
 
 
 def _swept(event: RunStarted, optimizer: int, count: int) -> dict[str, Any]:
-    """What a curve is of. `groups`: each group's rate as a multiple of the setting lr."""
+    """The description of a curve. `groups`: each group's rate as a multiple of the setting lr."""
     groups = event.groups[optimizer][:GROUPS] if optimizer < len(event.groups) else ()
     name = event.run.removesuffix("-find_lr")
     return {

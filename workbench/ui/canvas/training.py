@@ -1,4 +1,4 @@
-"""A fit as the canvas shows it: loss, validation, live changes; its gradients are in gradients.py."""
+"""A fit for the canvas: loss, validation, live changes; its gradients are in gradients.py."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from workbench.ui.canvas.messages import Outbox, cut
 
 LINE_BUCKETS = 1000
 AVERAGED = "_averaged"
-"""Behind a metric's name: the same, of the averaged weights."""
+"""The suffix of a metric of the averaged weights."""
 MARKS = 100
-"""Live changes kept on the picture; the oldest go."""
+"""The most live changes on the plot; the oldest are dropped."""
 MARK = 160
 """Bytes for the words at one of them."""
 ON_BAR = 8
-"""So many of the values that the model wants on the progress line; the first that come."""
+"""The most values that the model shows on the progress line; the first that come."""
 
 
 class Training:
@@ -41,14 +41,14 @@ class Training:
         self.val: float | None = None
         self.averaged: float | None = None
         self.on_bar: dict[str, float] = {}
-        """What the model wants shown, by its names."""
+        """The values that the model wants shown, by its names."""
 
     def start(self, event: RunStarted) -> None:
         self.clear()
         self._gradients.start(event)
 
     def clear(self) -> None:
-        """No fit, or one that has yet to say something."""
+        """Begin without a fit, or with one that has no events yet."""
         self._clear()
         self._fit.reset()
         self._val.reset()
@@ -56,7 +56,7 @@ class Training:
         self._outbox.put("val", {"name": "val", "averaged": ""})
 
     def steps(self, event: StepsDone) -> None:
-        """One flush: what it says of the loss and the norms."""
+        """Add one flush: the loss and the norms."""
         if not event.rows:
             return
         loss = column(event, "loss")
@@ -85,7 +85,7 @@ class Training:
         })  # fmt: skip
 
     def logged(self, event: Logged) -> None:
-        """What the model says of an epoch: on the progress line, if it wants that."""
+        """Add what the model logged for an epoch: on the progress line, if it wants that."""
         self._show(event)
 
     def changed(self, event: Changed) -> None:
@@ -96,11 +96,11 @@ class Training:
         self._gradients.changed(event)
 
     def resumed(self, event: Resumed) -> None:
-        """Where this run goes on from another one's record."""
+        """Mark where this run continues another one's record."""
         self._mark(event.step, ["resumed", *(format.change(name, value) for name, value in event.values.items())])
 
     def _mark(self, step: int, said: list[str]) -> None:
-        """A line on the plots. What happens at one update has one line, or its names would lie on one another."""
+        """Mark a place on the plots. What happens at one update has one line, or its names would overlap."""
         if self._marks and self._marks[-1][0] == step:
             said = [*dict.fromkeys([*self._marks.pop()[1], *said])]
         self._marks.append((step, said))
@@ -108,7 +108,7 @@ class Training:
         self._outbox.put("changes", [[step, cut(", ".join(said), MARK)] for step, said in self._marks])
 
     def _show(self, event: StepsDone | Validated | Logged) -> None:
-        """The values that the model wants on the progress line; that of the plot is there anyway."""
+        """Show the values that the model wants on the progress line; that of the plot is there anyway."""
         for name, value in event.on_bar.items():
             if name not in (self._monitor, f"{self._monitor}{AVERAGED}") and (name in self.on_bar or len(self.on_bar) < ON_BAR):
                 self.on_bar[name] = value

@@ -1,8 +1,8 @@
 """The live canvas: one anywidget that draws events as they come.
 
-Events are folded into bounded state here; `flush` sends what the browser does not know yet, one message of at
-most 40 kB a call. A view that opens later (a second view, a reloaded page) says "ready", and everything is sent
-again: the same way to draw, whenever one looks.
+Events are folded into bounded state here; `flush` sends what the browser does not have yet, one message of at most 40
+kB a call. A view that opens later (a second view, a reloaded page) sends "ready", and gets everything again: drawing
+works the same way whenever a view opens.
 """
 
 from __future__ import annotations
@@ -53,21 +53,23 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._picture = CanvasModel()
         self._held: list[StepsDone] = []
-        """Updates that are drawn together before the next message: folding costs by the event, and training waits for it."""
+        """Updates that are drawn together before the next message: folding costs by the event, and training waits
+        for it.
+        """
         self._trouble: Exception | None = None
-        """Of an event that could not be drawn."""
+        """The error of an event that could not be drawn."""
         self.wake: Callable[[], None] = self._flush_all
-        """Called when there is something to send that no event brought; a pump puts its own here."""
+        """Called when there is something to send that no event brought; the dispatcher sets its own."""
         self.asked: Callable[[Mapping[str, Any]], None] = lambda what: None
-        """Called with what the person asks for in the canvas: {"what": "use_batch_size", "value": 64}, say."""
+        """Called with what the user asks for in the canvas: {"what": "use_batch_size", "value": 64}, for example."""
         self.looked: Callable[[], None] = lambda: None
         """Called when a view has opened."""
         self.opened = False
-        """Whether one has; it may have before anybody could ask to be called."""
+        """Whether a view has opened; it may have before anything could be called."""
         self.on_msg(self._heard)
 
     def draw(self, event: BenchEvent) -> None:
-        """Take in one event; nothing is sent before `flush`."""
+        """Take one event; nothing is sent before `flush`."""
         with self._lock:
             if isinstance(event, StepsDone):
                 self._held.append(event)
@@ -76,7 +78,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
                 self._complain()
 
     def anew(self, events: Iterable[BenchEvent] = ()) -> None:
-        """As if nothing but these events had come yet; what lies behind the loss, and what is compared, stays."""
+        """Begin again with only these events; curves behind the loss, and comparisons, stay."""
         with self._lock:
             self._held.clear()
             self._picture.clear()
@@ -85,19 +87,19 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self.wake()
 
     def put(self, name: str, value: Any) -> None:
-        """A small value of plain data that no event brought, and off it goes."""
+        """Send a small value of plain data that no event brought."""
         with self._lock:
             self._picture.outbox.put(name, value)
         self.wake()
 
     def put_behind(self, briefs: Sequence[RunBrief]) -> None:
-        """These past fits behind the loss."""
+        """Draw these past fits behind the loss."""
         with self._lock:
             self._picture.curves.behind(self._picture.outbox, briefs)
         self.wake()
 
     def put_compared(self, briefs: Sequence[RunBrief]) -> None:
-        """These fits over one another; none: put that away."""
+        """Compare these fits; none: end the comparison."""
         with self._lock:
             self._picture.curves.over_one_another(self._picture.outbox, briefs)
         self.wake()
@@ -109,7 +111,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self.wake()
 
     def flush(self) -> bool:
-        """Send one message of what is new; whether there is more."""
+        """Send one message of what is new; returns whether there is more."""
         with self._lock:
             self._fold()
             self._picture.settle()
@@ -122,7 +124,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         return more
 
     def _fold(self, *behind: BenchEvent) -> None:
-        """Draw what was held, flushes that follow one another as one, and what comes behind; one that cannot be drawn stops none."""
+        """Draw the waiting events, consecutive flushes as one; one that cannot be drawn does not stop the others."""
         held, self._held = self._held, []
         for event in (*joined(held, across_epochs=True), *behind):
             try:

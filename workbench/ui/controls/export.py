@@ -1,4 +1,4 @@
-"""The script of a run: shown before it is written, and written where a person says."""
+"""The Export form: shows the script of a run, and writes it to the file that the user names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workbench.ui.controls.script_preview import ScriptPreview
 from workbench.ui.controls.widget_utils import aside
 
 _ABOUT, _WRITTEN = "export", "written"
-"""What notices are filed under: that there is no script, and where one was written, which a preview does not take away."""
+"""The keys of two notices: that there is no script, and where one was written, which a preview does not remove."""
 _SOON = 2.0
-"""Seconds in which a job that was stopped before its turn is over."""
+"""Seconds in which a job that was stopped before its turn ends."""
 
 
 class Bench(Protocol):
-    """What writes scripts: `workbench.bench.Workbench`."""
+    """The part of `workbench.bench.Workbench` that writes scripts."""
 
     @property
     def jobs(self) -> Iterable[Any]: ...
@@ -29,27 +29,29 @@ class Bench(Protocol):
 
 
 class ExportForm:
-    """What the run bar's Export opens and its button writes. `bar` gives the run bar, whose buttons come here."""
+    """What Export opens and its button writes. `bar` returns the run buttons, whose clicks come here."""
 
     def __init__(self, bench: Bench, bar: Callable[[], RunButtons], put: Callable[[str, Any], None], notice: Notice) -> None:
         self._bench, self._bar, self._notice = bench, bar, notice
         self._preview = ScriptPreview(put)
         self._run: str | None = None
-        """The run whose script is asked for; None: the last fit."""
+        """The run whose script is shown; None: the last fit."""
         self._shown: Any = None
-        """The last fit when the script that is shown was made."""
+        """The last fit at the time when the shown script was made."""
         self._making, self._placing = threading.Lock(), threading.Lock()
-        """Scripts are made one after another, so that the newest is the last to be shown; and none where it was just put away."""
+        """Scripts are made one after another, so that the newest is shown last; and none is shown after it was
+        closed.
+        """
 
     def open(self, run: str) -> None:
-        """Show the script of this run, and what writes it."""
+        """Show the script of this run, and the form that writes it."""
         switch = self._bar().export
         switch.value = False  # another run's may be there
         self._run = run
         switch.value = True
 
     def show(self, wanted: bool) -> None:
-        """Export is opened or closed."""
+        """Open or close the form."""
         if wanted:
             aside(self._show, self._failed, "preview")
         else:
@@ -57,21 +59,21 @@ class ExportForm:
             self._hide()
 
     def ended(self, job: Any) -> None:
-        """A job comes to its end, and tells so while it still holds the model. "The last fit" may be another one from now on.
+        """A job ends while it still holds the model. "The last fit" may be another one from now on.
 
-        job: None of one that was stopped before its turn.
+        job: None for one that was stopped before its turn.
         """
 
         def work() -> None:
             end = time.monotonic() + _SOON
             while not (self._idle() if job is None else job.done()) and (job is not None or time.monotonic() < end):
                 time.sleep(0.02)
-            # Where another one goes on or waits, its end comes here, too.
+            # Where another one runs or waits, its end comes here too.
             if self._idle() and _last_fit(self._bench.jobs) is not self._shown:
                 self._show()
 
         def failed(error: Exception) -> None:
-            if self._idle():  # else another one has just been asked for
+            if self._idle():  # else another one has just been started
                 self._hide()
                 self._failed(error)
 
@@ -79,7 +81,7 @@ class ExportForm:
             aside(work, failed, "preview")
 
     def write(self, path: str) -> None:
-        """Into this file."""
+        """Write the script to this file."""
         run = self._run
 
         def work() -> None:
@@ -98,7 +100,7 @@ class ExportForm:
             run, shown = self._run, _last_fit(self._bench.jobs)
             text = self._bench.script(run)
             with self._placing:
-                if self._bar().export.value and self._run == run:  # nobody has gone on to something else
+                if self._bar().export.value and self._run == run:  # the user has not opened something else
                     self._notice.drop(_ABOUT)
                     self._shown = shown
                     self._preview.show(run or "the last fit", text)
@@ -112,6 +114,6 @@ class ExportForm:
 
 
 def _last_fit(jobs: Iterable[Any]) -> Any:
-    """The job itself: ids of deleted runs are given again."""
+    """The job itself, not its id: ids of deleted runs may be used again."""
     fits = [job for job in jobs if job.kind == "fit" and job.status in ("finished", "stopped")]
     return fits[-1] if fits else None

@@ -1,4 +1,4 @@
-"""Finding a batch size and a learning rate from the panel: what the two Find buttons ask for, and what is offered then."""
+"""Runs the two Find buttons of the panel, and offers what they found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.ui.controls.header import Header
 
 
 class Bench(Protocol):
-    """What is asked of `workbench.bench.Workbench`."""
+    """The part of `workbench.bench.Workbench` that searches."""
 
     @property
     def settings(self) -> Settings: ...
@@ -24,7 +24,7 @@ class Bench(Protocol):
 
 @dataclass(frozen=True)
 class Rate:
-    """What a sweep suggests: `value` of the optimizer's own rate, which is `ratio` times the setting."""
+    """The suggestion of a sweep: `value` is the optimizer's own rate, which is `ratio` times the setting."""
 
     value: float
     ratio: float
@@ -32,7 +32,7 @@ class Rate:
 
     @property
     def setting(self) -> float:
-        """The setting that makes it so, to the digits that are said."""
+        """The setting for it, to the digits that are shown."""
         return float(format.rate(self.value / self.ratio))
 
     @property
@@ -42,16 +42,16 @@ class Rate:
 
 
 class Finders:
-    """Stands between the header's finders and the bench. `ask(doing, call)` calls, and shows an error."""
+    """Connects the header's finders with the bench. `ask(doing, call)` calls, and shows an error."""
 
     def __init__(self, bench: Bench, ask: Callable[[str, Callable[[], object]], None]) -> None:
         self._bench, self._ask = bench, ask
         self._started: RunStarted | None = None
         self._rates: dict[int, Rate | None] = {}
-        """What the last sweep of each optimizer suggests."""
+        """The suggestion of each optimizer's last sweep."""
 
     def find_lr(self, optimizer: int) -> None:
-        asked = {"optimizer": optimizer} if optimizer else {}  # as it is written: what is usual is left out
+        asked = {"optimizer": optimizer} if optimizer else {}  # as it is written in code: defaults are left out
         self._ask("Find learning rate", lambda: self._bench.find_lr(**asked))
 
     def find_batch_size(self, keep: bool) -> None:
@@ -59,7 +59,7 @@ class Finders:
         self._ask("Find batch size", lambda: self._bench.find_batch_size(**asked))
 
     def look_at(self, header: Header, optimizer: int) -> None:
-        """Offer what was found for this optimizer."""
+        """Offer the result for this optimizer."""
         rate = self._rates.get(optimizer)
         if rate is None:
             header.use_lr.offer({}, "", "", self._bench.settings)
@@ -67,7 +67,7 @@ class Finders:
             header.use_lr.offer({"lr": rate.setting}, rate.text, rate.why, self._bench.settings)
 
     def hear(self, event: BenchEvent, header: Header) -> None:
-        """What a search says, and what the header offers of it."""
+        """Update the header's offers for an event of a search."""
         match event:
             case RunStarted():
                 self._started = event
@@ -84,7 +84,7 @@ class Finders:
 
     @property
     def _optimizer(self) -> int:
-        """The one that is swept; a fit sweeps its first."""
+        """The optimizer that is swept; a fit sweeps its first."""
         return 0 if self._started is None else int(self._started.request.get("optimizer", 0))
 
     def _rate(self, event: CurveEnded) -> Rate | None:
@@ -106,6 +106,6 @@ class Finders:
 
 
 def _choose(header: Header, optimizer: int) -> None:
-    """Another kernel's record may know an optimizer that this bench has not."""
+    """A record of another kernel may name an optimizer that this bench does not have."""
     if any(value == optimizer for _, value in header.optimizer.options):
         header.optimizer.value = optimizer

@@ -1,4 +1,4 @@
-"""All settings that are not in the header, one collapsed section a group, generated from their metadata."""
+"""The form of all settings that are not in the header, one collapsed section a group, generated from their metadata."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workbench.ui.controls import setting_control
 from workbench.ui.controls.setting_control import Control
 
 HEADER = ("batch_size", "lr", "gradient_clip_val", "max_epochs")
-"""The four that a person tunes; they are in the panel's header."""
+"""The four settings that a person tunes; they are in the panel's header."""
 
 Edited = Callable[[str, Any], None]
 
 
 def grouped() -> dict[Group, list[str]]:
-    """The settings of each group, in the order of their fields; the header's four left out."""
+    """The settings of each group, in the order of their fields; without the header's four."""
     groups: dict[Group, list[str]] = {group: [] for group in get_args(Group)}
     for name in Settings.model_fields:
         if name not in HEADER:
@@ -29,15 +29,15 @@ def grouped() -> dict[Group, list[str]]:
 
 
 class Form(widgets.VBox):  # type: ignore[misc]
-    """The accordion. `edited(name, value)` is called when the person changes one; `show` never calls it."""
+    """The accordion. `edited(name, value)` is called when the user changes one; `show` never calls it."""
 
     def __init__(self, settings: Settings, edited: Edited) -> None:
         self._edited = edited
         self._here = threading.local()
-        """`showing` is set in the thread that brings the controls to new settings: what it moves is no wish."""
+        """`showing` is set in the thread that updates the controls: its changes are not the user's."""
         self.controls: dict[str, Control] = {}
         self.refused: set[str] = set()
-        """Settings whose text is no value of theirs; it stays until it is put right."""
+        """Settings whose text is not a valid value; it stays until it is corrected."""
         self._settings = settings
         sections = [self._section(names, settings) for names in grouped().values()]
         titles = [group.capitalize() for group in grouped()]
@@ -45,7 +45,7 @@ class Form(widgets.VBox):  # type: ignore[misc]
         super().__init__([self.accordion])
 
     def show(self, settings: Settings) -> None:
-        """Bring the controls to these settings. A text that was refused stays, marked, to be put right."""
+        """Set the controls to these settings. A refused text stays, marked, to be corrected."""
         before, self._settings = self._settings, settings
         self._here.showing = True
         try:
@@ -68,12 +68,12 @@ class Form(widgets.VBox):  # type: ignore[misc]
         return box.add_class("wb-form-grid")
 
     def _changed(self, control: Control, said: Any) -> None:
-        """A person said this; by now another thread may have shown the old settings over it."""
+        """The user changed a control; by now another thread may have shown the old settings over it."""
         if not getattr(self._here, "showing", False):
             self._edited(control.name, control.means(said))
 
     def _mark(self, control: Control, refused: bool) -> None:
-        """Say, and not by colour alone, that what stands there does not hold."""
+        """Mark, and not by colour alone, that the text is not valid."""
         control.widget.description = f"⚠ {control.name}" if refused else control.name
         control.widget.style.text_color = "#c2410c" if refused else None
         self.refused ^= {control.name}

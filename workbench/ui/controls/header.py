@@ -1,4 +1,4 @@
-"""The four main settings: batch size, learning rate, clip and epochs, with their finders and what these found."""
+"""The header: batch size, learning rate, clip and epochs, with their finders and what these found."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from workbench.ui.controls.widget_utils import shown
 
 Edited = Callable[[str, Any], None]
 LOWEST, HIGHEST, STEP = -7, 1, 0.02
-"""The slider's decades. The number box takes any rate; one outside waits at the slider's end."""
+"""The slider's decades. The number box takes any rate; one outside is shown at the slider's end."""
 
 
 class Found(widgets.Button):  # type: ignore[misc]
-    """'Use 3.2e-3': what a search found, applied only by this click. Hidden where nothing was found.
+    """The button 'Use 3.2e-3': a search's result, applied only by this click. Hidden without a result.
 
-    '3.2e-3 in use' takes no click. It stays where it is: the keyboard is on it when it has just been pressed.
+    '3.2e-3 in use' takes no click, and stays: the keyboard focus is on it right after it was pressed.
     """
 
     def __init__(self, use: Callable[[dict[str, Any]], None]) -> None:
@@ -36,7 +36,7 @@ class Found(widgets.Button):  # type: ignore[misc]
         self.add_class("wb-use")
 
     def offer(self, changes: dict[str, Any], text: str, why: str, settings: Settings) -> None:
-        """Offer these settings as `text`; nothing where there are none, or where they are in use already."""
+        """Offer these settings as `text`; hide the button where there are none, or where they are in use already."""
         self._changes, self._text, self.tooltip = changes, text, why
         self.settle(settings)
 
@@ -50,31 +50,31 @@ class Found(widgets.Button):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Finding:
-    """What the finders' controls do. Each returns at once."""
+    """The calls of the finders' controls. Each returns at once."""
 
     batch_size: Callable[[bool], None]
-    """Search; True: the batches of an update hold together what they hold now."""
+    """Search; True: keep the number of samples in an update."""
     lr: Callable[[int], None]
     """Sweep this optimizer."""
     look_at: Callable[[int], None]
     """Show this optimizer's curves."""
     use: Callable[[dict[str, Any]], None]
-    """Take what was found."""
+    """Use what was found."""
 
 
 class Header(widgets.Box):  # type: ignore[misc]
-    """The four steps. `edited(name, value)` is called when the person changes one; `show` never calls it."""
+    """The four steps. `edited(name, value)` is called when the user changes one; `show` never calls it."""
 
     def __init__(self, settings: Settings, edited: Edited, finding: Finding, optimizers: int = 1) -> None:
         self._edited = edited
         self._here = threading.local()
-        """`showing` is set in the thread that brings the controls to new settings: what it moves is no wish."""
+        """`showing` is set in the thread that updates the controls: its changes are not the user's."""
         self.batch_size = _bare(setting_control.make("batch_size", settings.batch_size), "Batch size", "82px")
         self.clip = _bare(setting_control.make("gradient_clip_val", settings.gradient_clip_val), "Clip, 0: off", "82px")
         self.epochs = _bare(setting_control.make("max_epochs", settings.max_epochs), "Epochs", "72px")
         self.lr = _bare(setting_control.make("lr", settings.lr), "Learning rate", "96px")
-        # Not continuous: a continuous slider says every value back that is set from here, late and a little off,
-        # and would take back what was chosen meanwhile.
+        # Not continuous: a continuous slider reports every value back that is set from here, late and a little off,
+        # and would undo what was chosen meanwhile.
         self.slider = widgets.FloatLogSlider(
             value=10 ** on_slider(settings.lr), base=10, min=LOWEST, max=HIGHEST, step=STEP, readout_format=".1e", continuous_update=False,
             layout=widgets.Layout(flex="1 1 70px", width="auto", min_width="70px"), tooltip=setting_control.tooltip("lr"),
@@ -98,14 +98,14 @@ class Header(widgets.Box):  # type: ignore[misc]
         ])  # fmt: skip
         self.add_class("wb-four")
         for control in (self.batch_size, self.clip, self.epochs, self.lr):
-            # What was said, and not what stands there by now: another thread may have shown the old settings over it.
+            # The value that the user sent, not the present one: another thread may have shown the old settings over it.
             control.widget.observe(lambda change, control=control: self._changed(control.name, control.means(change["new"])), "value")
         self.slider.observe(lambda change: self._changed("lr", rounded(change["new"])), "value")
         self.optimizer.observe(lambda change: finding.look_at(change["new"]), "value")
         self.show(settings)
 
     def show(self, settings: Settings) -> None:
-        """Bring the controls to these settings."""
+        """Set the controls to these settings."""
         self._here.showing = True
         try:
             for control in (self.batch_size, self.clip, self.epochs, self.lr):
@@ -123,7 +123,7 @@ class Header(widgets.Box):  # type: ignore[misc]
             self._here.showing = False
 
     def _show_kept(self, settings: Settings) -> None:
-        """How many samples an update has now, which the search for a batch size can keep."""
+        """Show how many samples an update has now, which the search for a batch size can keep."""
         try:
             kept, why = str(effective_batch(settings, ranks(settings))), "Search with as many samples in an update as now"
         except SettingsError as error:
@@ -150,13 +150,13 @@ def rounded(value: float) -> float:
 
 
 def _near(value: Any, current: Any) -> bool:
-    """Whether a setting is what was found, but for digits that nobody sees."""
+    """Whether a setting equals the result, to the digits that are shown."""
     numbers = isinstance(value, int | float) and isinstance(current, int | float)
     return math.isclose(value, current, rel_tol=1e-3) if numbers else bool(value == current)
 
 
 def _bare(control: setting_control.Control, title: str, width: str) -> setting_control.Control:
-    """The step's title says what it is; its own label says it to screen readers alone (panel.css)."""
+    """Hide a label whose step's title says the same; screen readers still get it (panel.css)."""
     control.widget.description = title
     control.widget.layout.width = width
     control.widget.style.description_width = "0"
@@ -179,9 +179,9 @@ def _name(number: str, title: str, note: str) -> str:
 
 
 def _each(settings: Settings) -> str:
-    """Of how many devices each has a batch of that size; nothing of one."""
+    """On how many devices a batch of that size is; "" for one."""
     try:
         count = ranks(settings)
-    except SettingsError:  # it is said when a job is asked for
+    except SettingsError:  # the error comes when a job is started
         return ""
     return f"each of {count}" if count > 1 else ""

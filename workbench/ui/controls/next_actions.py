@@ -1,4 +1,4 @@
-"""What a person may want next: to go on with the last fit, or to change the one that runs."""
+"""Decides what to offer next: to continue the last fit, or to change the running one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from workbench.techniques.stopping import reached
 from workbench.ui import format
 
 LIVE = {"lr": "lr", "gradient_clip_val": "clip", "accumulate_grad_batches": "accumulation"}
-"""What may change in a running fit by the run bar's button, and what that calls it."""
+"""What the run buttons can change in a running fit, and the names that they show."""
 LENGTHS = ("max_epochs", "max_steps", "max_time")
-"""With another one of these a fit that came to its end has more to do."""
+"""A fit that came to its end has more to do with another one of these."""
 
 
 def more_to_do(jobs: Iterable[Any], now: Settings) -> dict[str, Any] | None:
-    """With which settings the last fit can be continued; None where it cannot, or where one waits or runs.
+    """The settings with which the last fit can be continued; None where it cannot, or where one waits or runs.
 
-    One that was stopped goes on to its own length. One that came to its end goes on to the length that the controls
-    say, if that leaves more to do. Of one that was deleted nothing is left to go on from.
+    A fit that was stopped continues to its own length. One that came to its end continues to the length in the
+    controls, if that leaves more to do. A deleted one cannot be continued.
     """
     fits = [job for job in jobs if job.kind == "fit"]
     if any(job.status in ("queued", "running", "paused") for job in fits):
@@ -44,19 +44,19 @@ def _leaves_more(events: Sequence[Event], then: Settings, other: Mapping[str, An
     epoch = next((event.epoch for event in reversed(events) if isinstance(event, StepsDone)), 0)
     if end is None:
         return False
-    # What a run says last is of the epoch it was in. That one was whole if nothing but its end can have ended the run.
+    # A run's last event is of the epoch it was in. That epoch was whole if only its end can have ended the run.
     if reached(then, end.step, epoch, end.seconds) is None and reached(then, end.step, epoch + 1, end.seconds) is not None:
         epoch += 1
     try:
         return reached(then.replace(**other), end.step, epoch, end.seconds) is None
-    except SettingsError:  # with what else the fit had, that is no length
+    except SettingsError:  # with the fit's other settings, which are no lengths
         return False
 
 
 def differences(now: Settings, in_run: Mapping[str, Any]) -> dict[str, Any]:
-    """The live settings in which the controls and the running fit differ, as the controls have them."""
+    """The live settings in which the controls and the running fit differ, with the controls' values."""
     wanted = {name: getattr(now, name) for name in in_run}
-    fits = {name: value for name, value in wanted.items() if not isinstance(value, Mapping)}  # a plan by epochs is no live value
+    fits = {name: value for name, value in wanted.items() if not isinstance(value, Mapping)}  # a schedule by epochs is not a live value
     return {name: value for name, value in fits.items() if not same(value, in_run[name])}
 
 

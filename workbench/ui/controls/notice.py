@@ -1,4 +1,4 @@
-"""What a person should read: errors, warnings and messages, above the canvas until they are put away."""
+"""Notices: errors, warnings and messages, shown above the canvas until they are closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.ui.controls.widget_utils import shown
 Level = Literal["info", "warning", "error"]
 _CLASSES = {"info": "wb-info", "warning": "wb-warning", "error": "wb-error-notice"}
 _KEPT = 4
-"""Notices that stand at once. Of more the oldest goes that is no error, and where all are errors the oldest."""
+"""The most notices at once. Beyond it the oldest that is not an error is removed, or else the oldest."""
 _LONGEST = 1500
 
 
@@ -34,11 +34,11 @@ class Notice(widgets.HBox):  # type: ignore[misc]
     @property
     def lines(self) -> list[tuple[Level, str]]:
         """Level and text of each notice, newest first."""
-        with self._lock:  # another thread may say something meanwhile
+        with self._lock:  # another thread may add one meanwhile
             return [(level, text) for level, text, _ in self._lines]
 
     def say(self, text: str, level: Level = "info", about: str = "") -> None:
-        """Show one notice; the same one twice in a row is shown once. `about` is for `drop`."""
+        """Show one notice; the same one twice in a row is shown once. `about` is the key for `drop`."""
         text = text.strip()[:_LONGEST]
         with self._lock:
             if not text or (self._lines and self._lines[0][:2] == (level, text)):
@@ -57,7 +57,7 @@ class Notice(widgets.HBox):  # type: ignore[misc]
         self.say(f"{doing}: {said}" if doing else said, "error", about)
 
     def drop(self, about: str) -> None:
-        """Put away what no longer holds."""
+        """Remove a notice that no longer applies."""
         with self._lock:
             kept = [line for line in self._lines if line[2] != about]
             if len(kept) < len(self._lines):
@@ -70,7 +70,9 @@ class Notice(widgets.HBox):  # type: ignore[misc]
             self._show()
 
     def _show(self, new: bool = False) -> None:
-        """new: the first line is. It alone is announced: a screen reader says anew whatever is written again with a role."""
+        """new: the first line is new. It alone is announced: a screen reader repeats whatever is written again with
+        a role.
+        """
         lines = []
         for at, (level, text, _) in enumerate(self._lines):
             role = f' role="{"alert" if level == "error" else "status"}"' if new and at == 0 else ""

@@ -1,4 +1,4 @@
-"""Values of settings as they are typed: numbers, words, dicts, several with commas."""
+"""Parses typed values of settings: numbers, words, dicts, several with commas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DEFAULTS = {
 
 
 class Unparsed:
-    """Text that is neither a value nor a word. No setting takes it, so the refusal names it as it was typed."""
+    """Text that is neither a value nor a word. No setting takes it, so the error names it as it was typed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -40,7 +40,7 @@ class Unparsed:
 
 
 def read(name: str, typed: str, yes_or_no: bool = False) -> Any:
-    """What was typed for setting `name`; nothing is its default."""
+    """The typed value of setting `name`; empty text is its default."""
     typed = typed.strip()
     if not typed:
         return Settings.model_fields[name].default
@@ -53,10 +53,10 @@ def read(name: str, typed: str, yes_or_no: bool = False) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         pass
     if set(typed) & set("()[]{}='\""):
-        return Unparsed(typed)  # half a dict, say: as a word it could pass for a metric's name
+        return Unparsed(typed)  # half a dict, for example: as a word it could pass for a metric's name
     if "," in typed:
         return [word.strip() for word in typed.split(",") if word.strip()]
-    return typed  # a word; Settings says whether it is one that it knows
+    return typed  # a word; Settings decides whether it knows it
 
 
 def settled(name: str, value: Any) -> tuple[Any] | None:
@@ -68,7 +68,7 @@ def settled(name: str, value: Any) -> tuple[Any] | None:
 
 
 def default(name: str) -> str:
-    """What holds where nothing is typed, in words."""
+    """The default, in words."""
     value = Settings.model_fields[name].default
     if name in _DEFAULTS:
         return _DEFAULTS[name]
@@ -80,11 +80,11 @@ def default(name: str) -> str:
 
 
 def _nothing(name: str, typed: str) -> Any:
-    """None, False, no items or 0, whichever it is that switches this setting off."""
+    """None, False, no items or 0: the value that switches this setting off."""
     field = Settings.model_fields[name]
     zero = field.default == 0 or any(f"0: {word}" in (field.description or "") for word in _NOTHING)
     for value in (None, False, (), *([0] if zero else [])):
-        if settled(name, value) == (value,):  # and not None for "as it is by default"
+        if settled(name, value) == (value,):  # and not None for the default
             return value
     return typed
 

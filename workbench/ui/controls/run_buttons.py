@@ -1,4 +1,4 @@
-"""The buttons that start, hold and end a fit, change one that is running, and write the script."""
+"""The buttons that start, pause and end a fit, change a running one, and write the script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.ui.controls.widget_utils import shown
 
 @dataclass(frozen=True)
 class Actions:
-    """What the buttons do. Each returns at once."""
+    """The calls of the buttons. Each returns at once."""
 
     fit: Callable[[], None]
     go_on: Callable[[], None]
@@ -23,7 +23,7 @@ class Actions:
     validate: Callable[[], None]
     checkpoint: Callable[[], None]
     preview: Callable[[bool], None]
-    """Show the script, or put it away."""
+    """Show the script, or close it."""
     export: Callable[[str], None]
 
 
@@ -34,7 +34,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.fit = button("▶ Fit with these", "Train with the settings above", actions.fit, "primary")
         self.pause = button("❚❚ Pause", "Wait before the next update", actions.pause)
         self.stop = button("■ Stop", "End at the next update and keep what there is", actions.stop)
-        # Behind Stop, so that what is under the hand that has just pressed it stays Stop.
+        # After Stop, so that the button under a hand that has just pressed it stays Stop.
         self.go_on = button(
             "▶ Continue", "Go on with the last fit, its optimizers and its place in the data; what was set since counts",
             actions.go_on,
@@ -61,7 +61,9 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.offer_change("")
 
     def follow(self, status: Status | None, kind: str) -> None:
-        """Buttons say what can be done now: only a fit can be paused, only a job that is not over can be stopped."""
+        """Set the buttons to what can be done now: only a fit can be paused, only a job that has not ended can be
+        stopped.
+        """
         live = status in ("running", "paused")
         self.stop.disabled = not (live or status == "queued")
         for one in (self.pause, self.validate, self.checkpoint):
@@ -70,11 +72,11 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.pause.tooltip = "Go on" if status == "paused" else "Wait before the next update"
 
     def offer_to_go_on(self, possible: bool) -> None:
-        """Offer to continue the last fit, where it is over and there is something left to do."""
+        """Offer to continue the last fit, where it has ended and more can be done."""
         shown(self.go_on, possible)
 
     def offer_change(self, what: str) -> None:
-        """Offer to change the running fit: `what` says to which values. Empty: nothing differs."""
+        """Offer to change the running fit: `what` names the values. Empty: nothing differs."""
         shown(self.apply, bool(what))
         if what:
             self.apply.description = f"Apply to the run: {what}"
@@ -85,7 +87,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
 
 
 def button(text: str, tooltip: str, clicked: Callable[[], None], style: str = "") -> widgets.Button:
-    """A button as wide as what stands on it."""
+    """A button as wide as its text."""
     made = widgets.Button(description=text, tooltip=tooltip, button_style=style, layout=widgets.Layout(width="auto"))
     made.on_click(lambda _: clicked())
     return made

@@ -1,6 +1,6 @@
-"""Recorded runs in the panel: the table of fits, those behind the loss, those compared, and one that is shown again.
+"""Shows recorded runs in the panel: the table of fits, earlier curves, comparisons, and one run drawn again.
 
-While a recorded run is shown, what goes on is not drawn; the way back draws it anew from what its job has said.
+While a recorded run is shown, the running one is not drawn; the way back draws it again from its job's events.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from workbench.ui.canvas.widget import LiveView
 from workbench.ui.controls.widget_utils import aside
 
 EVERY = 0.5
-"""Seconds between two looks at the record of a run that is shown and goes on elsewhere."""
+"""Seconds between two reads of the record of a shown run that another process still writes."""
 _OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted
 
 
 class Bench(Protocol):
-    """What is needed of `workbench.bench.Workbench`."""
+    """The part of `workbench.bench.Workbench` that this needs."""
 
     @property
     def root(self) -> Path: ...
@@ -52,7 +52,7 @@ class Bench(Protocol):
 
 
 class RunHistory:
-    """`hear` gets every event before it is drawn, on one thread; `seen` gives the jobs whose plots are to be seen."""
+    """`hear` gets every event before it is drawn, on one thread; `seen` returns the jobs whose plots are shown."""
 
     def __init__(
         self, bench: Bench, canvas: LiveView, seen: Callable[[], Iterable[Any]], failed: Callable[[Exception, str], None]
@@ -65,19 +65,19 @@ class RunHistory:
         self._briefs: list[RunBrief] = []
         self._behind: list[RunBrief] = []
         self._fit = ""
-        """The fit that the loss is of."""
+        """The fit of the loss plot."""
         self._shown = ""
-        """The recorded run that is shown; empty: none."""
+        """The recorded run that is shown; "": none."""
         self._compared: tuple[str, ...] = ()
         self._last: BenchEvent | None = None
         self._begun: set[str] = set()
         self._live_fit = ""
         self._drawing, self._placing = threading.Lock(), threading.Lock()
         self._turn = 0
-        """Counts what is shown: a record that is still being read when another thing is shown stops there."""
+        """Counts what is shown: a record that is still being read stops when something else is shown."""
 
     def look(self) -> None:
-        """Somebody looks: from now on the folder is read."""
+        """A view was opened: read the folder from now on."""
         self._looked_at = True
         self.refresh()
 
@@ -87,13 +87,13 @@ class RunHistory:
             self._table.refresh()
 
     def close(self) -> None:
-        """Read and draw no more."""
+        """Stop reading and drawing."""
         self._table.close()
         with self._drawing:
             self._shown, self._turn = "", self._turn + 1
 
     def hear(self, event: BenchEvent) -> None:
-        """What an event means for the past."""
+        """Update the past curves for an event."""
         match event:
             case Shown():
                 self._show(event.run)
@@ -117,14 +117,14 @@ class RunHistory:
             self._last = event
 
     def lets_through(self, event: BenchEvent) -> bool:
-        """Whether this is to be drawn now."""
+        """Whether an event is drawn now."""
         return not self._shown or isinstance(event, _OF_NO_RUN)
 
     # -- one that is shown again
 
     def _show(self, run: str) -> None:
         if any(job.id == run and not job.done() for job in self._seen()):
-            run = ""  # its record would stand still
+            run = ""  # its record would not change
         with self._drawing:
             before, self._shown = self._shown, run
             turn = self._turn = self._turn + 1
@@ -138,7 +138,7 @@ class RunHistory:
             self._look_at(self._live_fit)
 
     def _draw(self, run: str, turn: int) -> None:
-        """The record from its beginning, piece by piece, as long as nothing else is to be shown."""
+        """Draw the record from its beginning, piece by piece, as long as nothing else is shown."""
         record = Record(self._root / read.RUNS / run)
         events = record.new()
         first = [*islice(events, 1)]
@@ -150,14 +150,14 @@ class RunHistory:
             aside(lambda: self._draw_on(record, turn), lambda error: self._failed(error, f"Show {run}"), "follow")
 
     def _draw_on(self, record: Record, turn: int) -> None:
-        """What another bench or another process goes on to write."""
+        """Draw what another bench or another process still writes."""
         while not record.over:
             time.sleep(EVERY)
             if not self._draw_all(record.new(), turn):
                 return
 
     def _draw_all(self, events: Iterable[Event], turn: int) -> bool:
-        """Whether these are still to be shown."""
+        """Draw these events; returns whether they are still to be shown."""
         for event in events:
             with self._drawing:
                 if self._turn != turn:
@@ -170,7 +170,7 @@ class RunHistory:
         return self._turn == turn
 
     def _draw_live(self) -> None:
-        """What the jobs have said, as far as it was heard here; the rest is on its way."""
+        """Draw the jobs' events so far; later ones come through the dispatcher."""
         jobs = [job for job in self._seen() if job.id in self._begun]
         self._canvas.anew(event for job in jobs for event in joined(self._heard(now(job.events))))
 
@@ -192,7 +192,7 @@ class RunHistory:
             self._put_behind()
 
     def _put_behind(self) -> None:
-        """The last fits of this model that are over, but for the one that is looked at."""
+        """Draw the last finished fits of this model behind the loss, except for the shown one."""
         fits = [one for one in self._briefs if one.id != self._fit and one.status in read.OVER and one.model == self._model]
         behind = [one for one in fits if len(one.curve)][:BEHIND]
         if behind != self._behind:
@@ -208,7 +208,7 @@ class RunHistory:
         def work() -> None:
             briefs = [known[id] if id in known else RunBrief.read(self._root / read.RUNS / id) for id in runs]
             with self._placing:
-                if self._compared == runs:  # nobody has put it away meanwhile
+                if self._compared == runs:  # the user has not closed it meanwhile
                     self._canvas.put_compared(briefs)
 
         aside(work, lambda error: self._failed(error, "Compare"), "compare")
@@ -223,14 +223,14 @@ class RunHistory:
 
 
 class Record:
-    """A record as it is read, and read on while it grows: `over` when there is no more to come."""
+    """A record that is read while it grows: `over` when no more will come."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._tail, self.over = folder, Tail(folder), False
 
     def new(self) -> Iterator[Event]:
-        """What has come since, and behind all the end that a process which was killed could not write."""
-        told = read.summary(self._folder)  # before its record: what is over has all of it
+        """The new events, and at the end one for a killed process that could not write it."""
+        told = read.summary(self._folder)  # before its record: a run that has ended has all of it
         while events := self._tail.new():
             for event in joined(events):
                 self.over = self.over or isinstance(event, RunEnded)

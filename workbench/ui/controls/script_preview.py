@@ -1,4 +1,4 @@
-"""The script of a run as it would be written, to be read and copied in the canvas before it is saved."""
+"""Shows the script of a run in the canvas, to be read and copied before it is saved."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from workbench.ui.canvas.messages import cut
 
 PART = 30_000
-"""Bytes of a part, as JSON has them: one fits into a message."""
+"""Bytes of a part as JSON: one fits into a message."""
 MOST = 12
-"""Parts shown at most; a longer script is cut, and says so. What is written is whole."""
+"""The most parts that are shown; a longer script is cut, with a note. The written file is whole."""
 
 
 class ScriptPreview:
-    """Hands the text on in parts, each small enough for one message. `put` takes a name and plain data.
+    """Sends the text in parts, each small enough for one message. `put` takes a name and plain data.
 
-    Parts come on their own. Each says of which showing it is, so that those of two scripts are never put together.
+    Each part names its showing, so that parts of two scripts are never put together.
     """
 
     def __init__(self, put: Callable[[str, Any], None]) -> None:
         self._put = put
         self.run = ""
-        """The run whose script is shown; empty: none is."""
+        """The run whose script is shown; "": none."""
         self._parts = self._showings = 0
 
     def show(self, run: str, text: str) -> None:
@@ -36,7 +36,7 @@ class ScriptPreview:
         self._put("script", {"run": run, "of": self._showings, "parts": len(parts), "lines": text.count("\n") + 1})
 
     def hide(self) -> None:
-        """Put it away, text and all: a view that opens later is not sent what nobody looks at."""
+        """Close it and drop the text, so that a view that opens later does not get it."""
         self.run = ""
         self._put("script", None)
         for number in range(self._parts):

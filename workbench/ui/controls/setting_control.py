@@ -1,4 +1,4 @@
-"""One control for one setting, made from its type, bounds and metadata in `workbench.settings`."""
+"""Makes the control of one setting from its type, bounds and metadata in `workbench.settings`."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _HUGE = 10**12
 
 @dataclass(frozen=True)
 class Control:
-    """A widget for setting `name`. `means`, `read` and `write` speak in the setting's own values."""
+    """A widget for setting `name`. `means`, `read` and `write` use the setting's own values."""
 
     name: str
     widget: widgets.Widget
     means: Callable[[Any], Any]
-    """The setting's value, of a value that the widget has or had."""
+    """The setting's value for a value of the widget."""
     write: Callable[[Any], None]
     text: bool = False
-    """Whether it is a line of text, which may say what is no value."""
+    """Whether it is a line of text, which may hold an invalid value."""
 
     def read(self) -> Any:
-        """What it shows now."""
+        """The shown value."""
         return self.means(self.widget.value)
 
     def refused(self) -> bool:
-        """Whether what it says is no value of the setting."""
+        """Whether its text is not a valid value."""
         return self.text and parse.settled(self.name, self.read()) is None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a field's annotation says: its plain types, its choices, whether None is one of its values."""
+    """A field's annotation: its plain types, its choices, whether None is one of its values."""
 
     types: tuple[type, ...]
     choices: tuple[Any, ...]
@@ -93,12 +93,12 @@ def tooltip(name: str) -> str:
 
 _BOOLEANS = {"auto": None, "yes": True, "no": False}
 _NONE = {"monitor_mode": "by its name"}
-"""What None is called where it is no "none"."""
+"""The name of None where it is not "none"."""
 _WIDE = {"description_width": "184px"}  # as long as the longest name, marked
 
 
 def _common(name: str) -> dict[str, Any]:
-    """What all have. The name is as it is typed in code: what is learned here can be used there."""
+    """What all controls have. The name is as in code: what is learned here can be used there."""
     return {
         "description": name, "tooltip": tooltip(name),
         "style": dict(_WIDE), "layout": widgets.Layout(width="auto"),
@@ -117,7 +117,7 @@ def _choice(name: str, options: dict[str, Any]) -> Control:
 
 
 def _number(name: str, s: Shape) -> Control:
-    """A box of numbers. Strict bounds are left to Settings, whose message says more than a box that jumps back."""
+    """A number box. Strict bounds are left to Settings, whose message says more than a box that jumps back."""
     low = s.low if s.low is not None else -_HUGE
     high = s.high if s.high is not None else _HUGE
     box: widgets.Widget

@@ -1,4 +1,4 @@
-"""Small things every control needs."""
+"""Helpers for widgets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import ipywidgets as widgets
 def reachable(root: widgets.Widget) -> None:
     """Let clicks on these widgets arrive while a cell runs.
 
-    ipykernel 7.4 sends a comm's messages to the shell that last published on it: after a cell touched a widget, that
-    is the main one, which is busy as long as the cell. This gives the choice back to the sender (a subshell).
+    ipykernel 7.4 sends a comm's messages to the shell that last published on it: after a cell touched a widget, that is
+    the main one, which is busy as long as the cell. This gives the choice back to the sender (a subshell).
     """
     for widget in tree(root):
         comm = getattr(widget, "comm", None)
@@ -23,9 +23,10 @@ def reachable(root: widgets.Widget) -> None:
 
 
 def heard_whole(root: widgets.Widget, lock: AbstractContextManager[Any]) -> None:
-    """What a front end says of these widgets is taken in under this lock, from their new values to all that follows.
+    """A front end's message to these widgets is handled under this lock, from its new values to all callbacks.
 
-    ipywidgets tells of new values behind the last of them: one that another thread wrote until then would be told instead.
+    ipywidgets calls back after the last of the new values: a value that another thread wrote until then would be
+    reported instead.
     """
     for widget in tree(root):
         widget.set_state = _under(lock, widget.set_state)
@@ -40,7 +41,7 @@ def _under(lock: AbstractContextManager[Any], call: Callable[..., None]) -> Call
 
 
 def tree(root: widgets.Widget) -> Iterator[widgets.Widget]:
-    """A widget and all that it holds, layouts and styles too: each is a model with a comm of its own."""
+    """A widget and everything inside it, layouts and styles too: each is a model with a comm of its own."""
     yield root
     for part in ("layout", "style"):
         if isinstance(held := getattr(root, part, None), widgets.Widget):
@@ -50,12 +51,12 @@ def tree(root: widgets.Widget) -> Iterator[widgets.Widget]:
 
 
 def shown(widget: widgets.Widget, visible: bool) -> None:
-    """Show a widget or take its place away."""
+    """Show or hide a widget."""
     widget.layout.display = None if visible else "none"
 
 
 def aside(work: Callable[[], None], failed: Callable[[Exception], None], name: str) -> None:
-    """Do what may take a while on a thread of its own; its errors go to `failed`."""
+    """Run something slow on a thread of its own; its errors go to `failed`."""
 
     def run() -> None:
         try:
