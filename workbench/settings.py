@@ -1,7 +1,7 @@
-"""Settings: every knob once, with its type, default, bounds, unit, help and panel group.
+"""Settings: every setting once, with its type, default, bounds, unit, help and panel group.
 
-The panel's controls, the export and the error messages all follow from the fields here. Names are
-Lightning 2's where it has one. Epochs and updates count from zero; an *update* is one optimizer step.
+The panel's controls, the export and the error messages all follow from the fields here. Names are Lightning 2's where
+it has one. Epochs and updates count from zero; an *update* is one optimizer step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Knob:
     group: Group
     unit: str = ""
     live: bool = False
-    """May be changed while a run goes on (`job.change`)."""
+    """Can be changed while a run is running (`job.change`)."""
     log: bool = False
     """Drawn on a logarithmic scale."""
 

@@ -1,4 +1,4 @@
-"""Is the run still finite, and if not: since which update, and where did it begin?"""
+"""Describes a non-finite value: at which update it was seen, and where it began."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class NonFiniteError(FloatingPointError):
 
 
 def headline(step: int, loss: float, began: str | None = None, gradient: str | None = None) -> str:
-    """What was seen at update `step`, and the first layer in the order of the forward pass that it was seen in.
+    """What was seen at update `step`, and the first layer in the order of the forward pass with it.
 
-    began: where it did, in the words of `replay`; None: nobody knows. gradient: the first one that is not finite.
+    began: where it began, in the words of `replay`; None: unknown. gradient: the first gradient that is not finite.
     """
     what = "a gradient is not finite" if _finite(loss) else f"loss not finite ({loss})"
     if began is not None and began.startswith("first in "):

@@ -1,8 +1,8 @@
 """Gradient norms, per parameter tensor and in total, measured before clipping and without a host sync.
 
-How to read them: a layer that is orders of magnitude below the others hardly learns; a total that jumps up by
-as much is a batch or a rate that is about to break the run. Measured after backward and accumulation, so they
-are the norms of the gradient that the update uses.
+How to read them: a layer that is orders of magnitude below the others hardly learns; a total that jumps up by as much
+is a batch or a rate that is about to break the run. They are measured after backward and accumulation: they are the
+norms of the gradient that the update uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory: how much is left, how much was needed, and whether an error means that there was too little."""
+"""Measures memory: how much is free, how much was needed, and whether an error means that it ran out."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory this process held since `reset_peak`, above what it held then.
+    """The most memory of this process since `reset_peak`, above what it had then.
 
-    Pages of files and of parcels that were first touched meanwhile are left out: libraries and the data
-    are there once for all processes, and no trial pays for them.
+    Pages of files and of packages that were first touched meanwhile are left out: libraries and the data are there once
+    for all processes, and no trial pays for them.
     """
     peak = _status().get("VmHWM")
     if peak is None:

@@ -1,8 +1,8 @@
-"""A step that was not finite is run again, slowly, to say where it began.
+"""Repeats a step that was not finite, slowly, to find where it began.
 
-Forward, every operation is watched: the first whose result is not finite though what it was given is, if that
-result reached the loss. (An infinite mask on the way to a softmax is no fault.) Backward, every node of the graph
-is watched in the same way; `torch.autograd.set_detect_anomaly` remembers the line of the forward pass that made it.
+Forward, every operation is watched: the first whose result is not finite though its inputs are, if that result reached
+the loss. (An infinite mask on the way to a softmax is not a fault.) Backward, every node of the graph is watched in the
+same way; `torch.autograd.set_detect_anomaly` remembers the line of the forward pass that made it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Place:
 
     @property
     def opaque(self) -> bool:
-        """Whether no line of the user's lies in it."""
+        """Whether it has no line of the user's."""
         return type(self.module).__module__.partition(".")[0] == "torch"
 
 
@@ -144,7 +144,7 @@ class _Watch(TorchFunctionMode):
                 self._note(bad, f"first in {place.words}, whose inputs and weights are finite")
 
     def claim(self, tensors: list[Tensor]) -> None:
-        """The nodes behind these tensors that are new belong to the module that is running."""
+        """New nodes of these tensors' graph belong to the module that is running."""
         place = self._running[-1] if self._running else None
         todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
         while todo:
@@ -215,7 +215,7 @@ def _user_line(stack: list[traceback.FrameSummary]) -> str:
     """The innermost line of the user's own, below `replay`, as ", of `line` at file:number"; "" where there is none."""
     for frame in reversed(stack):
         if frame.filename == __file__ and frame.name == replay.__name__:
-            break  # what lies above is whoever started the run
+            break  # the frames above belong to whoever started the run
         if not frame.filename.startswith(_NOT_THE_USERS):
             return f", of `{(frame.line or '?').strip()}` at {Path(frame.filename).name}:{frame.lineno}"
     return ""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def copies(weights: Sequence[Tensor]) -> list[Tensor]:
-    """The weights as they are before an update, on their device."""
+    """The weights before an update, on their device."""
     return [weight.detach().clone() for weight in weights]
 
 

@@ -1,4 +1,4 @@
-"""The events of a job or a run as a sequence, in bounded memory: what is old is read from the record when it is asked for."""
+"""The events of a job or a run as a sequence, in bounded memory: older events are read from the record when needed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from workbench.runs.sequence import Events
 from workbench.runs.stream import count_lines, recorded
 
 HELD = 1 << 22
-"""Bytes of the newest events that are held as they are."""
+"""Bytes of the newest events, which stay in memory."""
 FEWEST = 16
-"""And so many events, whatever their size."""
+"""The least number of events that stay in memory, whatever their size."""
 UNRECORDED = 1 << 26
 """Bytes of columns by layer of events that are in no record: beyond it they are thinned out as in a record (`runs.thin`)."""
 _BLOCK = 256
@@ -26,7 +26,7 @@ _BLOCK = 256
 
 
 class RecordGone(FileNotFoundError):
-    """What is asked for was in the record of a run that has been deleted since."""
+    """These events were in the record of a run that has been deleted."""
 
 
 class Recorded(Events):
@@ -62,9 +62,11 @@ class Recorded(Events):
 
 
 class EventLog(Events):
-    """Those of a job, which come one by one (`add`). The newest are held as they are, and the beginning, which says what the job is;
-    of the others it is known where the record has them. What is in no record is held, its columns by layer thinned out when they
-    are too many."""
+    """The events of a job, added one by one (`add`). The newest and the first ones stay in memory; of the others the
+    log knows their place in the record.
+
+    Events that are in no record stay in memory, with their columns by layer thinned when they get too large.
+    """
 
     def __init__(self, events: Iterable[Event] = (), record: Path | None = None) -> None:
         """record: the folder of the run."""
@@ -116,7 +118,7 @@ class EventLog(Events):
         self._unrecorded = sum(_layers(event) for part in self._old if isinstance(part, list) for event in part)
 
     def now(self) -> Sequence[Event]:
-        """Those until now: as they are where all of them are held, else another log that none are added to."""
+        """The events until now: a tuple if all are in memory, else a log that gets no more."""
         state = self.__getstate__()
         if not state["_old"]:
             return tuple(event for event, _ in state["_new"])
@@ -126,12 +128,12 @@ class EventLog(Events):
 
     @property
     def recent(self) -> list[Event]:
-        """The newest, which are held: the same objects as were added."""
+        """The newest events, in memory: the same objects as were added."""
         with self._lock:
             return [event for event, _ in self._new]
 
     def since(self, seen: int) -> Iterator[Event]:
-        """Those behind the first `seen`."""
+        """The events after the first `seen`."""
         old, new = self._parts(seen)
         for part in old:
             yield from self._of(part, None)
@@ -180,7 +182,9 @@ class EventLog(Events):
         self.__dict__.update(state, _lock=threading.Lock())
 
     def _parts(self, skip: int = 0) -> tuple[list[_Lines | list[Event]], list[Event]]:
-        """What lies behind the first `skip` events: the older parts, and the newest events. Who asks for the newest copies no others."""
+        """The events after the first `skip`: the older parts, and the newest events. Reading only the newest copies
+        no others.
+        """
         with self._lock:
             old: list[_Lines | list[Event]] = []
             for part in self._old if skip < self._old_count else ():
@@ -255,7 +259,7 @@ def newest(events: Sequence[Event]) -> list[Event]:
 
 
 def since(events: Sequence[Event], seen: int) -> Iterator[Event]:
-    """Those behind the first `seen` of a sequence of any kind."""
+    """The events after the first `seen` of any sequence."""
     return events.since(seen) if isinstance(events, EventLog) else iter(events[seen:])
 
 

@@ -1,4 +1,4 @@
-"""Sequences of events that need not lie in memory."""
+"""Sequences of events that need not be in memory."""
 
 from __future__ import annotations
 

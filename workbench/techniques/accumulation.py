@@ -1,7 +1,7 @@
-"""Gradient accumulation: several batches make one update, each weighing what it holds.
+"""Gradient accumulation: several batches make one update, each weighted by its samples.
 
-The last, shorter window of an epoch is divided by its true length, and an uneven batch weighs as its samples,
-so K batches of N give the update of one batch of K·N (to float tolerance). K may change from epoch to epoch.
+The last, shorter window of an epoch is divided by its true length, and an uneven batch is weighted by its samples, so K
+batches of N give the update of one batch of K·N (to float tolerance). K may change from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def size_at(setting: int | Mapping[int, int], epoch: int) -> int:
 
 
 def from_now_on(setting: int | Mapping[int, int], epoch: int, size: int) -> int | dict[int, int]:
-    """The setting behind a live change to `size` in this epoch: it holds to the end of the run.
+    """The setting after a live change to `size` in this epoch: it holds to the end of the run.
 
     Of {epoch: size} the next key wins, as in Lightning's GradientAccumulationScheduler.
     """
@@ -61,7 +61,7 @@ def windows(batches: Iterable[Batch], size: int, samples: Callable[[], int | Non
 
 
 def samples_at(window: Sequence[object], number: int) -> int | None:
-    """How many samples one batch of a window was made of; None where nobody knows."""
+    """How many samples one batch of a window was made of; None if unknown."""
     counts = window.samples if isinstance(window, Window) else ()
     return counts[number] if counts else None
 
@@ -73,12 +73,12 @@ def shares(weights: Sequence[float]) -> list[float]:
 
 
 def updates_in(batches: int, size: int) -> int:
-    """Updates in an epoch of so many batches."""
+    """Updates in an epoch of this many batches."""
     return -(-batches // size)
 
 
 def updates_of_run(batches: int, setting: int | Mapping[int, int], epochs: int) -> int:
-    """Updates in so many epochs of so many batches each."""
+    """Updates in this many epochs of this many batches each."""
     changes = [] if isinstance(setting, int) else [epoch for epoch in setting if 0 < epoch < epochs]
     bounds = [0, *sorted(changes), epochs]
     return sum(

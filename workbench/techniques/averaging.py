@@ -1,10 +1,9 @@
 """Weight averaging: EMA over updates or SWA over epochs, to the bits of `torch.optim.swa_utils.AveragedModel`.
 
-The average lives beside the model as a list of tensors, and is swapped into the parameters to be validated; the
-statistics of batch-norm layers belong to the weights, and are collected anew for the averaged ones.
-
-Sources: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization" (2018); the
-arithmetic is that of `get_ema_multi_avg_fn` and `get_swa_multi_avg_fn`.
+The average is a list of tensors next to the model, and is swapped into the parameters for validation; the statistics of
+batch-norm layers belong to the weights, and are computed anew for the averaged ones.
+Sources: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization" (2018); the arithmetic is
+that of `get_ema_multi_avg_fn` and `get_swa_multi_avg_fn`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, parameters: Sequence[Tensor]) -> None:
-        """Take the parameters as they are now into the average; the first time, copy them."""
+        """Add the present parameters to the average; the first time, copy them."""
         if self.count == 0:
             self._averages = [p.detach().clone() for p in parameters]
         elif self._avg_fn is not None:
@@ -64,7 +63,7 @@ class Average:
 
     @contextlib.contextmanager
     def swapped(self, parameters: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, the parameters hold the averages; behind it, whatever happened, their raw values again."""
+        """Inside, the parameters hold the averages; afterwards, whatever happened, their raw values."""
         targets = [p.detach() for p in parameters]
         raw = [p.clone() for p in targets]
         try:
@@ -103,7 +102,7 @@ def _checked(found: object, average: Tensor) -> Tensor:
 
 
 def ema_due(settings: Settings, updates: int, epoch: int) -> bool:
-    """Whether the weights are averaged behind update number `updates` (1, 2, …), taken in `epoch` (0, 1, …)."""
+    """Whether to average the weights after update number `updates` (1, 2, …), taken in `epoch` (0, 1, …)."""
     return (
         updates > settings.averaging_start
         and updates % settings.averaging_every_n_steps == 0

@@ -1,4 +1,4 @@
-"""When the validation data is looked at: every so many updates, at points of an epoch, or after so much time."""
+"""Decides when to validate: every so many updates, at points of an epoch, or after some time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cadence:
 
     @property
     def updates_per_epoch(self) -> int | None:
-        """Updates of the epoch that goes on (None: unknown); to be set again where accumulation changes them."""
+        """Updates of the present epoch (None: unknown); to be set again where accumulation changes them."""
         return self._updates_per_epoch
 
     @updates_per_epoch.setter

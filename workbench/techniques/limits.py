@@ -1,4 +1,4 @@
-"""How much of the data is used: a number of batches or a fraction of them, a dry run, overfitting on purpose.
+"""Limits the data: a number of batches or a fraction of them, a dry run, overfitting on purpose.
 
 Names and meaning are Lightning's; a fraction that comes to no batch at all is an error instead of an empty run.
 """
@@ -14,7 +14,7 @@ from workbench.task.protocol import TaskError
 
 
 def part(length: int, fraction: float) -> int:
-    """That fraction of so many things, rounded down: 0.29 of 100 is 29 (though 100 * 0.29 is 28.999… in floats)."""
+    """That fraction of a count, rounded down: 0.29 of 100 is 29 (though 100 * 0.29 is 28.999… in floats)."""
     product = length * fraction
     nearest = round(product)
     return nearest if math.isclose(product, nearest, rel_tol=1e-12) else int(product)
@@ -42,7 +42,7 @@ def count(length: int | None, limit: int | float, name: str) -> int | None:
 
 
 def smallest_fraction(length: int) -> float:
-    """The smallest fraction of so many batches that is one of them, in as few digits as a person would type."""
+    """The smallest fraction of this many batches that is one of them, in as few digits as a person would type."""
     return float(Context(prec=3, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(length)))
 
 

@@ -32,7 +32,7 @@ class Precision:
 
     @classmethod
     def of(cls, setting: str, device: torch.device) -> Precision:
-        """The precision that a setting asks for, or a TaskError where the device has none such."""
+        """The precision of a setting, or a TaskError where the device does not have it."""
         dtype = _TYPES[setting]
         if dtype is torch.float16 and device.type == "cpu":
             raise TaskError(
@@ -89,7 +89,7 @@ class Precision:
         return not overflowed
 
     def update(self) -> None:
-        """Adapt the scale, behind the last optimizer of an update."""
+        """Adapt the scale, after the last optimizer of an update."""
         # Where no optimizer had gradients there is nothing to go by, and the scaler would take it for an error.
         if self.scaler is not None and self._checked:
             self.scaler.update()
@@ -100,7 +100,7 @@ class Precision:
         return {} if self.scaler is None else self.scaler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, between two updates; a state without a scale leaves the scale as it is."""
+        """Continue from a state, between two updates; a state without a scale does not change the scale."""
         if self.scaler is None or not state:
             return
         if self._begun:

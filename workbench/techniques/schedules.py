@@ -41,7 +41,7 @@ def wanted(settings: Settings) -> bool:
 
 
 def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> LRScheduler | None:
-    """The schedule that the settings ask for, over a run of so many updates (None: unknown); None: the rate stays.
+    """The schedule of the settings, over a run of this many updates (None: unknown); None: the rate stays.
 
     Parameter groups keep their ratios: each group's own rate is what its schedule starts from or rises to.
     """
@@ -66,7 +66,7 @@ def is_built_in(schedule: object, settings: Settings) -> bool:
 
 
 def move_to(schedule: LRScheduler, update: int) -> None:
-    """The rates of a fresh schedule as they are behind so many updates, for a run that is not begun anew with it."""
+    """Move a fresh schedule to its rates after this many updates, for a resumed run."""
     if isinstance(schedule, OneCycleLR):
         update = min(update, schedule.total_steps - 1)
     if not update:
@@ -78,7 +78,7 @@ def move_to(schedule: LRScheduler, update: int) -> None:
 
 
 def _warmup(settings: Settings, updates: int | None) -> int:
-    """The warm-up in updates, which leaves at least one update of the run behind it."""
+    """The warm-up in updates, which leaves at least one update of the run."""
     asked = settings.warmup
     if updates is None:
         if isinstance(asked, float) and asked:

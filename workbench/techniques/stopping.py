@@ -1,6 +1,6 @@
-"""When a fit ends: its length in updates, epochs or time, and early stopping.
+"""Decides when a fit ends: by its length in updates, epochs or time, and by early stopping.
 
-Names and meaning are Lightning's. Whatever is reached first ends the fit; early stopping is honoured once both
+Names and meaning are Lightning's. The first limit that is reached ends the fit; early stopping counts once both
 minimums are met.
 """
 
@@ -17,7 +17,7 @@ from workbench.values import seconds as in_seconds
 
 
 def reached(settings: Settings, step: int, epoch: int, seconds: float) -> str | None:
-    """Which limit has been reached after so many updates, finished epochs and seconds, in words; None: none yet."""
+    """The limit that is reached after these updates, finished epochs and seconds, in words; None: none yet."""
     most, epochs = settings.max_steps, settings.epochs
     if most is not None and step >= most:
         return f"max_steps={most} reached"
@@ -46,7 +46,7 @@ class EarlyStop:
         self._checks = 0
 
     def check(self, metrics: Mapping[str, float]) -> str | None:
-        """Why to end the fit, in words, after one more check; None: go on."""
+        """Why to end the fit, in words, after one more validation; None: continue."""
         value = self._value(metrics)
         self._checks += 1
         if self.monitor.check_finite and not math.isfinite(value):

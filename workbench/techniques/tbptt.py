@@ -1,7 +1,7 @@
 """Truncated backpropagation through time: a batch of sequences in pieces, with the hidden state carried, detached.
 
-Source: Williams & Peng, "An efficient gradient-based algorithm for on-line training of recurrent network
-trajectories" (1990). A piece is `length` time steps long, the last one as long as what is left.
+Source: Williams & Peng, "An efficient gradient-based algorithm for on-line training of recurrent network trajectories"
+(1990). A piece is `length` time steps long, the last one as long as the rest.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _common_length(batch: Any, time_dim: int) -> int:
 
 
 def _steps(part: Any, length: int, time_dim: int) -> int:
-    """Time steps in a piece: what its first tensor with time says, else what was asked for."""
+    """Time steps in a piece: those of its first tensor with time, else the setting."""
     if part is None:
         return 0
     return next((tensor.shape[time_dim] for _, tensor in leaves(part) if tensor.ndim > time_dim), length)

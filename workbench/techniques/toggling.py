@@ -1,4 +1,4 @@
-"""Several optimizers: whose turn it is, and that only its parameters require gradients meanwhile."""
+"""Toggles several optimizers: whose turn it is, and only its parameters require gradients meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script needs of the user's optimizers and schedulers: where they are in what their code returned."""
+"""Finds the user's optimizers and schedulers in what their code returned."""
 
 from __future__ import annotations
 

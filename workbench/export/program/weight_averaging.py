@@ -1,4 +1,4 @@
-"""Averaged weights in an exported script: EMA over updates, or SWA over epochs."""
+"""Writes averaged weights: EMA over updates, or SWA over epochs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def annealed(r: ScriptSpec) -> list[str]:
 
 
 def after_update(r: ScriptSpec) -> list[str]:
-    """EMA, behind an update."""
+    """EMA, after an update."""
     if r.settings.weight_averaging != "ema":
         return []
     s = r.settings
@@ -169,7 +169,7 @@ def after_update(r: ScriptSpec) -> list[str]:
 
 
 def after_epoch(r: ScriptSpec) -> list[str]:
-    """SWA, behind an epoch."""
+    """SWA, after an epoch."""
     if r.settings.weight_averaging != "swa":
         return []
     if r.given("should_update") is not None:
