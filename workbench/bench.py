@@ -45,13 +45,13 @@ from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
 from workbench.runs.read import list_runs
-from workbench.runs.run import Run
+from workbench.runs.run import Run, Runs
 from workbench.settings import Settings, SettingsError, knob
 from workbench.task.factory import task_of
 from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Phase, Task, TaskError
+from workbench.task.signature import fits
 from workbench.task.summary import ModelSummary
-from workbench.task.supervised import fits
 from workbench.techniques.cadence import refuse_no_interval
 from workbench.trackers.listener import tracker_listeners
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
@@ -337,7 +337,7 @@ class Workbench:
     @property
     def runs(self) -> list[Run]:
         """The fits recorded under `root`, oldest first. The end of each is read now, the rest when it is needed."""
-        found = []
+        found = Runs()
         for told in list_runs(self.root):
             if told.kind == "fit":
                 with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile

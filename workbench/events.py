@@ -125,6 +125,11 @@ class StepsDone:
         return self.step + self.every * np.arange(self.rows, dtype=np.int64)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(map(len, self.columns.values()))
+
+    @property
     def logged(self) -> tuple[str, ...]:
         """The columns that the model logged, by its names."""
         return tuple(name for name in self.columns if not _MEASURED.fullmatch(name))
@@ -347,6 +352,11 @@ def to_line(event: Event) -> str:
     if isinstance(event, CurveEnded):
         record["suggestions"] = [[s.name, s.lr, s.index, s.why] for s in event.suggestions]
     return json.dumps(record, separators=(",", ":"))
+
+
+def size_of(event: Event) -> int:
+    """About how many bytes an event takes in memory."""
+    return 500 + event.nbytes if isinstance(event, StepsDone) else 500
 
 
 def thinned(event: StepsDone, every: int) -> StepsDone:

@@ -8,19 +8,20 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
-from workbench.events import BY_LAYER, Event, StepsDone, thinned
+from workbench.events import Event, StepsDone, size_of, thinned
 from workbench.runs.read import RECORD, read_header
 from workbench.runs.sequence import Events
 from workbench.runs.stream import count_lines, recorded
+from workbench.runs.thin import layer_size
 
 HELD = 1 << 22
 """Bytes of the newest events, which stay in memory."""
 FEWEST = 16
 """The least number of events that stay in memory, whatever their size."""
 UNRECORDED = 1 << 26
-"""Bytes of columns by layer of events that are in no record: beyond it they are thinned out as in a record (`runs.thin`)."""
+"""Bytes that a record would need for the columns by layer of events that are in none: beyond it they are thinned out as in a record (`runs.thin`)."""
 _BLOCK = 256
 """Lines read at once on the way back."""
 
@@ -84,14 +85,14 @@ class EventLog(Events):
         """One more. line: its number in the record, from 0 on; None: it is not there."""
         with self._lock:
             self._new.append((event, line))
-            self._size += _size(event)
+            self._size += size_of(event)
             while self._size > HELD and len(self._new) > FEWEST:
                 self._put_away(*self._new.popleft())
 
     append = add
 
     def _put_away(self, event: Event, line: int | None) -> None:
-        self._size -= _size(event)
+        self._size -= size_of(event)
         self._old_count += 1
         last = self._old[-1] if self._old else None
         beginning = self._old_count <= FEWEST and not isinstance(last, _Lines) and not isinstance(event, StepsDone)
@@ -106,7 +107,7 @@ class EventLog(Events):
             self._old.append(last)
         kept = thinned(event, self._stride) if isinstance(event, StepsDone) else event
         last.append(kept)
-        self._unrecorded += _layers(kept)
+        self._unrecorded += layer_size(kept)
         if self._unrecorded > UNRECORDED:
             self._thin()
 
@@ -115,7 +116,7 @@ class EventLog(Events):
         for part in self._old:
             if isinstance(part, list):
                 part[:] = [thinned(event, self._stride) if isinstance(event, StepsDone) else event for event in part]
-        self._unrecorded = sum(_layers(event) for part in self._old if isinstance(part, list) for event in part)
+        self._unrecorded = sum(layer_size(event) for part in self._old if isinstance(part, list) for event in part)
 
     def now(self) -> Sequence[Event]:
         """The events until now: a tuple if all are in memory, else a log that gets no more."""
@@ -154,23 +155,6 @@ class EventLog(Events):
         yield from reversed(new)
         for part in reversed(old):
             yield from reversed(part) if isinstance(part, list) else self._recorded.back(part.first, part.count)
-
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Event]: ...
-
-    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step == 1:
-                return [event for _, event in zip(range(start, stop), self.since(start), strict=False)]
-            return super().__getitem__(index)
-        place = index if index >= 0 else len(self) + index
-        one = next(self.since(place), None) if place >= 0 else None
-        if one is None:
-            raise IndexError(index)
-        return one
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process reads the same record."""
@@ -260,7 +244,7 @@ def newest(events: Sequence[Event]) -> list[Event]:
 
 def since(events: Sequence[Event], seen: int) -> Iterator[Event]:
     """The events after the first `seen` of any sequence."""
-    return events.since(seen) if isinstance(events, EventLog) else iter(events[seen:])
+    return events.since(seen) if isinstance(events, Events) else iter(events[seen:])
 
 
 def now(events: Iterable[Event]) -> Sequence[Event]:
@@ -268,12 +252,3 @@ def now(events: Iterable[Event]) -> Sequence[Event]:
     if isinstance(events, EventLog):
         return events.now()
     return events if isinstance(events, Events) else tuple(events)
-
-
-def _layers(event: Any) -> int:
-    return sum(len(event.columns.get(name, b"")) for name in BY_LAYER) if isinstance(event, StepsDone) else 0
-
-
-def _size(event: Event) -> int:
-    """About how many bytes an event takes in memory."""
-    return 500 + sum(map(len, event.columns.values())) if isinstance(event, StepsDone) else 500

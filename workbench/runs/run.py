@@ -375,6 +375,22 @@ class Run:
         return _read_only(read.logged(self.outline))
 
 
+class Runs(list[Run]):
+    """Runs in a list. Its repr reads the end of each record; the repr of one run adds its settings and its health."""
+
+    def __repr__(self) -> str:
+        rows = ",\n ".join(map(_line, self))
+        return f"[{rows}]"
+
+
+def _line(run: Run) -> str:
+    facts = [f"{run.kind} {read.shown_status(run.status, run.unseen)}".strip(), _count(str(run.step), "updates")]
+    with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
+        metrics = {} if run.folder is None else read.summary(run.folder).metrics
+        facts += [f"{name} {value:.4g}" for name, value in metrics.items() if f"{name}_epoch" not in metrics]
+    return printable(f"<Run {run.id}: {' · '.join([*facts, f'time {duration(run.seconds)}'])}>")
+
+
 def _start(events: Iterable[Event]) -> RunStarted | None:
     return next((event for event in events if isinstance(event, RunStarted)), None)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from workbench.events import BY_LAYER, Event, StepsDone, to_line
+from workbench.events import BY_LAYER, Event, StepsDone, size_of, to_line
 from workbench.runs.alive import identity
 from workbench.runs.files import append_to, make_folder, open_regular, write_whole
 from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, run_folders, summary
@@ -46,6 +46,8 @@ _NEXT = "deleted-next"
 """In the folder of a fit: a message has said that it goes with the next fit, in the record of the run that this file names."""
 FIT = "fit"
 """The kind of runs that have weights."""
+_LONGEST_ID = 256
+"""Bytes of an id at most, of 64 characters."""
 
 
 class RunFolder:
@@ -250,19 +252,19 @@ class RunFolder:
 
     def _give_up_over(self, room: int) -> None:
         """Of the flushes that wait, take away the columns by layer, then whole flushes, the oldest first, until the rest has room."""
-        size = sum(map(_size, self._waiting))
+        size = sum(map(size_of, self._waiting))
         for place, event in enumerate(self._waiting):
             if size <= room:
                 return
             if isinstance(event, StepsDone) and any(name in event.columns for name in BY_LAYER):
                 rest = {name: data for name, data in event.columns.items() if name not in BY_LAYER}
                 self._waiting[place] = replace(event, columns=rest)
-                size -= _size(event) - _size(self._waiting[place])
+                size -= size_of(event) - size_of(self._waiting[place])
                 self._lack("norms by layer", event)
         kept: deque[Event] = deque()
         for event in self._waiting:
             if size > room and isinstance(event, StepsDone):
-                size -= _size(event)
+                size -= size_of(event)
                 self._lack("the measurements", event)
             else:
                 kept.append(event)
@@ -379,6 +381,15 @@ def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
             write_whole(folder / _NEXT, f"{id}\n".encode())
 
 
+def marked_by(run: Path) -> str | None:
+    """The id of the run whose record names this one, as its mark says (`mark_next`); None: it has no mark."""
+    try:
+        with open_regular(run / _NEXT) as file:
+            return check_id(file.read(_LONGEST_ID).decode().strip())
+    except (OSError, ValueError):
+        return None
+
+
 def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
     """The runs of a kind, oldest first, and how many there are beyond `keep`; none where there are no more than that.
 
@@ -417,11 +428,6 @@ def retire(path: Path) -> bool:
 def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)  # removes links inside, never what they lead to
-
-
-def _size(event: Event) -> int:
-    """About how many bytes an event takes."""
-    return 200 + sum(map(len, event.columns.values())) if isinstance(event, StepsDone) else 200
 
 
 def _numbers(folder: Path) -> list[int]:

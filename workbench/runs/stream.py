@@ -43,7 +43,7 @@ def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | Ste
             held, rows, size = [], 0, 0
         if isinstance(event, StepsDone):
             held.append(event)
-            rows, size = rows + event.rows, size + _size(event)
+            rows, size = rows + event.rows, size + event.nbytes
         else:
             yield event
     if held:
@@ -78,12 +78,8 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
         yield b"~\n" if long else line
 
 
-def _size(event: StepsDone) -> int:
-    return sum(map(len, event.columns.values()))
-
-
 def _fits(rows: int, size: int, event: StepsDone) -> bool:
-    return rows + event.rows <= ROWS and size + _size(event) <= BYTES
+    return rows + event.rows <= ROWS and size + event.nbytes <= BYTES
 
 
 def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:

@@ -16,6 +16,7 @@ from workbench.engine.distributed.shards import Borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
+from workbench.task.optimizer_factory import group_rates
 from workbench.task.protocol import Averaging, Schedule, TaskError
 from workbench.techniques.averaging import (
     batch_norms,
@@ -57,7 +58,8 @@ def begin_rates(session: Session, opt: OptimizerHandle) -> None:
     if in_swa(opt):
         return
     settings = session.settings
-    schedule = OwnSWALR(opt.optimizer, settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy)  # type: ignore[arg-type]
+    rates = [settings.swa_lrs if base else 0.0 for base in group_rates(opt.optimizer)]  # a group at 0 stays there
+    schedule = OwnSWALR(opt.optimizer, rates, settings.annealing_epochs, settings.annealing_strategy)  # type: ignore[arg-type]
     opt.schedules = (Schedule(schedule, "epoch"),)
 
 

@@ -115,6 +115,8 @@ class Optimizer:
     """Whether it trains other weights than it evaluates, and has `train()` and `eval()`."""
     leading: int = 0
     """The parameter group whose rate is reported: the first that is not at 0."""
+    frozen_groups: bool = False
+    """Whether the rate of some parameter group is 0."""
     frequency: int = 0
     """For how many updates in a row it is its turn alone; 0: each update."""
     closure: bool = False

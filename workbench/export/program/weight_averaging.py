@@ -146,7 +146,10 @@ def annealed(r: ScriptSpec) -> list[str]:
     if not r.anneals:
         return []
     strategy = f'"{r.settings.annealing_strategy}"'
-    arguments = ["optimizer", "config.swa_lrs", "config.annealing_epochs", strategy]
+    rates = "config.swa_lrs"
+    if any(optimizer.frozen_groups for optimizer in r.optimizers):
+        rates = '[config.swa_lrs if group.get("initial_lr", group["lr"]) else 0.0 for group in optimizer.param_groups]'
+    arguments = ["optimizer", rates, "config.annealing_epochs", strategy]
     if r.several:
         made = call("", "torch.optim.swa_utils.SWALR", arguments, 20)
         lines = ["annealing = [", *indented(made), "    for optimizer in optimizers", "]"]
