@@ -12,7 +12,7 @@ from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights import kept_buffers
-from workbench.engine.distributed.shards import Borrowed
+from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
