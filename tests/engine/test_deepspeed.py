@@ -26,8 +26,8 @@ from workbench.events import CurvePoint, Message, StepsDone
 from workbench.launch.assignments import FitAssignment
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 from workbench.tuners import lr_finder
 
 pytest.importorskip("deepspeed")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.tbptt import Piece, detached, pieces, split
 
 Pair = namedtuple("Pair", "x y")

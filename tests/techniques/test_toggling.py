@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.toggling import Toggle, toggled, turns, whose_turn
 
 

@@ -16,7 +16,7 @@ from workbench.engine.distributed.ddp import DDP
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.window import WindowLoss, WindowPlan
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.accumulation import samples_at, shares
 
 Work = Generator[None, None, "Tensor | None"]

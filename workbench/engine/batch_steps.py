@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece, detached
 from workbench.values import shown

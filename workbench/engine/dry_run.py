@@ -23,8 +23,9 @@ from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, made_of_lists, sample_count
 from workbench.task.data.spec import DataSpec
+from workbench.task.errors import TaskError
 from workbench.task.hints import strangers
-from workbench.task.protocol import Schedule, Task, TaskError
+from workbench.task.protocol import Schedule, Task
 from workbench.values import shown
 
 SAMPLES = 2

@@ -25,8 +25,8 @@ from workbench.engine.validation.validate import floats
 from workbench.events import Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.batch import describe
+from workbench.task.errors import TaskError
 from workbench.task.hints import of_step
-from workbench.task.protocol import TaskError
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.stopping import minimums_met, reached
 

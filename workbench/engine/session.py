@@ -33,8 +33,9 @@ from workbench.events import Message
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
 from workbench.task.batch import to_device
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
-from workbench.task.protocol import Phase, Task, TaskError
+from workbench.task.protocol import Phase, Task
 from workbench.techniques import clipping, limits
 from workbench.techniques.precision import Precision
 from workbench.techniques.toggling import toggled, whose_turn

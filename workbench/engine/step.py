@@ -15,8 +15,8 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Values
-from workbench.task.protocol import TaskError
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
 

@@ -23,7 +23,8 @@ from workbench.engine.distributed.shards import Shards
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.zero_flat import Place
 from workbench.engine.zero_start import Listing, imported, refuse
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 
 class Zero(Shards):

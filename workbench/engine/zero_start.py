@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from workbench.engine.distributed.shards import Root
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _SINCE = "0.19"
 """The first version whose gradients can be asked for between the backward and the step as it is done here."""

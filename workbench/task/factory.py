@@ -11,12 +11,13 @@ from torch import nn
 from workbench.settings import Settings
 from workbench.task.compiled_model import uncompiled
 from workbench.task.data.spec import Collate, DataSpec
+from workbench.task.errors import TaskError
 from workbench.task.hints import check_loss, refuse_unusable
 from workbench.task.lightning import overrides as hooks
 from workbench.task.lightning.data_hooks import DataHooks
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.task import LightningTask
-from workbench.task.protocol import Task, TaskError
+from workbench.task.protocol import Task
 from workbench.task.schedulers import MakeScheduler, check_scheduler
 from workbench.task.supervised import MakeOptimizer, Supervised, check_optimizer
 from workbench.values import shown
@@ -140,7 +141,7 @@ def _spec(
 ) -> DataSpec | None:
     """The spec of one data set; source: the object that makes its loader."""
     if source is not None:
-        return hooks.spec_of(name, source, preparation)
+        return hooks.spec_of(name, source, preparation.serving)
     return None if data is None else DataSpec.of(name, data, collate_fn)
 
 

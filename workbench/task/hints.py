@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.values import shown
 
 _OF_CLASSES = frozenset(("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "multi_margin_loss", "MultiMarginLoss"))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from workbench.task.errors import TaskError
 from workbench.task.over_epoch import OverEpoch
-from workbench.task.protocol import TaskError
 from workbench.values import shown
 
 _METHODS = ("update", "compute", "reset")

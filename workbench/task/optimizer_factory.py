@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _PROBED = 1e-3
 """A rate for a trial call of a function; its result is compared with the result at twice that rate."""

@@ -21,21 +21,16 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.batch import sample_count
 from workbench.task.compiled_model import own_name
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.ranks import Communication
-from workbench.tracebacks import UserError
 
 if TYPE_CHECKING:
     from workbench.task.data.spec import DataSpec
-    from workbench.task.lightning.setup import Preparation
 
 
 Phase = Literal["fit", "validate", "test", "predict"]
 """A kind of job, as in `setup(stage)`; finders and trials are fits."""
-
-
-class TaskError(UserError):
-    """A model, loss or data set that cannot be trained; the message says why and what to do."""
 
 
 @dataclass(slots=True)
@@ -156,6 +151,20 @@ class Progress(Protocol):
     @property
     def batches(self) -> tuple[int | None, int | None]:
         """Training batches of an epoch, and batches of a validation; None where they cannot be known."""
+
+
+class Preparation(Protocol):
+    """Sets up the user's objects before a job, and tears them down afterwards (`lightning/setup.py`)."""
+
+    @property
+    def sources(self) -> Sequence[Any]:
+        """The objects that are set up."""
+
+    def follow(self, progress: Progress) -> None:
+        """A session has begun."""
+
+    def around(self, phase: Phase, settings: Settings) -> contextlib.AbstractContextManager[None]:
+        """Inside, the objects are set up for a job of this kind."""
 
 
 class Task(abc.ABC):

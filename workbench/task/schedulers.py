@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
-from workbench.task.protocol import Schedule, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Schedule
 
 MakeScheduler = Callable[[Optimizer, int], Any]
 """Returns a scheduler, a `Schedule`, or several of either in a list."""

@@ -16,10 +16,11 @@ from workbench.settings import Settings
 from workbench.task import hints
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data.spec import DataSpec
+from workbench.task.errors import TaskError
 from workbench.task.metrics import batch_values, checked, in_words, is_running, split
 from workbench.task.optimizer_factory import OptimizerFactory
 from workbench.task.over_epoch import OverEpoch
-from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
+from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
 from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.step_output import reported_weight, score_weight
 from workbench.values import shown

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 AvgFn = Callable[[Tensor, Tensor, "int | Tensor"], Tensor]
 

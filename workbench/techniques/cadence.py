@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.limits import part
 from workbench.values import seconds as in_seconds
 

@@ -10,7 +10,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 def part(length: int, fraction: float) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _TYPES = {"32-true": None, "64-true": None, "16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.values import EarlyStopping
 from workbench.values import seconds as in_seconds
 

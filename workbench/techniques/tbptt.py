@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from workbench.task.batch import describe, leaves
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 @dataclass(frozen=True, slots=True)

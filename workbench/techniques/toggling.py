@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from torch import Tensor
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 class Toggle:

@@ -25,8 +25,8 @@ from workbench.engine.step import update
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
+from workbench.task.errors import TaskError
 from workbench.task.optimizer_factory import leading
-from workbench.task.protocol import TaskError
 from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
 from workbench.tuners.lr_suggest import divergence, doubts, recommended, suggest_all, trust

@@ -9,7 +9,8 @@ from typing import Any
 from workbench.engine.data.loaders import first_batches
 from workbench.settings import Settings
 from workbench.task.data.spec import Loader, batches_in, set_epoch
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.tbptt import pieces

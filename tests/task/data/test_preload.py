@@ -19,7 +19,7 @@ from workbench.share.package import pack, unpack
 from workbench.task.data.preload import preload
 from workbench.task.data.spec import DataSpec, users_own
 from workbench.task.data.stacked import Stacked
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 ON = Settings(preload=True, batch_size=4, shuffle=True)
 OWN = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from workbench.task.data.rng_state import (
     process_state,
     restored_process_state,
 )
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 GENERATORS = {
     "torch": (lambda: torch.Generator().manual_seed(1), lambda g: torch.rand(1, generator=g).item()),

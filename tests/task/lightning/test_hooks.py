@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import workbench as wb
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")
 

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import recorded
 from workbench.task.lightning.logging.log import CHUNK, PLACES, Log
-from workbench.task.protocol import TaskError
 
 BATCHES = [torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(1, 2)]
 VALUES = [1.0, 2.0, 9.0]

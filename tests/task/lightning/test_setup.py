@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.task.lightning.test_hooks import KINDS, Duck, Module, task
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")
 

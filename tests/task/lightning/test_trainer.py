@@ -13,8 +13,8 @@ from torch.optim import SGD, lr_scheduler
 
 from tests.task.lightning.test_hooks import KINDS, Data, Duck, Module, running, task
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.lightning.trainer import NotServed
-from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")
 

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
 from tests.task.lightning.test_hooks import KINDS, Duck, Module, task
+from workbench.task.errors import TaskError
 from workbench.task.lightning.unsupported import CALLBACKS, UNSERVED, refuse_callbacks
-from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")
 callbacks = pl.callbacks

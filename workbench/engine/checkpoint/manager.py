@@ -21,7 +21,7 @@ from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message, Saved
 from workbench.runs import checkpoints
 from workbench.runs.checkpoints import Mode, best_values, list_checkpoints, mode_of, name_of, obsolete
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.values import seconds as in_seconds
 
 AUTOMATIC = 600.0

@@ -16,7 +16,7 @@ from workbench.engine.optim import weight_averaging
 from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.events import Message
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques import schedules
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")

@@ -22,7 +22,7 @@ from workbench.engine.session import Session
 from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Message
 from workbench.task.batch import to_device
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.averaging import Average
 
 _COUNTERS = (

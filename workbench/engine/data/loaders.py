@@ -10,7 +10,8 @@ from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
 from workbench.task.data.sampler_order import number_of_samples, shuffles
 from workbench.task.data.spec import DataSpec, Loader, batches_in, positioned, set_epoch
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
 from workbench.techniques.tbptt import pieces

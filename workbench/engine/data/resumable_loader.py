@@ -30,7 +30,7 @@ from workbench.task.data.spec import (
     users_own,
 )
 from workbench.task.data.to_dataset import is_of_hugging_face
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _NONE = object()
 _TOLD = -1

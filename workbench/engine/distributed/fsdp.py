@@ -19,7 +19,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from workbench.engine.distributed.shards import Root
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 NAME = "FSDP"
 _PER_MACHINE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")

@@ -19,7 +19,7 @@ from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.distributed.shards import Borrowed, Shards
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 if TYPE_CHECKING:
     from workbench.engine.session import Session

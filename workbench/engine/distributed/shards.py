@@ -22,8 +22,9 @@ from workbench.engine import rng
 from workbench.engine.checkpoint.weights import kept_state
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Stage
-from workbench.task.protocol import Scores, StepResult, Task, TaskError
+from workbench.task.protocol import Scores, StepResult, Task
 from workbench.techniques.tbptt import Piece
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from workbench.engine.distributed.ddp import batch_weights
 from workbench.engine.hooked_step import kept_rates
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.accumulation import samples_at, shares
 from workbench.techniques.toggling import Toggle
 

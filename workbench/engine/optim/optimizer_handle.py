@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.optimizer_factory import base_rate, group_rates, leading
-from workbench.task.protocol import Optimization, Schedule, Task, TaskError
+from workbench.task.protocol import Optimization, Schedule, Task
 
 if TYPE_CHECKING:
     from workbench.engine.distributed.shards import Shards

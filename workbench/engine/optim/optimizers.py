@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.settings import Settings
-from workbench.task.protocol import Optimization, Schedule, Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Optimization, Schedule, Task
 from workbench.techniques.schedules import built_in
 from workbench.techniques.toggling import turns
 

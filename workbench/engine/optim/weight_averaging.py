@@ -16,7 +16,8 @@ from workbench.engine.distributed.shards import Borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
-from workbench.task.protocol import Averaging, Schedule, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Averaging, Schedule
 from workbench.techniques.averaging import (
     batch_norms,
     has_batch_norm,

@@ -20,9 +20,10 @@ from torch import nn
 
 from workbench.engine.session import Session
 from workbench.task.batch import to_device
+from workbench.task.errors import TaskError
 from workbench.task.metrics import in_words, numbers, synchronises, takes_pair
 from workbench.task.over_epoch import OverEpoch, in_host_memory
-from workbench.task.protocol import Scores, TaskError
+from workbench.task.protocol import Scores
 
 _OF_FEW = (ValueError, ArithmeticError, RuntimeError)
 """Errors that more data may avoid: with one class alone there is no AUROC."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.settings import Settings
-from workbench.task.protocol import Schedule, Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Schedule, Task
 from workbench.techniques import limits
 
 

@@ -16,9 +16,9 @@ from workbench.engine.distributed.shards import Borrowed
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Values
 from workbench.task.lightning.logging.reduce import landed
-from workbench.task.protocol import TaskError
 
 
 def validate(

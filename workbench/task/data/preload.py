@@ -23,7 +23,7 @@ from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import DataRngState, process_state, restored_process_state
 from workbench.task.data.spec import DataSpec, Parts
 from workbench.task.data.stacked import Stacked
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _PROBED, _READS = 8, 3
 """How many samples are read, and how often, to see whether the data set draws random numbers."""

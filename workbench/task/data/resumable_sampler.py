@@ -20,7 +20,7 @@ from torch.utils.data import Sampler
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.rng_state import DataRngState, State, process_state, restored_process_state
 from workbench.task.data.sharding import NOTHING, RankShard, Sharding
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _ALONE = RankShard()
 

@@ -30,7 +30,7 @@ from workbench.task.data.counted_loader import CountedLoader, CountedPass
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.rng_state import State, plain, process_state, put_process
 from workbench.task.data.shuffle import ShuffledSampler
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 NOTHING: Any = object()
 

@@ -47,7 +47,7 @@ from workbench.task.data.rng_state import DataRngState
 from workbench.task.data.sharding import RankShard, Sharding, SharedLoader, refuse_sharded, sharding_for
 from workbench.task.data.shuffle import ShuffledSampler
 from workbench.task.data.to_dataset import dataset_of
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 Loader = CountedLoader
 """The type of loader that `DataSpec.loader` makes."""

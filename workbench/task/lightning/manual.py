@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Shared
 from workbench.task.lightning.proxies import StepsAsAsked, StepsByHandle
 from workbench.task.lightning.trainer import Trainer
-from workbench.task.protocol import Handle, Optimization, TaskError
+from workbench.task.protocol import Handle, Optimization
 
 
 class Manual(Shared):

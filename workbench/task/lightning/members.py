@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.logging.log import Shared
 from workbench.task.lightning.manual import Manual
 from workbench.task.lightning.overrides import attached, own_method
-from workbench.task.protocol import TaskError
 from workbench.task.ranks import stacked
 
 

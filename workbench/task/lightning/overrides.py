@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.utils.data import DataLoader
 
 from workbench.task.data.datasets import Batches
 from workbench.task.data.spec import DataSpec, Parts, parts_of
-from workbench.task.protocol import TaskError
-
-if TYPE_CHECKING:
-    from workbench.task.lightning.setup import Preparation
+from workbench.task.errors import TaskError
 
 LR_NAMES = ("lr", "learning_rate")
 EXTRAS = {"optimizer_idx": 0, "hiddens": None}
@@ -63,21 +60,25 @@ def makes_loaders(data: Any) -> bool:
     return any(has_loader(data, f"{name}_dataloader") for name in ("train", "val", "test", "predict"))
 
 
-def spec_of(name: str, source: Any, preparation: Preparation | None = None) -> DataSpec | None:
+Serving = Callable[[str], contextlib.AbstractContextManager[None]]
+"""Inside, an object is set up to make its loader of this kind of data ("train", "val", …)."""
+
+
+def spec_of(name: str, source: Any, serving: Serving | None = None) -> DataSpec | None:
     """The data of an object's `<name>_dataloader()`; None where it has no such method.
 
-    preparation: makes sure that the object's `setup` has run for this data; without it, it runs each time.
+    serving: runs the object's `setup` for this data where it has not run yet; None: `setup` runs each time.
     """
     make = own_method(source, f"{name}_dataloader")
     if make is None:
         return None
 
-    setup = own_method(source, "setup") if name in ("test", "predict") and preparation is None else None
+    setup = own_method(source, "setup") if name in ("test", "predict") and serving is None else None
 
     def parts() -> Parts:
         if setup is not None:
             call_with_stage(setup, name)
-        with contextlib.nullcontext() if preparation is None else preparation.serving(name):
+        with contextlib.nullcontext() if serving is None else serving(name):
             loader = make()
         while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], DataLoader):
             loader = loader[0]

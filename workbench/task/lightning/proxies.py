@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from workbench.task.protocol import Handle, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Handle
 
 
 class OptimizerProxy:

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log
 from workbench.task.lightning.overrides import attached, call_with_stage, own_method
 from workbench.task.lightning.trainer import Trainer
 from workbench.task.lightning.unsupported import refuse_callbacks, refuse_unserved
-from workbench.task.protocol import Phase, Progress, TaskError
+from workbench.task.protocol import Phase, Progress
 from workbench.task.ranks import place, wait
 from workbench.values import shown
 

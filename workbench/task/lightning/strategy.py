@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from workbench.task import ranks
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 class NotServed(TaskError, AttributeError):

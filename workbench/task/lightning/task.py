@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in
+from workbench.task.errors import TaskError
 from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.manual import Manual
 from workbench.task.lightning.members import LightningMembers
@@ -36,7 +37,7 @@ from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.trainer import unknown
 from workbench.task.lightning.unsupported import explain_no_logger
 from workbench.task.optimizer_factory import leading
-from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, TaskError
+from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task
 from workbench.task.schedulers import refuse_built_in
 from workbench.task.step_output import reported_weight, score_weight
 from workbench.values import shown
@@ -66,10 +67,10 @@ class LightningTask(Task):
         self.preparation: Preparation = preparation
         self._name = type(module).__name__
         self.model = module if isinstance(module, nn.Module) else networks_of(module)
-        self.train = train or spec_of("train", module, preparation)
-        self.val = val or spec_of("val", module, preparation)
-        self.test = test or spec_of("test", module, preparation)
-        self.predict = predict or spec_of("predict", module, preparation)
+        self.train = train or spec_of("train", module, preparation.serving)
+        self.val = val or spec_of("val", module, preparation.serving)
+        self.test = test or spec_of("test", module, preparation.serving)
+        self.predict = predict or spec_of("predict", module, preparation.serving)
         step = step_of(module, "training_step")
         if step is None:
             raise TaskError(f"{self._name} defines no training_step of its own: write one.")

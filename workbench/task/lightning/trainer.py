@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log, Shared
 from workbench.task.lightning.strategy import NotServed, Strategy
-from workbench.task.protocol import Optimization, Phase, Progress, TaskError
+from workbench.task.protocol import Optimization, Phase, Progress
 from workbench.task.ranks import Communication, SingleProcess, place
 
 _STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}

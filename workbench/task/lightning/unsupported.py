@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.overrides import from_lightning, own_method
-from workbench.task.protocol import TaskError
 
 _REMOVED = "Lightning 2 does not call it either; {}"
 UNSERVED: Mapping[str, str] = {

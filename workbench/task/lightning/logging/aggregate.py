@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 Value = Tensor | float
 Named = TypeVar("Named")

@@ -16,9 +16,10 @@ from typing import Any, Self
 from torch import Tensor
 
 from workbench.task.batch import sample_count
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import LoggedValue, Value, by_own_names, of_step, reduction
 from workbench.task.lightning.logging.reduce import Key, of_update, over_ranks
-from workbench.task.protocol import Progress, TaskError
+from workbench.task.protocol import Progress
 
 CHUNK = 512
 """After this many values of one name they are reduced to one sum."""

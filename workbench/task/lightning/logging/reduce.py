@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import LoggedValue, Value, number
-from workbench.task.protocol import TaskError
 from workbench.task.ranks import Communication
 
 Key = tuple[str, str]
