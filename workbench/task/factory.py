@@ -14,7 +14,7 @@ from workbench.task.data.spec import Collate, DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.hints import check_loss, refuse_unusable
 from workbench.task.lightning import overrides as hooks
-from workbench.task.lightning.data_hooks import DataHooks
+from workbench.task.lightning.hooks import DataHooks
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.task import LightningTask
 from workbench.task.protocol import Task

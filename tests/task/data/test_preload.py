@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 import workbench as wb
 from workbench.settings import Settings
 from workbench.share.package import pack, unpack
-from workbench.task.data.preload import preload
+from workbench.task.data.preload import Stacked, preload
 from workbench.task.data.spec import DataSpec, users_own
-from workbench.task.data.stacked import Stacked
 from workbench.task.errors import TaskError
 
 ON = Settings(preload=True, batch_size=4, shuffle=True)

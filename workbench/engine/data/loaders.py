@@ -8,7 +8,7 @@ from typing import Any
 from workbench.engine.data.resumable_loader import ResumableLoader, close_workers, first_batches
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
-from workbench.task.data.sampler_order import number_of_samples, shuffles
+from workbench.task.data.samplers import number_of_samples, shuffles
 from workbench.task.data.spec import DataSpec, Loader, batches_in, positioned, set_epoch
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task

@@ -16,8 +16,7 @@ from workbench.export.inputs.step import returns
 from workbench.export.inputs.trainer import asked, attributes, methods, reads, words
 from workbench.export.source.source import Sliced
 from workbench.task.lightning import overrides
-from workbench.task.lightning.data_hooks import DataHooks
-from workbench.task.lightning.hooks import LightningHooks
+from workbench.task.lightning.hooks import DataHooks, LightningHooks
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.setup import _home_of_trainer
 from workbench.task.lightning.task import LightningTask

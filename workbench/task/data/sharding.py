@@ -29,7 +29,7 @@ from torch.utils.data import (
 from workbench.task.data.counted_loader import CountedLoader, CountedPass
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.rng_state import State, plain, process_state, put_process
-from workbench.task.data.shuffle import ShuffledSampler
+from workbench.task.data.samplers import ShuffledSampler
 from workbench.task.errors import TaskError
 
 NOTHING: Any = object()

@@ -44,8 +44,8 @@ from workbench.task.data.datasets import (
 )
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.rng_state import DataRngState
+from workbench.task.data.samplers import ShuffledSampler
 from workbench.task.data.sharding import RankShard, Sharding, SharedLoader, refuse_sharded, sharding_for
-from workbench.task.data.shuffle import ShuffledSampler
 from workbench.task.data.to_dataset import dataset_of
 from workbench.task.errors import TaskError
 

@@ -19,8 +19,7 @@ from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in
 from workbench.task.errors import TaskError
 from workbench.task.lightning.hooks import LightningHooks
-from workbench.task.lightning.manual import Manual
-from workbench.task.lightning.members import LightningMembers
+from workbench.task.lightning.members import LightningMembers, Manual
 from workbench.task.lightning.optimizers import optimizations_of
 from workbench.task.lightning.overrides import (
     LR_NAMES,
