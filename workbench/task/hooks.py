@@ -143,11 +143,11 @@ class Hooks:
         """The job ends with this error."""
 
     @property
-    def wants_end(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether the task has asked for the end of the fit (`trainer.should_stop`)."""
         return False
 
-    def goes_on(self) -> None:
+    def clear_stop(self) -> None:
         """A fit that the task had ended continues: it no longer asks for the end."""
 
     # -- of a batch and an update
@@ -248,7 +248,7 @@ class Hooks:
         return {}
 
     @property
-    def tells_sanity(self) -> bool:
+    def read_sanity(self) -> bool:
         """Whether the task has read the stage in a sanity check: it may log less there than in a validation."""
         return False
 
@@ -260,7 +260,7 @@ class Hooks:
     def forget(self) -> None:
         """Drop all that was logged, after a dry run."""
 
-    def unheard(self) -> contextlib.AbstractContextManager[None]:
+    def discarding_logs(self) -> contextlib.AbstractContextManager[None]:
         """Inside, nothing that is logged counts, and what was logged before stays."""
         return contextlib.nullcontext()
 

@@ -179,7 +179,7 @@ class Task(abc.ABC):
     test: DataSpec | None = None
     predict: DataSpec | None = None
     averaging: Averaging = Averaging()
-    moments: Hooks | None = None
+    hooks: Hooks | None = None
     """The task's hooks while a job runs; None: it has none."""
     preparation: Preparation | None = None
     """The objects that make the loaders, and their set-up before a job (a DataModule's setup); None: there are none."""
@@ -246,7 +246,7 @@ class Task(abc.ABC):
         """The batch in pieces of `length` time steps, where the task has its own way; None: the workbench's."""
         return None
 
-    def trying(self) -> contextlib.AbstractContextManager[None]:
+    def checking_steps(self) -> contextlib.AbstractContextManager[None]:
         """Inside, steps are only tried: look for mistakes that raise no error of their own."""
         return contextlib.nullcontext()
 

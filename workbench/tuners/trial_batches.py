@@ -73,7 +73,7 @@ def _cycled(one_pass: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 def _epoch(loader: Loader, task: Task, settings: Settings) -> Iterator[Any]:
     """One pass over the batches that a fit would take."""
-    most = limits.count(batches_in(loader), settings.limit_train_batches, "limit_train_batches")
+    most = limits.limited_batches(batches_in(loader), settings.limit_train_batches, "limit_train_batches")
     batches = first_batches(loader, most)
     if settings.truncated_bptt_steps is None:
         return batches

@@ -105,7 +105,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
                 _put_back(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
             if parts.built_in is not None:
-                schedules.move_to(parts.built_in, opt.taken)
+                schedules.fast_forward(parts.built_in, opt.taken)
     if session.settings.lr != session.base_lr:
         session.set_lr(session.settings.lr)
 

@@ -252,7 +252,7 @@ def refuse(session: Session, name: str) -> None:
         why = "the loss has parameters of its own, which would lie outside of the shards: make it a part of the model"
     elif settings.precision == "16-mixed":
         why = "precision='16-mixed' scales losses and steps in a way of its own; take precision='bf16-mixed'"
-    elif session.moments.zeroes and session.shards is not None and session.shards.own_steps:
+    elif session.hooks.zeroes and session.shards is not None and session.shards.own_steps:
         why = "an optimizer_zero_grad of the module's own cannot keep gradients behind a step, where they are gone"
     if why is not None:
         raise TaskError(f"{name} is what the accelerate config asks for, and {why}. Data-parallel ranks can: take a config of type MULTI_GPU.")
@@ -267,5 +267,5 @@ class Borrowed:
     def pass_through(self, session: Session, stage: Stage, step: Callable[[Any], object]) -> None:
         """Take the step with it; buffers, attributes, random numbers and what is logged are as before behind it."""
         batch = self._batch.batch if isinstance(self._batch, Piece) else self._batch
-        with rng.preserved(), session.moments.unheard(), kept_state(session.task), session.precision.autocast():
+        with rng.preserved(), session.hooks.discarding_logs(), kept_state(session.task), session.precision.autocast():
             step(session.to_device(batch, stage))

@@ -92,12 +92,12 @@ def in_place(session: Session) -> Iterator[None]:
     _written(session)
 
 
-def hand_over(session: Session) -> None:
+def copy_average(session: Session) -> None:
     """Give the model the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
     session.modes.eval()
     if session.average is None or not session.average.count:
         return
-    session.average.hand_over(session.averaged_parameters)
+    session.average.copy_to(session.averaged_parameters)
     _written(session)
     _refresh(session)
 
@@ -112,7 +112,7 @@ def _refresh(session: Session) -> None:
     if not has_batch_norm([session.task.model]):
         return
     modes = Modes.of(session.task)
-    with rng.preserved(), torch.no_grad(), session.moments.unheard():
+    with rng.preserved(), torch.no_grad(), session.hooks.discarding_logs():
         try:
             session.train_mode()
             with refreshing_batch_norm([session.task.model]):

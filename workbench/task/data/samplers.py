@@ -46,7 +46,7 @@ _DEPTH = 6
 """How many nested samplers are checked."""
 
 
-def shuffles(sampler: Any, depth: int = _DEPTH) -> bool:
+def is_shuffling(sampler: Any, depth: int = _DEPTH) -> bool:
     """Whether a sampler, or one inside it, is made to give another order in each pass."""
     if sampler is None or not depth:
         return False
@@ -59,7 +59,7 @@ def shuffles(sampler: Any, depth: int = _DEPTH) -> bool:
     if any(isinstance(value, _GENERATORS) for value in getattr(sampler, "__dict__", {}).values()):
         return True
     inside = (getattr(sampler, name, None) for name in ("batches", "batch_sampler", "sampler", "source", "base_sampler"))
-    return any(shuffles(part, depth - 1) for part in inside)
+    return any(is_shuffling(part, depth - 1) for part in inside)
 
 
 def number_of_samples(loader: Any) -> int:

@@ -11,11 +11,11 @@ from torch import Tensor
 from workbench.task.errors import TaskError
 from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.logging.log import Shared
-from workbench.task.lightning.overrides import attached, own_method
-from workbench.task.lightning.proxies import StepsAsAsked, StepsByHandle
+from workbench.task.lightning.overrides import own_method, with_attributes
+from workbench.task.lightning.proxies import ManualOptimizer, ManualScheduler
 from workbench.task.lightning.trainer import Trainer
 from workbench.task.protocol import Handle, Optimization
-from workbench.task.ranks import stacked
+from workbench.task.ranks import all_gather
 
 
 class Manual(Shared):
@@ -25,7 +25,7 @@ class Manual(Shared):
         self._name = name
         self._trainer = trainer
         self._handle: Handle | None = None
-        self._optimizers: list[StepsByHandle] = []
+        self._optimizers: list[ManualOptimizer] = []
         self._schedulers: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -34,9 +34,9 @@ class Manual(Shared):
     def begin(self, made: Sequence[Optimization], handle: Handle, *, accumulates: bool) -> None:
         """A session with these optimizers begins."""
         self._handle = handle
-        self._optimizers = [StepsByHandle(one.optimizer, index, handle) for index, one in enumerate(made)]
+        self._optimizers = [ManualOptimizer(one.optimizer, index, handle) for index, one in enumerate(made)]
         found = [schedule.scheduler for one in made for schedule in one.schedules]
-        self._schedulers = [StepsAsAsked(one, handle, behind=accumulates) for one in found]
+        self._schedulers = [ManualScheduler(one, handle, behind=accumulates) for one in found]
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -120,23 +120,23 @@ class Manual(Shared):
 class LightningMembers(Shared):
     """Those of one module. manual: its methods for manual optimization, if it uses them."""
 
-    def __init__(self, module: Any, moments: LightningHooks, manual: Manual | None) -> None:
+    def __init__(self, module: Any, hooks: LightningHooks, manual: Manual | None) -> None:
         self._module = module
         self._name = type(module).__name__
-        self._moments = moments
-        self._trainer = moments.preparation.trainer
+        self._hooks = hooks
+        self._trainer = hooks.preparation.trainer
         self._manual = manual
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Inside, the module has them; its own attributes of these names are restored afterwards."""
-        mine, log = vars(self._module), self._moments.preparation.log
+        mine, log = vars(self._module), self._hooks.preparation.log
         hearing: dict[str, Any] = {"log": log.log, "log_dict": log.log_dict}
         # A list of that name, for example, is not a method that logs.
         members = {n: hear for n, hear in hearing.items() if callable(mine.get(n, hear))}
         members |= {n: do for n, do in self._methods().items() if not self._has(n)}
         standing = {n: value for n, value in self._attributes().items() if not hasattr(self._module, n)}
-        with attached(self._module, {**members, **standing}), self._trainer.mirrored(mine, standing):
+        with with_attributes(self._module, {**members, **standing}), self._trainer.mirrored(mine, standing):
             yield
 
     def _has(self, name: str) -> bool:
@@ -157,7 +157,7 @@ class LightningMembers(Shared):
         return {
             "logger": None, "loggers": [], "print": self._trainer.print,
             "global_rank": self._trainer.global_rank, "local_rank": self._trainer.local_rank,
-            **self._trainer.where(),
+            **self._trainer.module_properties(),
         }  # fmt: skip
 
     # -- the methods, where the engine steps the optimizers
@@ -183,10 +183,10 @@ class LightningMembers(Shared):
         index = next((n for n, one in enumerate(made) if one is getattr(optimizer, "optimizer", optimizer)), None)
         if index is None:
             raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is none of the optimizers of this run.")
-        if self._moments.clipper is None:
+        if self._hooks.clipper is None:
             raise TaskError(f"{self._name}.clip_gradients: there are gradients while a batch is trained, and not before.")
         if value > 0:
-            self._moments.clipper(index, value, algorithm)
+            self._hooks.clipper(index, value, algorithm)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """The data of all processes, each tensor with one more dimension in front; a single process gets it
@@ -194,4 +194,4 @@ class LightningMembers(Shared):
 
         All ranks must call it alike, with tensors of the same shapes: also where the last batches do not fill a round.
         """
-        return stacked(data, self._trainer.at_hand.device, graph=sync_grads)
+        return all_gather(data, self._trainer.progress.device, graph=sync_grads)
