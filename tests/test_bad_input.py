@@ -17,7 +17,7 @@ from workbench.events import Message, StepsDone
 from workbench.instruments.finite import NonFiniteError
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

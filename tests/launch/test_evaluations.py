@@ -11,7 +11,7 @@ from tests.engine.learners import Learner
 from tests.engine.problems import adam, labelled, noisy_net, plain_net, same_weights, weights
 from workbench.events import Called
 from workbench.runs.run import Run
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

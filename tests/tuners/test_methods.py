@@ -10,7 +10,7 @@ from tests.engine.problems import bench, labelled, noisy_net, plain_net, same_we
 from workbench.events import SearchEnded, Trial
 from workbench.runs.run import Run
 from workbench.settings import Settings, SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.tuners import trial as trying
 from workbench.tuners.batch_size_search import BatchSizes, NotEnoughData, search
 from workbench.tuners.effective_batch import accumulation, effective_batch, next_size

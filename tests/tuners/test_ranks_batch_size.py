@@ -16,8 +16,8 @@ from workbench.commands import Mailbox, Stop
 from workbench.events import SearchEnded, Trial
 from workbench.launch.distributed_search import RankSearch, RankTrial
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 from workbench.tuners.batch_size import BatchSizeRequest, cap_of
 from workbench.tuners.batch_size_search import BatchSizes, NotEnoughData, search
 

@@ -13,7 +13,7 @@ from workbench.engine.metrics.flush import emit_message, flush
 from workbench.engine.optim import total_steps
 from workbench.engine.session import Session
 from workbench.events import Changed, Emit, Message, StatusChanged
-from workbench.techniques.accumulation import from_now_on
+from workbench.techniques.accumulation import with_size_from
 
 
 class Errands(Protocol):
@@ -119,7 +119,7 @@ def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit
         )
         emit_message(session, emit, Message(text, "warning", session.step))
         return False
-    setting = from_now_on(session.settings.accumulate_grad_batches, session.epoch, size)
+    setting = with_size_from(session.settings.accumulate_grad_batches, session.epoch, size)
     if setting == session.settings.accumulate_grad_batches:
         return True
     session.settings = session.settings.replace(accumulate_grad_batches=setting)

@@ -9,8 +9,8 @@ from typing import Any
 
 from workbench.events import BenchEvent, Called, Event
 from workbench.launch.job import AnyJob
+from workbench.task.errors import TaskError
 from workbench.task.lightning.unsupported import refuse_callbacks
-from workbench.task.protocol import TaskError
 from workbench.values import shown
 
 Listener = Callable[[BenchEvent], None]

@@ -157,7 +157,7 @@ class ResumeSettings:
             )
 
     def _differing(self, own: Settings, settings: Settings, edits: Mapping[str, Any]) -> Message | None:
-        bench = limits.effective(self.bench)  # as the recorded ones are
+        bench = limits.effective_settings(self.bench)  # as the recorded ones are
         free = [name for name in Settings.model_fields if name not in edits]
         kept = [name for name in free if not _same(name, settings, bench)]
         local = [name for name in free if name in LOCAL and not _same(name, settings, own)]

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.task.signature import parameters
 
 _PROBED = 1e-3
@@ -150,7 +150,7 @@ def group_rates(optimizer: Optimizer) -> list[float]:
     return [float(group.get("max_lr", group.get("initial_lr", group["lr"]))) for group in optimizer.param_groups]
 
 
-def leading(rates: Sequence[float]) -> int:
+def leading_group(rates: Sequence[float]) -> int:
     """The number of the group whose rate is `lr`: the first that is not 0, since nothing has a ratio to 0."""
     return next((number for number, rate in enumerate(rates) if rate), 0)
 
@@ -165,4 +165,4 @@ def base_rate(optimizer: Optimizer, whose: str) -> float:
                 "number, which schedules and finders multiply. Give it one (lr=1e-3), and turn off a rate that it finds itself."
             )
     rates = group_rates(optimizer)
-    return rates[leading(rates)]
+    return rates[leading_group(rates)]

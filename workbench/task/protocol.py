@@ -21,21 +21,16 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.batch import sample_count
 from workbench.task.compiled_model import own_name
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.ranks import Communication
-from workbench.tracebacks import UserError
 
 if TYPE_CHECKING:
     from workbench.task.data.spec import DataSpec
-    from workbench.task.lightning.setup import Preparation
 
 
 Phase = Literal["fit", "validate", "test", "predict"]
 """A kind of job, as in `setup(stage)`; finders and trials are fits."""
-
-
-class TaskError(UserError):
-    """A model, loss or data set that cannot be trained; the message says why and what to do."""
 
 
 @dataclass(slots=True)
@@ -158,6 +153,20 @@ class Progress(Protocol):
         """Training batches of an epoch, and batches of a validation; None where they cannot be known."""
 
 
+class Preparation(Protocol):
+    """Sets up the user's objects before a job, and tears them down afterwards (`lightning/setup.py`)."""
+
+    @property
+    def sources(self) -> Sequence[Any]:
+        """The objects that are set up."""
+
+    def follow(self, progress: Progress) -> None:
+        """A session has begun."""
+
+    def around(self, phase: Phase, settings: Settings) -> contextlib.AbstractContextManager[None]:
+        """Inside, the objects are set up for a job of this kind."""
+
+
 class Task(abc.ABC):
     """A model, its loss, its optimizer and its data, in the form that the engine runs.
 
@@ -170,7 +179,7 @@ class Task(abc.ABC):
     test: DataSpec | None = None
     predict: DataSpec | None = None
     averaging: Averaging = Averaging()
-    moments: Hooks | None = None
+    hooks: Hooks | None = None
     """The task's hooks while a job runs; None: it has none."""
     preparation: Preparation | None = None
     """The objects that make the loaders, and their set-up before a job (a DataModule's setup); None: there are none."""
@@ -237,7 +246,7 @@ class Task(abc.ABC):
         """The batch in pieces of `length` time steps, where the task has its own way; None: the workbench's."""
         return None
 
-    def trying(self) -> contextlib.AbstractContextManager[None]:
+    def checking_steps(self) -> contextlib.AbstractContextManager[None]:
         """Inside, steps are only tried: look for mistakes that raise no error of their own."""
         return contextlib.nullcontext()
 

@@ -85,27 +85,27 @@ class RankOfJob(NamedTuple):
         return max(1, self.world // self.local_world)
 
 
-ALONE = RankOfJob()
+SINGLE_RANK = RankOfJob()
 
 
-def place() -> RankOfJob:
+def rank_of_job() -> RankOfJob:
     """The place of this process; a process group that the user made for something else does not make it a rank."""
     if RANK not in os.environ or not dist.is_available() or not dist.is_initialized():
-        return ALONE
+        return SINGLE_RANK
     world = dist.get_world_size()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     return RankOfJob(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0)), local)
 
 
-def wait() -> None:
+def barrier() -> None:
     """Wait until all processes have called this."""
-    if place().several:
+    if rank_of_job().several:
         dist.barrier()
 
 
-def from_one(value: T, source: int = 0) -> T:
+def broadcast(value: T, source: int = 0) -> T:
     """The value of rank `source`."""
-    if not place().several:
+    if not rank_of_job().several:
         return value
     box: list[Any] = [value]
     dist.broadcast_object_list(box, src=source)
@@ -113,17 +113,17 @@ def from_one(value: T, source: int = 0) -> T:
     return found
 
 
-def stacked(data: Any, device: torch.device, *, graph: bool = False) -> Any:
+def all_gather(data: Any, device: torch.device, *, graph: bool = False) -> Any:
     """The data of all processes: each tensor with one more dimension in front, and numbers as tensors.
 
     graph: gradients flow back to the process that each part came from. A single process gets its data unchanged.
     """
-    return _through(data, device, (_with_graph if graph else _gathered) if place().several else _as_it_is)
+    return _through(data, device, (_with_graph if graph else _gathered) if rank_of_job().several else _as_it_is)
 
 
-def reduced(tensor: Any, how: Any = "mean") -> Any:
+def all_reduce(tensor: Any, how: Any = "mean") -> Any:
     """The mean of a tensor over all processes, or another of torch's ReduceOps; other values are returned unchanged."""
-    where = place()
+    where = rank_of_job()
     if not isinstance(tensor, Tensor) or not where.several:
         return tensor
     mean = isinstance(how, str) and how.lower() in ("mean", "avg")

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
-from workbench.task.protocol import Schedule, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Schedule
 from workbench.task.signature import fits, parameters
 
 MakeScheduler = Callable[[Optimizer, int], Any]

@@ -15,10 +15,11 @@ from workbench.settings import Settings
 from workbench.task import hints
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data.spec import DataSpec
-from workbench.task.metrics import batch_values, checked, in_words, is_running, split
+from workbench.task.errors import TaskError
+from workbench.task.metrics import batch_values, checked_metrics, describe_arguments, is_metric_object, split
 from workbench.task.optimizer_factory import OptimizerFactory
 from workbench.task.over_epoch import OverEpoch
-from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
+from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
 from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.signature import fits
 from workbench.task.step_output import reported_weight, score_weight
@@ -50,8 +51,8 @@ class Supervised(Task):
         self.loss_is_mean = loss is None or _is_mean(loss)
         self.optimizer_factory = OptimizerFactory(optimizer)
         self._scheduler = scheduler
-        self.metrics, self.epoch_metrics = split(checked(metrics))
-        self.one_collection = is_running(metrics)
+        self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
+        self.one_collection = is_metric_object(metrics)
         """Whether `metrics=` was a collection, which names its own values, and not a dict."""
         self.names_its_metrics: bool | None = None
         """Whether a function of `metrics` has returned several numbers by name; None: none was called yet."""
@@ -95,7 +96,7 @@ class Supervised(Task):
             self._carries = False
 
     @contextlib.contextmanager
-    def trying(self) -> Iterator[None]:
+    def checking_steps(self) -> Iterator[None]:
         self._tries = True
         try:
             yield
@@ -127,7 +128,7 @@ class Supervised(Task):
                 found = self._called_with(metric, f"metrics[{name!r}]", output, target)
             except (TypeError, AttributeError, ValueError) as error:
                 if not isinstance(error, TaskError):
-                    error.add_note(f"It was metrics[{name!r}], called with {in_words(output, target)}.")
+                    error.add_note(f"It was metrics[{name!r}], called with {describe_arguments(output, target)}.")
                 raise
             self.names_its_metrics = bool(self.names_its_metrics) or isinstance(found, Mapping)
             own = batch_values(stage, name, found, counts)
@@ -173,7 +174,7 @@ class Supervised(Task):
         except TaskError:
             raise
         except Exception as error:
-            remedy = hints.of_loss(self._loss, output, target, error)
+            remedy = hints.explain_loss_error(self._loss, output, target, error)
             if remedy is not None:
                 raise TaskError(f"the loss failed with {type(error).__name__}: {remedy}") from error
             if carries or not is_several(output) or not isinstance(error, TypeError | AttributeError):
@@ -221,7 +222,7 @@ class Supervised(Task):
             if taken:
                 raise
             if self._loss is None:
-                raise TaskError(hints.of_missing_loss(self.model, inputs)) from error
+                raise TaskError(hints.explain_missing_loss(self.model, inputs)) from error
             left_out = "the target's key" if by_name else "the last element of a batch"
             error.add_note(f"The model is called with all but {left_out}.")
             raise
@@ -230,7 +231,7 @@ class Supervised(Task):
         """The loss in an output."""
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not isinstance(loss, torch.Tensor):
-            raise TaskError(hints.of_no_loss_in(self.model, output, batch))
+            raise TaskError(hints.explain_output_without_loss(self.model, output, batch))
         return loss
 
     def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:

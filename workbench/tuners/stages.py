@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from workbench.settings import SettingsError
 from workbench.task.data.spec import DataSpec
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 METHODS = ("fit", "validate", "test", "predict")
 """The stages, by the names of the calls that run them."""

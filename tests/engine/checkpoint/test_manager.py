@@ -17,7 +17,7 @@ from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.events import Saved, StepsDone, Validated
 from workbench.runs.checkpoints import find
 from workbench.settings import SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 

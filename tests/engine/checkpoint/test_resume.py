@@ -19,7 +19,7 @@ from workbench.engine.setup import open_session
 from workbench.engine.validation.validate import validate
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 

@@ -28,7 +28,7 @@ from workbench.engine import rng
 from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.tbptt import Piece
 
 

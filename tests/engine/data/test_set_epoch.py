@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
 
 import workbench as wb
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 ROWS = 12
 

@@ -27,7 +27,7 @@ from workbench.launch.assignments import FindLRAssignment, PredictAssignment
 from workbench.launch.distributed_search import RankSearch
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.tuners.batch_size import BatchSizeRequest
 from workbench.tuners.lr_finder import LRRequest
 

@@ -19,7 +19,7 @@ from workbench.engine.checkpoint import manager
 from workbench.engine.checkpoint.files import read_state
 from workbench.engine.checkpoint.serialization import NotPlainError
 from workbench.runs.checkpoints import list_checkpoints
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ import workbench as wb
 from tests.engine.problems import labelled
 from workbench.settings import Settings, SettingsError
 from workbench.task.data.spec import DataSpec
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 LIMIT = 500
 """Characters of an error: more is no help."""

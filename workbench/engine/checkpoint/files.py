@@ -30,7 +30,7 @@ from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.files import check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.values import shown
 
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -21,7 +21,7 @@ from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message, Saved
 from workbench.runs import checkpoints
 from workbench.runs.checkpoints import Mode, best_values, list_checkpoints, mode_of, name_of, obsolete
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.values import seconds as in_seconds
 
 AUTOMATIC = 600.0
@@ -215,7 +215,7 @@ class CheckpointManager:
 
     def _raw(self) -> dict[str, Any]:
         """The training weights, for a state next to averaged ones."""
-        return {"raw": to_plain(self._session.moments.edits.stored(self._session.weights()), "the model")}
+        return {"raw": to_plain(self._session.hooks.edits.stored(self._session.weights()), "the model")}
 
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
         """All state but the weights, or why there is none; of several ranks, on rank 0."""
@@ -229,7 +229,7 @@ class CheckpointManager:
         why: str | None = None
         try:
             state = state_of(self._session, self._checks, point, held)
-            why = self._session.moments.edits.unresumable or None
+            why = self._session.hooks.edits.unresumable or None
             state = None if why else state
         except NotPlainError as error:
             why = str(error)
@@ -244,7 +244,7 @@ class CheckpointManager:
         *, end: bool = False, asked: bool = False,
     ) -> None:  # fmt: skip
         session, name = self._session, name_of(self._session.step, end)
-        edits = session.moments.edits
+        edits = session.hooks.edits
         self._step, self._pending = session.step, False
         if not asked:
             self._seconds = session.seconds

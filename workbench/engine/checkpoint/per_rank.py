@@ -16,7 +16,7 @@ from workbench.engine.checkpoint.module_state import fingerprint
 from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.session import Session
 from workbench.events import Message
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 BUFFERS = "buffers"
 """The model's buffers, of a rank whose buffers differ from rank 0's, which are among the weights."""

@@ -18,7 +18,8 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy, get_para
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 NAME = "FSDP"
 ENVIRONMENT = "WORKBENCH_SHARDS"

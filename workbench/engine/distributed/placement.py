@@ -13,7 +13,8 @@ from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
 from workbench.settings import Settings
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 if TYPE_CHECKING:
     from workbench.engine.session import Session

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.averaging import has_batch_norm
 
 

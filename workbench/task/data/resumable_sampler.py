@@ -19,8 +19,8 @@ from torch.utils.data import Sampler
 
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.rng_state import DataRngState, State, process_state, restored_process_state
-from workbench.task.data.sharding import NOTHING, RankShard, Sharding
-from workbench.task.protocol import TaskError
+from workbench.task.data.sharding import NO_BATCH, CommonRng, RankShard
+from workbench.task.errors import TaskError
 
 _ALONE = RankShard()
 
@@ -40,15 +40,15 @@ class ResumableBatchSampler(Sampler[Any]):
 
     `generator`: the loader's own. A loader draws from it too, for the seeds of its workers, between asking for the pass
     and taking its first batch; so its state is remembered at that first batch.
-    On several ranks each goes through all batches and hands out those of its `share`. `dealing`: where the order takes
+    On several ranks each goes through all batches and hands out those of its `share`. `common_rng`: where the order takes
     random numbers of the process, it takes these instead, which all ranks draw alike.
     """
 
     def __init__(
-        self, batches: Iterable[Any], generator: torch.Generator, share: RankShard = _ALONE, dealing: Sharding | None = None
+        self, batches: Iterable[Any], generator: torch.Generator, share: RankShard = _ALONE, common_rng: CommonRng | None = None
     ) -> None:
         self.batches, self.generator = batches, generator
-        self.share, self.dealing = share, dealing
+        self.share, self.common_rng = share, common_rng
         self.passes = 0
         self.start: Tensor | None = None
         """The generator's state for the first batch of the next pass, whatever the loader draws before."""
@@ -69,21 +69,21 @@ class ResumableBatchSampler(Sampler[Any]):
         # A loader with workers asks twice for its first pass, and begins one of them.
         if self._left is not None:
             return self._rest()
-        process = process_state() if self.dealing is None else self.dealing.state
+        process = process_state() if self.common_rng is None else self.common_rng.state
         self._pass = _Pass({"process": process, "sampler": self.held().state(), "passes": self.passes})
         with self._drawing():
             return self._begin(self._pass, iter(self.batches))
 
     def _drawing(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the user's sampler may draw."""
-        return contextlib.nullcontext() if self.dealing is None else self.dealing.here()
+        return contextlib.nullcontext() if self.common_rng is None else self.common_rng.here()
 
     def _drawing_as(self, process: State) -> contextlib.AbstractContextManager[None]:
         """Inside, it draws the numbers that it would have drawn then."""
-        if self.dealing is None:
+        if self.common_rng is None:
             return restored_process_state(process)
-        self.dealing.state = process
-        return self.dealing.here()
+        self.common_rng.state = process
+        return self.common_rng.here()
 
     def _begin(self, this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
         self._take_start()
@@ -105,7 +105,7 @@ class ResumableBatchSampler(Sampler[Any]):
         while whole:
             with self._drawing():
                 own, whole = self.share.own(batches)
-            if own is not NOTHING:
+            if own is not NO_BATCH:
                 yield own
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -131,7 +131,7 @@ class ResumableBatchSampler(Sampler[Any]):
         users = self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
         return DataRngState(batch_sampler=users, beside=self.generator)
 
-    def number_from(self, passes: int) -> None:
+    def set_passes(self, passes: int) -> None:
         """Set how many passes have ended."""
         self.passes = passes
         if isinstance(self.batches, KeyedBatches):
@@ -158,7 +158,7 @@ class ResumableBatchSampler(Sampler[Any]):
         Batches that were drawn beyond them are drawn now too.
         """
         doubts = self.held().put(position["sampler"])
-        self.number_from(position["passes"])
+        self.set_passes(position["passes"])
         this = self._pass = _Pass({key: position[key] for key in ("process", "sampler", "passes", "generator")})
         with self._drawing_as(position["process"]):
             source = _counted(this, iter(self.batches))

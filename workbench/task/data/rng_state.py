@@ -57,8 +57,8 @@ class DataRngState:
     def state(self) -> State:
         """The present state of all of it."""
         return {
-            "generators": {path: state_of_generator(generator) for path, generator in self.generators.items()},
-            "states": {path: plain(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
+            "generators": {path: generator_state(generator) for path, generator in self.generators.items()},
+            "states": {path: encode_arrays(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
             "counts": self._counts(),
         }
 
@@ -69,12 +69,12 @@ class DataRngState:
         doubts = []
         for path, value in state["generators"].items():
             try:
-                put_generator(self.generators[path], value)
+                set_generator_state(self.generators[path], value)
             except (KeyError, TypeError, ValueError, RuntimeError):
                 doubts.append(f"there is no generator like {path} any more, whose random numbers should continue")
         for path, value in state["states"].items() if states else ():
             if path in self._stateful:
-                self._stateful[path].load_state_dict(preserved(value))
+                self._stateful[path].load_state_dict(decode_arrays(value))
             else:
                 doubts.append(f"{path} takes no state any more (load_state_dict)")
         now = self._counts()
@@ -101,7 +101,7 @@ def process_state() -> State:
     """The random states of this process that samplers and data sets may draw from."""
     return {
         "python": random.getstate(),
-        "numpy": plain(np.random.get_state(legacy=False)),
+        "numpy": encode_arrays(np.random.get_state(legacy=False)),
         "torch": torch.get_rng_state(),
     }
 
@@ -112,21 +112,21 @@ def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
     afterwards.
     """
     before = process_state()
-    put_process(state)
+    set_process_state(state)
     try:
         yield
     finally:
-        put_process(before)
+        set_process_state(before)
 
 
-def put_process(state: Mapping[str, Any]) -> None:
+def set_process_state(state: Mapping[str, Any]) -> None:
     """Set the process's random states to those of then."""
     _put_python(random, state["python"])
-    np.random.set_state(preserved(state["numpy"]))
+    np.random.set_state(decode_arrays(state["numpy"]))
     torch.set_rng_state(state["torch"])
 
 
-def plain(value: Any) -> Any:
+def encode_arrays(value: Any) -> Any:
     """The same with numpy's arrays as tensors of bytes, in dicts, lists and tuples too."""
     if isinstance(value, np.generic):
         return value.item()
@@ -134,40 +134,40 @@ def plain(value: Any) -> Any:
         flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         return {"array": value.dtype.str, "shape": tuple(value.shape), "data": torch.from_numpy(flat.copy())}
     if type(value) is dict:
-        return {key: plain(part) for key, part in value.items()}
+        return {key: encode_arrays(part) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(plain(part) for part in value)
+        return type(value)(encode_arrays(part) for part in value)
     return value
 
 
-def preserved(value: Any) -> Any:
+def decode_arrays(value: Any) -> Any:
     """Turn what `plain` made back into the original."""
     if type(value) is dict:
         if value.keys() == {"array", "shape", "data"}:
             return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
-        return {key: preserved(part) for key, part in value.items()}
+        return {key: decode_arrays(part) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(preserved(part) for part in value)
+        return type(value)(decode_arrays(part) for part in value)
     return value
 
 
-def state_of_generator(generator: Any) -> Any:
+def generator_state(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
-        return plain(copy.deepcopy(generator.bit_generator.state))
+        return encode_arrays(copy.deepcopy(generator.bit_generator.state))
     if isinstance(generator, np.random.RandomState):
-        return plain(generator.get_state(legacy=False))
+        return encode_arrays(generator.get_state(legacy=False))
     return generator.getstate()
 
 
-def put_generator(generator: Any, state: Any) -> None:
+def set_generator_state(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = preserved(state)
+        generator.bit_generator.state = decode_arrays(state)
     elif isinstance(generator, np.random.RandomState):
-        generator.set_state(preserved(state))
+        generator.set_state(decode_arrays(state))
     else:
         _put_python(generator, state)
 

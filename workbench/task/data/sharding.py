@@ -28,11 +28,11 @@ from torch.utils.data import (
 
 from workbench.task.data.counted_loader import CountedLoader, CountedPass
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.rng_state import State, plain, process_state, put_process
-from workbench.task.data.shuffle import ShuffledSampler
-from workbench.task.protocol import TaskError
+from workbench.task.data.rng_state import State, encode_arrays, process_state, set_process_state
+from workbench.task.data.samplers import ShuffledSampler
+from workbench.task.errors import TaskError
 
-NOTHING: Any = object()
+NO_BATCH: Any = object()
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class RankShard:
         """This rank's batch of the next round, or NOTHING, and whether the round was whole; all of the round is
         read.
         """
-        own, dealt = NOTHING, 0
+        own, dealt = NO_BATCH, 0
         for batch in itertools.islice(batches, self.world):
             own = batch if dealt == self.rank else own
             dealt += 1
         there = dealt == self.world
-        return own if there or not self.whole else NOTHING, there
+        return own if there or not self.whole else NO_BATCH, there
 
     def rounds(self, batches: int) -> int:
         """How many rounds so many batches make."""
@@ -71,7 +71,7 @@ class RankShard:
         return 0 if not rounds else (rounds - 1) * self.world + self.rank + 1
 
 
-class Sharding:
+class CommonRng:
     """Random numbers that all ranks draw alike, whatever else each of them draws.
 
     Samplers and data without indices may draw from the process's own generators, which differ from rank to rank.
@@ -80,7 +80,7 @@ class Sharding:
     def __init__(self, seed: int) -> None:
         self.state: State = {
             "python": random.Random(seed).getstate(),
-            "numpy": plain(np.random.RandomState(seed % 2**32).get_state(legacy=False)),
+            "numpy": encode_arrays(np.random.RandomState(seed % 2**32).get_state(legacy=False)),
             "torch": torch.Generator().manual_seed(seed).get_state(),
         }
 
@@ -88,15 +88,15 @@ class Sharding:
     def here(self) -> Iterator[None]:
         """Inside, the process draws these numbers."""
         before = process_state()
-        put_process(self.state)
+        set_process_state(self.state)
         try:
             yield
         finally:
             self.state = process_state()
-            put_process(before)
+            set_process_state(before)
 
     @contextlib.contextmanager
-    def as_then(self, state: State) -> Iterator[None]:
+    def with_state(self, state: State) -> Iterator[None]:
         """Inside, they are the numbers of then."""
         before, self.state = self.state, state
         try:
@@ -108,14 +108,14 @@ class Sharding:
 _DRAWING = (ShuffledSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-def sharding_for(batches: Any, share: RankShard, seed: int) -> Sharding | None:
+def common_rng_for(batches: Any, share: RankShard, seed: int) -> CommonRng | None:
     """The random numbers for a batch sampler that does not draw from its own generator alone."""
     sampler = _inside(batches)
     known = type(sampler) is SequentialSampler or (type(sampler) in _DRAWING and sampler.generator is not None)
-    return Sharding(seed) if share.several and not known else None
+    return CommonRng(seed) if share.several and not known else None
 
 
-def gives_its_length(batches: Any) -> bool:
+def has_known_length(batches: Any) -> bool:
     """Whether a batch sampler's length is certain; a user's own sampler may only guess."""
     return type(_inside(batches)) in (SequentialSampler, *_DRAWING)
 
@@ -147,34 +147,34 @@ class SharedLoader(CountedLoader):
     def __init__(self, dataset: Any, share: RankShard, seed: int, **options: Any) -> None:
         super().__init__(dataset, **options)
         self.share = share
-        self.dealing = Sharding(seed) if self.num_workers == 0 else None
+        self.common_rng = CommonRng(seed) if self.num_workers == 0 else None
         """With loader workers, all ranks draw alike already."""
 
     def __len__(self) -> int:
         return self.share.rounds(super().__len__())
 
     def __iter__(self) -> CountedPass:  # type: ignore[override]
-        with self.dealing.here() if self.dealing is not None else contextlib.nullcontext():
-            return CountedPass(self, OwnBatches(DataLoader.__iter__(self), self.share, self.dealing))
+        with self.common_rng.here() if self.common_rng is not None else contextlib.nullcontext():
+            return CountedPass(self, ShardBatches(DataLoader.__iter__(self), self.share, self.common_rng))
 
 
-class OwnBatches:
+class ShardBatches:
     """One pass over a `SharedLoader`."""
 
-    def __init__(self, batches: Any, share: RankShard, dealing: Sharding | None) -> None:
-        self._batches, self._share, self._dealing = batches, share, dealing
+    def __init__(self, batches: Any, share: RankShard, common_rng: CommonRng | None) -> None:
+        self._batches, self._share, self._dealing = batches, share, common_rng
         self._over = False
 
-    def __iter__(self) -> OwnBatches:
+    def __iter__(self) -> ShardBatches:
         return self
 
     def __next__(self) -> Any:
-        own = NOTHING
+        own = NO_BATCH
         if not self._over:
             with self._dealing.here() if self._dealing is not None else contextlib.nullcontext():
                 own, whole = self._share.own(self._batches)
             self._over = not whole
-        if own is NOTHING:
+        if own is NO_BATCH:
             raise StopIteration
         return own
 
@@ -193,6 +193,6 @@ def has_ended(batches: Any) -> bool:
     """Whether the data of a pass have ended, which the loader has yet to find out."""
     if isinstance(batches, CountedPass):
         batches = batches.inner
-    if isinstance(batches, OwnBatches):
+    if isinstance(batches, ShardBatches):
         return batches.ended
     return bool(getattr(getattr(batches, "_dataset_fetcher", None), "ended", False))

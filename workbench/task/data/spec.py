@@ -44,10 +44,10 @@ from workbench.task.data.datasets import (
 )
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.rng_state import DataRngState
-from workbench.task.data.sharding import RankShard, Sharding, SharedLoader, refuse_sharded, sharding_for
-from workbench.task.data.shuffle import ShuffledSampler
+from workbench.task.data.samplers import ShuffledSampler
+from workbench.task.data.sharding import CommonRng, RankShard, SharedLoader, common_rng_for, refuse_sharded
 from workbench.task.data.to_dataset import dataset_of
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 Loader = CountedLoader
 """The type of loader that `DataSpec.loader` makes."""
@@ -442,7 +442,7 @@ def _map_style(parts: Parts, batches: Any, settings: Settings, share: RankShard,
         batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
         if parts.worker_init_fn is not None:
             common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
-    deals = ResumableBatchSampler(batches, common["generator"], share, sharding_for(batches, share, settings.seed))
+    deals = ResumableBatchSampler(batches, common["generator"], share, common_rng_for(batches, share, settings.seed))
     return CountedLoader(dataset, batch_sampler=deals, **common)
 
 
@@ -478,7 +478,7 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def positioned(loader: Loader) -> ResumableBatchSampler | None:
+def resumable_sampler_of(loader: Loader) -> ResumableBatchSampler | None:
     """The resumable batch sampler of a loader; None where the data have no indices."""
     for sampler in (loader.batch_sampler, loader.sampler):
         if isinstance(sampler, ResumableBatchSampler):
@@ -486,15 +486,15 @@ def positioned(loader: Loader) -> ResumableBatchSampler | None:
     return None
 
 
-def dealing(loader: Loader) -> Sharding | None:
+def common_rng_of(loader: Loader) -> CommonRng | None:
     """The random numbers that all ranks draw alike for a loader's batches; None where they need none."""
     if isinstance(loader, SharedLoader):
-        return loader.dealing
-    deals = positioned(loader)
-    return None if deals is None else deals.dealing
+        return loader.common_rng
+    deals = resumable_sampler_of(loader)
+    return None if deals is None else deals.common_rng
 
 
-def users_own(loader: Loader) -> Any:
+def users_dataset(loader: Loader) -> Any:
     """The data set, or the batches, that the user gave for this loader."""
     dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
     return users_data(dataset.current if isinstance(dataset, CopiedStream) else dataset)
@@ -526,7 +526,7 @@ def set_epoch(loader: Loader, epoch: int) -> None:
 
 
 def _parts_told(loader: Loader) -> Iterator[Any]:
-    deals, data = positioned(loader), users_own(loader)
+    deals, data = resumable_sampler_of(loader), users_dataset(loader)
     batches = None if deals is None else deals.batches
     batches = batches.batches if isinstance(batches, KeyedBatches) else batches
     yield from (batches, getattr(batches, "sampler", None), data)

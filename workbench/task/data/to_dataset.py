@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from workbench.task.data.datasets import Batches, Columns
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _SEVERAL = (
     "make one of them (torch.utils.data.ConcatDataset puts data sets one after another, StackDataset side by side)"

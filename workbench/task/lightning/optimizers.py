@@ -7,10 +7,11 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from workbench.task.lightning.logging.aggregate import recorded
+from workbench.task.errors import TaskError
+from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.task.lightning.overrides import own_method
 from workbench.task.optimizer_factory import base_rate
-from workbench.task.protocol import Optimization, Schedule, TaskError
+from workbench.task.protocol import Optimization, Schedule
 from workbench.task.schedulers import schedule_of
 from workbench.values import shown
 
@@ -34,7 +35,7 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     ]
     for schedule in schedules:
         if schedule.monitor is not None:
-            schedule.monitor = recorded(schedule.monitor)
+            schedule.monitor = recorded_name(schedule.monitor)
     owned = _by_owner(schedules, optimizers, where)
     turns = [0] * len(entries) if manual else _frequencies(entries, where)
     return tuple(

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from workbench.task.protocol import Handle, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Handle
 
 
-class OptimizerProxy:
+class Proxy:
     """A proxy of another object, except for what it defines itself; isinstance takes it for that object."""
 
     def __init__(self, viewed: Any) -> None:
@@ -33,7 +34,7 @@ class OptimizerProxy:
         return repr(self._viewed)
 
 
-class StepsByHandle(OptimizerProxy):
+class ManualOptimizer(Proxy):
     """An optimizer of a module with manual optimization."""
 
     def __init__(self, optimizer: Optimizer, index: int, handle: Handle) -> None:
@@ -76,7 +77,7 @@ class StepsByHandle(OptimizerProxy):
             self.untoggle()
 
 
-class StepsByTaking(OptimizerProxy):
+class HookOptimizer(Proxy):
     """The optimizer that an `optimizer_step` of the module's own gets: the engine steps, as often as it is called.
 
     closure: evaluates the batch; it runs within the step, or before it where the module calls it by hand.
@@ -123,7 +124,7 @@ class StepsByTaking(OptimizerProxy):
             )
 
 
-class StepsAsAsked(OptimizerProxy):
+class ManualScheduler(Proxy):
     """A scheduler of a module with manual optimization, which steps it itself.
 
     behind: the module accumulates and calls step at each batch; only at a window's last one has the optimizer stepped,

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log
-from workbench.task.lightning.overrides import attached, call_with_stage, own_method
+from workbench.task.lightning.overrides import call_with_stage, own_method, with_attributes
 from workbench.task.lightning.trainer import Trainer
-from workbench.task.lightning.unsupported import refuse_callbacks, refuse_unserved
-from workbench.task.protocol import Phase, Progress, TaskError
-from workbench.task.ranks import place, wait
+from workbench.task.lightning.unsupported import refuse_callbacks, refuse_unsupported
+from workbench.task.protocol import Phase, Progress
+from workbench.task.ranks import barrier, rank_of_job
 from workbench.values import shown
 
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
@@ -47,13 +48,13 @@ class Preparation:
         self._done = [_done_of(source) for source in self.sources]
         self._over = False
         if self.data:
-            self.trainer.give(self.data[0])
+            self.trainer.set_datamodule(self.data[0])
 
     def begin(self, settings: Settings) -> None:
         """When a bench is made: refuse what is not supported, prepare the data, set up for fits, make the layers."""
         for source in self.sources:
-            refuse_unserved(source)
-        with self.attached(), self.trainer.planning(settings):
+            refuse_unsupported(source)
+        with self.attached(), self.trainer.planned(settings):
             self._refuse_callbacks()
             self._prepare()
             for done in self._done:
@@ -68,8 +69,8 @@ class Preparation:
     @contextlib.contextmanager
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
         """Around a whole job: tear down afterwards, unless an error ends it, or the fit has no end."""
-        with self.attached(), self.trainer.doing(phase), self.trainer.planning(settings):
-            here = place()
+        with self.attached(), self.trainer.running_phase(phase), self.trainer.planned(settings):
+            here = rank_of_job()
             if here.nodes > 1:  # where the bench was made everything is there
                 self._prepare()
             if here.several:
@@ -83,7 +84,7 @@ class Preparation:
             finally:
                 self._over = before
 
-    def over(self) -> None:
+    def fit_ended(self) -> None:
         """The fit has ended: a whole one, not a search or a trial."""
         self._over = True
 
@@ -100,18 +101,18 @@ class Preparation:
         with contextlib.ExitStack() as stack:
             for source in self.sources:
                 for part in _with_trainer(source):
-                    stack.enter_context(attached(part, {_home_of_trainer(part): self.trainer}))
+                    stack.enter_context(with_attributes(part, {_home_of_trainer(part): self.trainer}))
             yield
 
     def _prepare(self) -> None:
         """Download and the like: one process of each machine runs it, or one of all, and the others wait."""
-        here = place()
+        here = rank_of_job()
         for source in self.sources:
             each = bool(getattr(source, "prepare_data_per_node", True))
             if (here.local_rank if each else here.rank) == 0:
                 _call(source, "prepare_data")
             if own_method(source, "prepare_data") is not None:
-                wait()
+                barrier()
 
     def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False) -> None:
         """Set up for the first of these, unless that has run for one of them. again: run it even then, as Lightning

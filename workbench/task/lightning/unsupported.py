@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.overrides import from_lightning, own_method
-from workbench.task.protocol import TaskError
 
 _REMOVED = "Lightning 2 does not call it either; {}"
-UNSERVED: Mapping[str, str] = {
+UNSUPPORTED_HOOKS: Mapping[str, str] = {
     "configure_sharded_model": "make the layers in configure_model, or in __init__",
     "on_sanity_check_start": "a hook of callbacks; on_validation_start is called there, with self.trainer.sanity_checking",
     "on_sanity_check_end": "a hook of callbacks; on_validation_end is called there, with self.trainer.sanity_checking",
@@ -65,10 +65,10 @@ _NO_LOGGER = (
 )
 
 
-def refuse_unserved(source: Any) -> None:
+def refuse_unsupported(source: Any) -> None:
     """Raise TaskError for a module or a DataModule that relies on something that is not supported."""
     name = type(source).__name__
-    for hook, instead in UNSERVED.items():
+    for hook, instead in UNSUPPORTED_HOOKS.items():
         if own_method(source, hook) is not None:
             raise TaskError(f"{name} defines {hook}, which is not called here: {instead}.")
     for method in ("log", "log_dict"):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 Value = Tensor | float
 Named = TypeVar("Named")
@@ -19,14 +19,14 @@ MARK = "_logged"
 _RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
 
 
-def recorded(name: str) -> str:
+def recorded_name(name: str) -> str:
     """The name under which a logged value is recorded: the record has columns of its own, such as "loss"."""
     return f"{name}{MARK}" if _RESERVED.fullmatch(name) else name
 
 
 def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
     """The same values; where the record has another name for one, also by the name that the module gave it."""
-    marked = [name for name in values if name.endswith(MARK) and recorded(name.removesuffix(MARK)) == name]
+    marked = [name for name in values if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name]
     return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 
@@ -39,8 +39,8 @@ class LoggedValue:
         self.name = name
         self.on_step, self.on_epoch, self.fork = on_step, on_epoch, fork
         self.how: str | Callable[[Tensor], Any] = how
-        self.step_name = recorded(f"{name}_step" if fork else name)
-        self.epoch_names = [recorded(f"{name}_epoch"), recorded(name)] if fork else [recorded(name)]
+        self.step_name = recorded_name(f"{name}_step" if fork else name)
+        self.epoch_names = [recorded_name(f"{name}_epoch"), recorded_name(name)] if fork else [recorded_name(name)]
         self.asked: Any = None
         """The options with which it was logged; None: only a checkpoint has it."""
         self.metric: Any = None
@@ -105,7 +105,7 @@ class LoggedValue:
         kept.folded = None if state["folded"] is None else (state["folded"][0], state["folded"][1])
         return kept
 
-    def go_on_from(self, other: LoggedValue) -> None:
+    def continue_from(self, other: LoggedValue) -> None:
         self.values, self.weights, self.folded = other.values, other.weights, other.folded
 
 
@@ -133,7 +133,7 @@ def _column(values: list[Value]) -> Tensor:
     return torch.stack([torch.as_tensor(value).to(first.device, wide) for value in values])
 
 
-def of_step(name: str, metric: Any) -> Value | None:
+def step_value(name: str, metric: Any) -> Value | None:
     """A metric's value for the current batch: the result of its forward; without a forward, that of all it has seen."""
     value = getattr(metric, "_forward_cache", metric)
     if value is metric:

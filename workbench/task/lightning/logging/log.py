@@ -16,16 +16,17 @@ from typing import Any, Self
 from torch import Tensor
 
 from workbench.task.batch import sample_count
-from workbench.task.lightning.logging.aggregate import LoggedValue, Value, by_own_names, of_step, reduction
-from workbench.task.lightning.logging.reduce import Key, of_update, over_ranks
-from workbench.task.protocol import Progress, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.lightning.logging.aggregate import LoggedValue, Value, by_own_names, reduction, step_value
+from workbench.task.lightning.logging.reduce import Key, over_ranks, update_over_ranks
+from workbench.task.protocol import Progress
 
 CHUNK = 512
 """After this many values of one name they are reduced to one sum."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogTarget:
     """Where the values of a hook go."""
 
     evaluation: bool
@@ -40,16 +41,16 @@ _IN_UPDATES = (
     "on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step",
     "configure_gradient_clipping",
 )  # fmt: skip
-PLACES: Mapping[str, Place] = {
-    **dict.fromkeys(_IN_UPDATES, Place(False, True, True)),
-    **dict.fromkeys(("on_train_start", "on_train_epoch_start", "on_train_epoch_end"), Place(False, False, False)),
+LOG_TARGETS: Mapping[str, LogTarget] = {
+    **dict.fromkeys(_IN_UPDATES, LogTarget(False, True, True)),
+    **dict.fromkeys(("on_train_start", "on_train_epoch_start", "on_train_epoch_end"), LogTarget(False, False, False)),
     **{
-        hook: Place(True, True, False)
+        hook: LogTarget(True, True, False)
         for stage in ("validation", "test")
         for hook in (f"{stage}_step", f"on_{stage}_batch_start", f"on_{stage}_batch_end")
     },
     **{
-        hook: Place(True, False, False)
+        hook: LogTarget(True, False, False)
         for stage in ("validation", "test")
         for hook in (f"on_{stage}_start", f"on_{stage}_epoch_start", f"on_{stage}_epoch_end")
     },
@@ -82,7 +83,7 @@ class Log(Shared):
         """How many samples a batch holds."""
         self.batch: Any = None
         """The batch of the values; None: they belong to none."""
-        self.of_batches: dict[str, Value] = {}
+        self.batch_values: dict[str, Value] = {}
         """The latest values of single batches of evaluations, by their names in the record, which does not have
         them.
         """
@@ -101,7 +102,7 @@ class Log(Shared):
         """At the end of an epoch or an evaluation: the values over all ranks, before the hooks of that end."""
 
     def __getstate__(self) -> dict[str, Any]:
-        self.let_go()
+        self.end_batch()
         return {**vars(self), "_session": None, "_module": None, "_agreed": {}}
 
     def follow(self, progress: Progress, module: Any) -> None:
@@ -141,7 +142,7 @@ class Log(Shared):
         if rank_zero_only and self._session is not None and self._session.ranks.rank:
             return
         hook = self.hook
-        place = PLACES.get(hook or "")
+        place = LOG_TARGETS.get(hook or "")
         if hook is None or place is None:
             raise TaskError(f"self.log({name!r}) in {hook or 'no hook of a running job'}: nothing can be logged there.")
         asked = (prog_bar, on_step, on_epoch, reduce_fx)
@@ -168,21 +169,21 @@ class Log(Shared):
 
     # -- what the task says
 
-    def hold(self, batch: Any) -> None:
+    def begin_batch(self, batch: Any) -> None:
         """From here on values belong to this batch, and have its weight."""
-        self.let_go()
+        self.end_batch()
         self.batch = batch
 
-    def let_go(self) -> None:
+    def end_batch(self) -> None:
         """The batch has ended."""
         if self._open:
-            self.weigh(float(self.samples_in(self.batch)))
+            self.set_weight(float(self.samples_in(self.batch)))
         self.batch = None
         for kept in self._long:
             kept.fold()
         self._long.clear()
 
-    def weigh(self, weight: float) -> None:
+    def set_weight(self, weight: float) -> None:
         """Set the weight of what was logged for this batch so far, where no other was given."""
         for kept, number in self._open:
             kept.weights[number] = weight
@@ -203,7 +204,7 @@ class Log(Shared):
     def steps(self) -> dict[str, Value]:
         """What was logged for single updates since the last call; all ranks call it together."""
         if self._agreed and self._session is not None:
-            found = of_update(self._session.ranks, self._session.device, self._agreed, self._fresh)
+            found = update_over_ranks(self._session.ranks, self._session.device, self._agreed, self._fresh)
             self._fresh.update(found)
             self.latest.update(found)
         if not self._fresh:
@@ -216,7 +217,7 @@ class Log(Shared):
 
         On several ranks: of all of them at the end, before that this rank's own.
         """
-        self.let_go()
+        self.end_batch()
         found: dict[str, Value] = {}
         for key, kept in self._kept[evaluation].items():
             if kept.on_epoch and key not in self._so_far and (value := kept.result()) is not None:
@@ -227,7 +228,7 @@ class Log(Shared):
 
     def gather(self, *, evaluation: bool) -> None:
         """Gather the values of all ranks on each; all call it together."""
-        self.let_go()
+        self.end_batch()
         if self._session is not None:
             self._so_far = over_ranks(self._session.ranks, self._kept[evaluation], self._module)
             self._agree()
@@ -252,16 +253,16 @@ class Log(Shared):
     def forget(self) -> None:
         """Drop all that was logged."""
         self.batch, self._fresh, self.latest, self._so_far = None, {}, {}, {}
-        self._of_epochs, self.of_batches = set(), {}
+        self._of_epochs, self.batch_values = set(), {}
         self._open.clear()
         self._long.clear()
         for evaluation in (False, True):
             self._reset(evaluation)
 
     @contextlib.contextmanager
-    def unheard(self) -> Iterator[None]:
+    def discarding_logs(self) -> Iterator[None]:
         """Inside, everything may be logged, and nothing of it stays."""
-        self.let_go()
+        self.end_batch()
         before = dict(vars(self))
         vars(self).update({**vars(Log()), **{name: before[name] for name in ("_session", "_module", "_synced", "_agreed")}})
         try:
@@ -271,7 +272,7 @@ class Log(Shared):
 
     def state(self) -> dict[str, Any]:
         """What was logged in training and is not reported yet, in plain containers."""
-        self.let_go()
+        self.end_batch()
         kept = [{"hook": hook, **one.state()} for (hook, _), one in self._kept[False].items()]
         return {"kept": kept, "latest": dict(self.latest)} if kept or self.latest else {}
 
@@ -289,7 +290,7 @@ class Log(Shared):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))
 
-    def _new(self, hook: str, name: str, place: Place, asked: Any, known: LoggedValue | None) -> LoggedValue:
+    def _new(self, hook: str, name: str, place: LogTarget, asked: Any, known: LoggedValue | None) -> LoggedValue:
         """A value that is logged under a name for the first time (known: but for what a checkpoint has of it)."""
         prog_bar, on_step, on_epoch, reduce_fx = asked
         on_step = place.on_step if on_step is None else bool(on_step)
@@ -303,7 +304,7 @@ class Log(Shared):
             raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
         kept = LoggedValue(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
         if known is not None:
-            kept.go_on_from(known)
+            kept.continue_from(known)
         kept.asked = asked
         if place.evaluation and not on_epoch:
             warnings.warn(
@@ -334,7 +335,7 @@ class Log(Shared):
     def _take(self, kept: LoggedValue, value: Any, batch_size: int | None, *, evaluation: bool) -> None:
         if not isinstance(value, (Tensor, float)):
             kept.metric = value
-            value = of_step(kept.name, value) if kept.on_step else None
+            value = step_value(kept.name, value) if kept.on_step else None
         elif kept.on_epoch:
             given = None if batch_size is None else float(batch_size)
             if given is None and (self.batch is None or kept.how != "mean"):
@@ -347,7 +348,7 @@ class Log(Shared):
             if len(kept.values) == CHUNK:
                 self._long.append(kept)
         if kept.on_step and value is not None and evaluation:
-            self.of_batches[kept.step_name] = value
+            self.batch_values[kept.step_name] = value
         elif kept.on_step and value is not None:
             self._fresh[kept.step_name] = self.latest[kept.step_name] = value
             if kept.on_epoch:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import LoggedValue, Value, number
-from workbench.task.protocol import TaskError
 from workbench.task.ranks import Communication
 
 Key = tuple[str, str]
@@ -68,11 +68,11 @@ def _parts(kept: Mapping[Key, LoggedValue], module: Any) -> dict[Key, RankValues
         if one.metric is not None:
             parts[key] = RankValues(one.epoch_names, "metric", path=_path(one.metric, module), also=one.also)
         elif not isinstance(one.how, str):
-            parts[key] = RankValues(one.epoch_names, "own", values=landed(one.values))
+            parts[key] = RankValues(one.epoch_names, "own", values=on_host(one.values))
         elif (whole := one.whole()) is not None:
             totals[key] = whole[0]
             parts[key] = RankValues(one.epoch_names, one.how, weight=whole[1])
-    for key, total in zip(totals, landed(list(totals.values())), strict=True):
+    for key, total in zip(totals, on_host(list(totals.values())), strict=True):
         parts[key].total = total
     return parts
 
@@ -135,7 +135,7 @@ def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, 
     return logged[0] if all(value == logged[0] for value in logged) else sum(logged) / len(logged)
 
 
-def of_update(
+def update_over_ranks(
     ranks: Communication, device: torch.device, names: Mapping[str, str], own: Mapping[str, Value]
 ) -> dict[str, Value]:
     """The values of one update over the ranks that have any. names: with their reductions; all ranks have the same."""
@@ -162,7 +162,7 @@ def of_update(
     return found
 
 
-def landed(values: Sequence[Value]) -> list[float]:
+def on_host(values: Sequence[Value]) -> list[float]:
     """Scalars as Python numbers, waiting for the device once at most."""
     away = [v for v in values if isinstance(v, Tensor) and v.device.type != "cpu"]
     wide = torch.float32 if away and away[0].device.type == "mps" else torch.float64
