@@ -20,7 +20,7 @@ from tests.engine.problems import (
     sgd,
     weights,
 )
-from workbench.events import Called, Message, SettingsSet
+from workbench.events import Called, Message, RunStarted, SettingsSet
 from workbench.runs.run import Run
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
@@ -430,6 +430,23 @@ def test_settings_that_the_loader_brings(tmp_path):
     assert (b.settings.batch_size, b.settings.shuffle, b.settings.drop_last) == (5, False, True)
     assert b.fit().result().step == 10
     assert b.fit(batch_size=25).result().step == 2
+
+
+def test_a_fit_on_ready_batches_records_no_batch_size(tmp_path):
+    x, y = torch.randn(8, 5, 6), torch.randint(0, 3, (8, 5))
+    ready = torch.utils.data.DataLoader([*zip(x, y, strict=True)], batch_size=None)
+
+    def recorded(val):
+        made = bench(plain_net(), ready, tmp_path, val=val, max_epochs=1)
+        started = next(e for e in made.fit().result().events if isinstance(e, RunStarted))
+        return made, started.settings.get("batch_size")
+
+    made, size = recorded(val=ready)
+    assert size is None
+    assert "batch_size" not in repr(made.runs[-1])
+    assert made.fit(start="continue", max_epochs=2).result().step == 16
+    made, size = recorded(val=labelled())
+    assert size == made.settings.batch_size, "validation makes batches of that size"
 
 
 def test_nothing_is_written_before_a_job(tmp_path):

@@ -13,6 +13,7 @@ import workbench as wb
 from tests.engine.problems import labelled, plain_net, sgd
 from workbench.events import Called, Compared, Deleted, Shown
 from workbench.launch import thread
+from workbench.runs.event_log import Recorded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,6 +59,23 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
     bench.find_lr(num_training=3).result()
     with pytest.raises(ValueError, match="run 0003-find_lr is a find_lr: only fits can be compared"):
         bench.compare(two, "0003-find_lr")
+
+
+def test_the_list_of_runs_reads_the_ends_of_the_records_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = a_bench(tmp_path)
+    bench.fit().result()
+    gone = bench.fit().result()
+    runs = bench.runs
+    bench.delete(gone)
+
+    def whole(*_: Any) -> None:
+        raise AssertionError("a record was read")
+
+    monkeypatch.setattr(Recorded, "stream", whole)
+    first, second = repr(runs).splitlines()
+    assert "<Run 0001-fit: fit finished · 7 updates · loss " in first
+    assert f"val_loss {gone.metrics['val_loss']:.4g}" in first
+    assert "<Run 0002-fit: fit finished · 7 updates · time " in second
 
 
 def test_runs_of_another_folder_are_compared_and_no_more(tmp_path: Path) -> None:

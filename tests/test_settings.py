@@ -252,7 +252,13 @@ def test_settings_survive_a_file_and_leave_the_callers_values_alone(values: dict
     again = Settings.make(**json.loads(written))
     assert again == settings
     assert repr(again) == repr(settings)
-    assert repr(settings.replace()) == repr(settings)
+    assert repr([*again]) == repr([*settings]) == repr([*settings.replace()])
+
+
+def test_the_repr_has_what_differs_from_the_defaults() -> None:
+    assert repr(Settings()) == "Settings()"
+    assert repr(Settings.make(batch_size=16, lr=0.1, max_epochs=None)) == "Settings(lr=0.1, batch_size=16)"
+    assert repr(Settings.make(limit_train_batches=1)) == "Settings(limit_train_batches=1)", "1.0 is all batches"
 
 
 def test_what_the_caller_does_later_to_his_values_changes_nothing() -> None:

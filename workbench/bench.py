@@ -1,4 +1,4 @@
-"""The bench: one task, its settings, its jobs. It is what every face (panel, cell, script) edits."""
+"""Defines Workbench: one task, its settings, its jobs. The panel, cells and scripts all work on it."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
 from workbench.runs.read import list_runs
-from workbench.runs.run import Run
+from workbench.runs.run import Run, Runs
 from workbench.settings import Settings, SettingsError, knob
 from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
 from workbench.task.lightning.unsupported import refuse_callbacks
 from workbench.task.protocol import Phase, Task
+from workbench.task.signature import fits
 from workbench.task.summary import ModelSummary
-from workbench.task.supervised import fits
 from workbench.techniques.cadence import refuse_no_interval
 from workbench.trackers.listener import tracker_listeners
 from workbench.tuners.batch_size import BatchSizeRequest, BatchSizes
@@ -153,7 +153,7 @@ class Workbench:
         self._sets: list[dict[str, Any]] = []
         """What `set` was called with, in order."""
         self._sets_before: dict[AnyJob, int] = {}
-        """How many of these calls came before each job was asked for."""
+        """How many of these calls came before each job."""
         self._trackers = following
         self._listeners = Listeners(listeners)
         for follower in following:
@@ -172,7 +172,7 @@ class Workbench:
             raise AttributeError(_why_not_set(name, value))
 
     def __getattr__(self, name: str) -> Any:
-        """Only asked for what is not there."""
+        """Called only for attributes that do not exist."""
         hint = f": a setting is read as bench.settings.{name}" if name in Settings.model_fields else ""
         raise AttributeError(f"a bench has no attribute {name!r}{hint}.", name=name, obj=self)
 
@@ -184,7 +184,7 @@ class Workbench:
         return self._settings
 
     def set(self, **changes: Any) -> Settings:
-        """Replace some settings: `bench.set(lr=3e-3)`. Jobs that were asked for before keep theirs."""
+        """Replace some settings: `bench.set(lr=3e-3)`. Earlier jobs keep theirs."""
         changes = _named(changes, self.set)
         with self._lock:  # of two threads that set one thing each, both count
             settings = self._settings.replace(**changes)
@@ -201,23 +201,23 @@ class Workbench:
 
     @property
     def job(self) -> AnyJob | None:
-        """The job that runs, or else the one that was asked for last."""
+        """The running job, or else the latest one."""
         with self._lock:
             running = [job for job in self.jobs if job.status in ("running", "paused")]
             found = running or self.jobs
             return found[-1] if found else None
 
     def fit(self, start: str = "fresh", **settings: Any) -> Job[Run]:
-        """Train; `settings` hold for this job alone. The model ends up with the trained weights.
+        """Train; `settings` hold for this job alone. Afterwards the model has the trained weights.
 
-        start: "fresh" from the weights that the model had when the bench was made (or that you gave it since).
-        "continue" goes on from the end of the last fit as if it had not ended: optimizers, schedules, the place in the
-        data, random numbers; if the weights were changed since, or there is no such fit, it starts from the weights as
-        they are, and says so. The id of a run goes on from its last checkpoint, "0012-fit@best" from its best one,
+        start: "fresh" starts from the weights that the model had when the bench was made (or that you gave it since).
+        "continue" continues the last fit as if it had not ended: optimizers, schedules, the position in the data,
+        random numbers; if the weights were changed since, or there is no such fit, it starts from the present weights,
+        with a message. The id of a run continues from its last checkpoint, "0012-fit@best" from its best one,
         "0012-fit@1200" from the one after 1200 updates, in this process or another. Such a fit has the settings of its
-        run, but for those that you `set` since or give here; lengths count from the beginning of the whole run. Where it
-        runs (`strategy`, `devices`, `launch`, …) and what is deleted (`keep_runs`, `save_top_k`) is never the checkpoint's
-        to say: this bench decides it.
+        run, except for those that you `set` since or give here; lengths count from the beginning of the whole run.
+        Where it runs (`strategy`, `devices`, `launch`, …) and what is deleted (`keep_runs`, `save_top_k`) is never
+        taken from the checkpoint: this bench decides it.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
         settings = _named(settings, self.fit)
@@ -241,18 +241,18 @@ class Workbench:
         start: str = "fresh",
         **settings: Any,
     ) -> Job[LRCurve]:
-        """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; nothing is left changed.
+        """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; nothing is changed.
 
-        mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed loss is so many
-        times its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does it.
-        start: the weights it sweeps from, as for `fit`; "continue": those that the model has.
-        optimizer: of several, the one (counted from 0) whose rate is swept and whose loss is looked at; the others
-        take their steps at the rates that they have. The setting `lr` is the first one's and moves all of them.
+        mode: "exponential" or "linear". early_stop_threshold: the sweep ends where the smoothed loss is this many times
+        its best; None: never. The suggestion is not applied: `bench.set(lr=curve.suggestion)` does that. start: the
+        weights it sweeps from, as for `fit`; "continue": the model's present ones. optimizer: of several, the one
+        (counted from 0) whose rate is swept and whose loss is read; the others step at their own rates. The setting
+        `lr` is the first one's and moves all of them.
         """
         settings = _named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
         chosen, wanted = self._chosen(settings), StartSpec.of(start)
-        wanted.weights(self.root)  # what is not there is said now
+        wanted.weights(self.root)  # a start that does not exist raises an error now
         work = jobs.FindLR(self._task, chosen, self._start, wanted, self.root, request)
         called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
         needs = set() if wanted.run is None else {wanted.run}
@@ -294,19 +294,19 @@ class Workbench:
         )
 
     def validate(self, **settings: Any) -> Job[dict[str, float]]:
-        """The metrics of the validation data with the model's weights as they are."""
+        """The metrics of the validation data with the model's present weights."""
         return self._evaluate("validate", "val", settings)
 
     def test(self, **settings: Any) -> Job[dict[str, float]]:
-        """The metrics of the test data with the model's weights as they are."""
+        """The metrics of the test data with the model's present weights."""
         return self._evaluate("test", "test", settings)
 
     def predict(self, data: Any = None, **settings: Any) -> Job[list[Any]]:
-        """The model's output for each batch of `data`, with its weights as they are: a list, on the CPU, in order.
+        """The model's output for each batch of `data`, with its present weights: a list, on the CPU, in order.
 
-        `torch.cat(outputs)` joins the batches of a model that returns a tensor. Stopped, it gives those it has.
-        data: anything that the bench takes as data, with targets or without, or one array of inputs; None: what the
-        model object predicts on (`predict_dataloader`), else the test data. It is not shuffled.
+        `torch.cat(outputs)` joins the batches of a model that returns a tensor. A stopped job returns those so far.
+        data: anything that the bench takes as data, with targets or without, or one array of inputs; None: the model
+        object's own `predict_dataloader`, else the test data. It is not shuffled.
         """
         settings = _named(settings, self.predict)
         _refuse_of_training("predict", settings)
@@ -337,8 +337,8 @@ class Workbench:
 
     @property
     def runs(self) -> list[Run]:
-        """The fits recorded under `root`, oldest first. Of each the end is read now, the rest when something of it is asked for."""
-        found = []
+        """The fits recorded under `root`, oldest first. The end of each is read now, the rest when it is needed."""
+        found = Runs()
         for told in list_runs(self.root):
             if told.kind == "fit":
                 with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
@@ -346,9 +346,9 @@ class Workbench:
         return found
 
     def load(self, run: Run | str, which: str | int = "last") -> None:
-        """Give the model the weights of a run; they are the start of what comes.
+        """Give the model the weights of a run; later fits start from them.
 
-        which: "last", "best", "start" (those that it began with), or those after so many updates.
+        which: "last", "best", "start" (those at its beginning), or those after this many updates.
         """
         if any(not job.done() for job in self.jobs):
             raise RuntimeError("a job runs or waits, and the weights are its own: load when it is over, or stop() it.")
@@ -407,7 +407,9 @@ class Workbench:
         return found
 
     def show(self, run: Run | str | None = None) -> None:
-        """Draw a recorded run of this bench's folder in the panel, as if it had just run; None: what goes on now."""
+        """Draw a recorded run of this bench's folder in the panel, as if it had just run; None: show the present job
+        again.
+        """
         id = "" if run is None else own(run, self.root).name
         self._listeners.tell(Called(line("show", {}, *([id] if id else []))))
         self._listeners.tell(Shown(id))
@@ -428,9 +430,9 @@ class Workbench:
         self._listeners.tell(Deleted(folder.name))
 
     def close(self) -> None:
-        """Stop what runs, drop what waits, close the views. The record stays.
+        """Stop running jobs, drop waiting ones, close the views. The record stays.
 
-        A run with strategy="launch" goes on; `wb.attach(run_id)` follows it, and `job.stop()` before would have ended it.
+        A run with strategy="launch" continues; `wb.attach(run_id)` follows it. To end it, call `job.stop()` before.
         """
         self._launcher.close()
         for callback in tuple(self._closing):
@@ -449,7 +451,7 @@ class Workbench:
     # -- views
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Hear every event from now on, on a thread off the hot path; call what is returned to hear no more."""
+        """Call `listener` with every event from now on, on a thread off the hot path; call the result to end that."""
         return self._listeners.add(listener)
 
     def on_close(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -499,7 +501,7 @@ class Workbench:
             raise RuntimeError("a job runs or waits, and the model is its own: export when it is over, or stop() it.")
 
     def _fits(self) -> list[AskedFit]:
-        """The fits that were asked for so far, each with what was set since."""
+        """The fits so far, each with what was set since."""
         with self._lock:
             fits = [job for job in self.jobs if job.kind == "fit"]
             return [AskedFit(job, dict(ChainMap(*reversed(self._sets[self._sets_before[job] :])))) for job in fits]
@@ -592,7 +594,7 @@ def _first_settings(task: Task, given: dict[str, Any]) -> Settings:
     task.refuse_unused(given)
     samples = task.train.samples if task.train is not None else None
     if "batch_size" not in given and samples and settings.batch_size > samples and not settings.drop_last:
-        return settings.replace(batch_size=samples)  # nobody asked for more than there is, and it is the same batch
+        return settings.replace(batch_size=samples)  # no limit was set, and it is the same batch
     return settings
 
 
@@ -609,7 +611,7 @@ def _take_averaging(task: Task, avg_fn: Any, should_update: Any) -> None:
 
 
 def _in_the_callers_thread(finish: Callable[[Job[T]], T]) -> Callable[[Job[T]], T]:
-    """What is left to do when the result is asked for: with the main thread here, no cell is at work on a tensor."""
+    """What is left to do when the result is read: while the main thread is here, no cell works on a tensor."""
 
     def finished(job: Job[T]) -> T:
         if threading.current_thread() is threading.main_thread():

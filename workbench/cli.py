@@ -1,4 +1,4 @@
-"""The command `workbench`: the demo, and the runs that were recorded."""
+"""The command `workbench`: the demo, and the list of recorded runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = options.run(options)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read has seen enough
+        sys.stderr.close()  # the reader has closed the pipe
         return 0
     except (OSError, ValueError, RuntimeError) as error:
         print(printable(f"workbench: {error}", lines=True), file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Commands: what a person tells a running job. Frozen records of plain data that only go down.
+"""Commands: frozen records of plain data that go down, from the user to a running job.
 
-The engine looks into its inbox between updates; nobody else touches its state.
+The engine reads its inbox between updates; nothing else changes its state.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End at the next update and keep what there is."""
+    """End at the next update and keep the results so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """New values for settings that may change while a run goes on, from the next update."""
+    """New values for live settings, from the next update on."""
 
     values: dict[str, float | None]
 

@@ -111,7 +111,7 @@ def _losses_of(script: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes=1", "--num_machines=1"]
     options = ["--mixed_precision=no", "--dynamo_backend=no"]
     print("accelerate launch", script)
-    # This package may be imported from where it lies, but the script must do without it.
+    # This package may be imported from a source folder, but the script must run without it.
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([*launch, *options, str(script), "--log_file", str(log)], check=False, env=clean)
     if done.returncode:

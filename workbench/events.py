@@ -1,9 +1,8 @@
-"""Events: what a job says while it runs. Frozen records of plain data that only go up.
+"""Events: frozen records of plain data that go up, from a running job to its listeners.
 
-They are the record too: a run folder holds them line by line, and one read back equals the one emitted,
-so every view has one way to draw. Columns of numbers are little-endian bytes (`pack`, `unpack`): float32, or float64 where
-that was measured.
-
+They are the record too: a run folder holds them line by line, and one read back equals the one emitted, so every view
+has one way to draw. Columns of numbers are little-endian bytes (`pack`, `unpack`): float32, or float64 where that was
+measured.
 A record may come from anybody: `from_line` checks every field against the type that its class names.
 """
 
@@ -64,9 +63,9 @@ class RunStarted:
     ranks: int = 1
     """How many processes do it together."""
     memory: int | None = None
-    """Bytes that the device has (of a CPU: that the machine, or this process's container, has); None: nobody knows."""
+    """Bytes of the device's memory (of a CPU: of the machine, or of this process's container); None: unknown."""
     request: dict[str, Any] = field(default_factory=dict)
-    """What a search was asked for beside the settings, by the names of its arguments."""
+    """The arguments of a search besides the settings, by name."""
     groups: tuple[tuple[tuple[str, float], ...], ...] = ()
     """Of each optimizer the parameter groups: the name, "" where it has none, and the rate as a multiple of the setting lr."""
 
@@ -97,7 +96,7 @@ class StepsDone:
     double: tuple[str, ...] = ()
     """The columns that hold float64 numbers, since such were measured; never those by layer."""
     layers_every: int = 1
-    """The columns by layer have every so many-th of the rows: the others were thinned out as they grew old (`thinned`)."""
+    """The stride of the rows that have columns by layer: the others were thinned as they grew old (`thinned`)."""
 
     @property
     def layer_rows(self) -> NDArray[np.bool_]:
@@ -126,6 +125,11 @@ class StepsDone:
         return self.step + self.every * np.arange(self.rows, dtype=np.int64)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(map(len, self.columns.values()))
+
+    @property
     def logged(self) -> tuple[str, ...]:
         """The columns that the model logged, by its names."""
         return tuple(name for name in self.columns if not _MEASURED.fullmatch(name))
@@ -139,9 +143,9 @@ class StepsDone:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """One validation check, after update `step` (the count of updates taken so far).
+    """One validation, after update `step` (the number of updates taken so far).
 
-    Metrics of averaged weights stand beside the raw ones, with "_averaged" behind their names.
+    Metrics of averaged weights are there too, with the suffix "_averaged".
     """
 
     step: int
@@ -150,7 +154,7 @@ class Validated:
     prog_bar: tuple[str, ...] = ()
     """Those that the model logged with `prog_bar=True`."""
     asked: bool = False
-    """Whether a person asked for it (`job.validate()`): nothing of the run followed from it."""
+    """Whether the user asked for it (`job.validate()`): nothing in the run depends on it."""
 
     @property
     def on_bar(self) -> dict[str, float]:
@@ -187,7 +191,9 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What stands before is the record of `run` up to its `checkpoint`; from here on this run goes on, with `values` changed."""
+    """Events before this one are the record of `run` up to its `checkpoint`; from here on this run continues, with
+    `values` changed.
+    """
 
     step: int
     run: str
@@ -271,7 +277,7 @@ class Trial:
     accumulate_grad_batches: int | None = None
     """How many batches of that size make the effective batch, where it was kept."""
     limit_bytes: int | None = None
-    """How much it could have taken, measured as the peak is; None: nobody knows."""
+    """How much it could have taken, measured as the peak is; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +354,15 @@ def to_line(event: Event) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
+def size_of(event: Event) -> int:
+    """About how many bytes an event takes in memory."""
+    return 500 + event.nbytes if isinstance(event, StepsDone) else 500
+
+
 def thinned(event: StepsDone, every: int) -> StepsDone:
-    """The flush with its columns by layer at every so many-th update alone, a multiple of what it has; without any where none is left."""
+    """The flush with its columns by layer at every `every`-th update alone, a multiple of its present stride;
+    without any where none is left.
+    """
     names = [name for name in BY_LAYER if event.columns.get(name)]
     if every <= event.layers_every or not names:
         return event
@@ -418,7 +431,7 @@ def _check_flush(event: StepsDone, texts: Mapping[str, Any]) -> None:
 
 
 def _decoded_size(text: object) -> int:
-    """How many bytes a base64 text stands for."""
+    """How many bytes a base64 text encodes."""
     if not isinstance(text, str) or len(text) % 4:
         raise ValueError("a column is base64 text")
     return len(text) // 4 * 3 - text[-2:].count("=")
@@ -546,7 +559,7 @@ for _kind in (Suggestion, *_TYPES.values()):
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The line of code that stands for what was just asked of the bench. Heard by views, not recorded."""
+    """The line of code for what was just asked of the bench. For views; not recorded."""
 
     code: str
 
@@ -560,7 +573,7 @@ class SettingsSet:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Views are asked to draw this recorded run; empty: what goes on now. Not recorded."""
+    """Views shall draw this recorded run; "": the present job. Not recorded."""
 
     run: str
 

@@ -1,7 +1,8 @@
-"""Recognizes secrets (keys, tokens, passwords) by the name they are given under or by their shape, and hides them.
+"""Recognizes secrets (keys, tokens, passwords) by their name or shape, and hides them.
 
-What the workbench writes (scripts, records, messages, trackers' configurations) holds none of them. A name is judged by
-its words, so that `hf_token` and `apiKey` count and `tokenizer`, `monkey`, `n_tokens` and `pad_token="[PAD]"` do not.
+Nothing that the workbench writes (scripts, records, messages, trackers' configurations) contains them. A name is judged
+by its words, so that `hf_token` and `apiKey` count and `tokenizer`, `monkey`, `n_tokens` and `pad_token="[PAD]"` do
+not.
 """
 
 from __future__ import annotations

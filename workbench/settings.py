@@ -1,12 +1,12 @@
-"""Settings: every knob once, with its type, default, bounds, unit, help and panel group.
+"""Settings: every setting once, with its type, default, bounds, unit, help and panel group.
 
-The panel's controls, the export and the error messages all follow from the fields here. Names are
-Lightning 2's where it has one. Epochs and updates count from zero; an *update* is one optimizer step.
+The panel's controls, the export and the error messages all follow from the fields here. Names are Lightning 2's where
+it has one. Epochs and updates count from zero; an *update* is one optimizer step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -51,7 +51,7 @@ class Knob:
     group: Group
     unit: str = ""
     live: bool = False
-    """May be changed while a run goes on (`job.change`)."""
+    """Can be changed while a run is running (`job.change`)."""
     log: bool = False
     """Drawn on a logarithmic scale."""
 
@@ -250,7 +250,7 @@ class Settings(BaseModel):
         None, "Whether a lower or a higher value of `monitor` is better; None: what its name says.", "checkpoints"
     )
     keep_runs: int = _knob(
-        50, "Fits kept, with their checkpoints; the oldest go first, each after a message that named it in the fit before.",
+        50, "Fits kept, with their checkpoints; the oldest go first, each after a message of an earlier fit that named it.",
         "checkpoints", "fits", ge=1,
     )  # fmt: skip
 
@@ -299,6 +299,10 @@ class Settings(BaseModel):
     def __setattr__(self, name: str, value: Any) -> None:
         """Settings are frozen: a bench has others by `set`."""
         raise AttributeError(f"settings are frozen: bench.set({name}=…) replaces them, and bench.fit({name}=…) has its own.")
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """For the repr: the settings that differ from their defaults. `model_dump()` has all, `help(Settings)` what they mean."""
+        return iter(self.changed().items())
 
     def replace(self, **changes: Any) -> Self:
         """These settings with some of them changed, checked like new ones."""

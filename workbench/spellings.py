@@ -1,4 +1,6 @@
-"""Names and values of other libraries, of Lightning's Trainer above all: what they mean here, or why they mean nothing."""
+"""Translates names and values of other libraries, mainly of Lightning's Trainer: what they mean here, or why they
+mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _ROOT = "all runs are recorded under wb.Workbench(…, root='.workbench')"
 _FIND_LR = "bench.find_lr() finds a learning rate, and bench.set(lr=…) takes it"
 _FIND_SIZE = "bench.find_batch_size() finds a batch size, and bench.set(batch_size=…) takes it"
 _DATA = "data is given when the bench is made, wb.Workbench(…, train=…, val=…, test=…)"
-# What is no setting anywhere, or not here, and where it is said.
+# Names that are not settings here, and where they are given instead.
 ELSEWHERE: Mapping[str, str] = {name: f"it is given when the bench is made, wb.Workbench(…, {name}=…)" for name in _BENCH} | {
     "tracker": _TRACKERS,
     "log_with": _TRACKERS,
@@ -142,7 +144,7 @@ NONE_IS_DEFAULT = (
     "val_check_interval", "num_sanity_val_steps", "log_every_n_steps", "gradient_clip_algorithm", "deterministic",
     "enable_progress_bar",
 )  # fmt: skip
-"""The settings for which Lightning's Trainer has None, for "as it is by default"."""
+"""The settings for which Lightning's Trainer has None for the default."""
 
 
 def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = "", arguments: Collection[str] = ()) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def settings_of(given: Mapping[str, Any], known: Collection[str], method: str = 
 
 
 def _refuse_other(name: str, value: Any) -> None:
-    """Refuse a value of an argument of Lightning's Trainer that asks for something else than is done."""
+    """Raise SettingsError for a value of an argument of Lightning's Trainer that asks for something else."""
     value, (alike, instead) = plain(value), _ALIKE[name]
     if not any(type(value) is type(one) and value == one for one in alike):
         raise SettingsError(f"{name}={shown(value)} is not used here: {instead}.")

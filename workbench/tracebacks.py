@@ -1,4 +1,4 @@
-"""Errors that the user can mend: a notebook shows their traceback as far as the user's own line."""
+"""Shortens tracebacks of errors that the user can fix: a notebook shows them as far as the user's own line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class UserError(ValueError):
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The errors behind an error that are shown with it."""
+    """The causes of an error that are shown with it."""
     seen = {id(error)}
     while True:
         cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

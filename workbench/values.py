@@ -1,4 +1,4 @@
-"""The kinds of values that settings take beyond plain numbers: durations, intervals, numbers of batches, monitors."""
+"""Defines the types of settings beyond plain numbers: durations, intervals, numbers of batches, monitors."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class EarlyStopping(BaseModel):
     check_finite: bool = Field(True, description="Ends the run when the metric is NaN or infinite.")
 
     def __init__(self, *monitor: str, **options: Any) -> None:
-        """The monitor may stand alone, as in Lightning: EarlyStopping("val_loss")."""
+        """The monitor may be positional, as in Lightning: EarlyStopping("val_loss")."""
         if monitor:
             options = {"monitor": monitor[0], **options}
         try:
@@ -280,7 +280,7 @@ def _monitors(value: object) -> object:
 
 
 Monitors = Annotated[tuple[EarlyStopping, ...], BeforeValidator(_monitors)]
-"""Any number of EarlyStopping; None is none, a metric's name stands for EarlyStopping(monitor=name)."""
+"""Any number of EarlyStopping; None is none, a metric's name means EarlyStopping(monitor=name)."""
 
 
 
@@ -305,7 +305,7 @@ def _devices(value: object) -> object:
 
 
 Devices = Annotated[Literal["auto"] | int | tuple[int, ...], BeforeValidator(_devices)]
-"""An int is so many devices, a tuple the numbers of GPUs; "auto": all GPUs there are, or the one CPU."""
+"""An int is a number of devices, a tuple the numbers of GPUs; "auto": all GPUs, or the one CPU."""
 
 _STRATEGIES = {
     "ddp_spawn": "pool", "ddp_notebook": "pool", "ddp_fork": "pool", "ddp": "pool", "notebook": "pool",
@@ -313,7 +313,7 @@ _STRATEGIES = {
 }  # fmt: skip
 """Other libraries' words."""
 _UNUSED = re.compile(r"(ddp(_spawn|_fork|_notebook)?)_find_unused_parameters_(true|false)")
-"""Parameters without a gradient are found without being asked for."""
+"""Lightning's names for finding parameters without a gradient, which is always done here."""
 
 
 def _strategy(value: object) -> object:

@@ -92,6 +92,29 @@ def test_fewer_to_keep_delete_nothing_at_once(tmp_path: Path) -> None:
     assert any(text.startswith("deleted 0001-fit, 0002-fit, 0003-fit and 0004-fit") for text in messages(job))
 
 
+def test_a_fit_that_stays_longer_is_named_once(tmp_path: Path) -> None:
+    """The first one stays, since each of the others starts from it."""
+    b = bench(tmp_path, keep_runs=2)
+    first, second = fitted(b, 2)
+    third = b.fit(start=first.id, max_epochs=2).result()
+    assert "0001-fit" in named(tmp_path / "runs" / second.id)
+    assert "the next fit deletes 0002-fit with" in named(third.folder)
+    assert "bench.set(keep_runs=4) keeps it" in named(third.folder)
+    b.fit(start=first.id, max_epochs=2).result()
+    assert ids(b) == ["0001-fit", "0003-fit", "0004-fit"]
+    (job,) = fitted(b, 1)
+    assert "0001-fit" not in ids(b)
+    assert "the next fit deletes 0004-fit with" in named(tmp_path / "runs" / job.id)
+
+
+def test_a_mark_whose_record_names_nothing_is_no_message(tmp_path: Path) -> None:
+    b = bench(tmp_path, keep_runs=3)
+    first, second = fitted(b, 2)
+    (tmp_path / "runs" / first.id / "deleted-next").write_text(f"{second.id}\n")
+    (job,) = fitted(b, 1)
+    assert "the next fit deletes 0001-fit with" in named(tmp_path / "runs" / job.id)
+
+
 def test_a_message_that_no_longer_holds_deletes_nothing_later(tmp_path: Path) -> None:
     """Named, then kept by a larger number: it is named anew before it goes."""
     b = bench(tmp_path, keep_runs=2)

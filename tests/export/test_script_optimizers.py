@@ -37,6 +37,13 @@ CASES = {
     "own, set": (f"{PAIR}, optimizer=own, lr=0.05, lr_schedule='cosine'", OWN),
     "groups, scheduled, set": (f"{PAIR}, optimizer=groups, scheduler=falling, lr=0.3", OWN),
     "groups": (f"{PAIR}, optimizer=groups", OWN),
+    "groups, a rate of SWA's own": (
+        f"{PAIR.replace('max_steps=5', 'max_epochs=4')}, optimizer=groups, scheduler=falling, weight_averaging='swa', "
+        "swa_epoch_start=1, swa_lrs=0.05, annealing_epochs=2", OWN,
+    ),
+    "groups without a schedule, a rate of SWA's own": (
+        f"{PAIR.replace('max_steps=5', 'max_epochs=3')}, optimizer=groups, weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.05", OWN,
+    ),
     "schedule-free": (f"{PAIR}, optimizer=AdamWScheduleFree", "from schedulefree import AdamWScheduleFree\n"),
     "schedule-free, checked midway, given a rate": (
         f"{PAIR}, optimizer=partial(SGDScheduleFree, lr=0.5, warmup_steps=2), val_check_interval=2, gradient_clip_val=0.5",

@@ -17,11 +17,9 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
-from workbench.engine import deepspeed_config
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.fsdp_forward import FSDPForward
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
-from workbench.engine.distributed.shards import NAME as SHARDS
 from workbench.settings import Settings, SettingsError
 from workbench.task.ranks import RANK as RANK
 
@@ -99,9 +97,11 @@ class Runtime:
         self.device: torch.device = self._accelerator.device
         self.ranks: ProcessGroup = ProcessGroup()
         """The processes that do this job together."""
-        asked = os.environ.get(SHARDS) if several else None
-        self.shards = asked if asked in (fsdp.NAME, deepspeed_config.NAME) else None
-        """The way in which the ranks share one copy of the weights; None: they do not."""
+        if several and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+            raise SettingsError("ACCELERATE_USE_DEEPSPEED=true: DeepSpeed is not supported. Launch with a config of type FSDP (docs/fsdp.md).")
+        asked = os.environ.get(fsdp.ENVIRONMENT) if several else None
+        self.shards = asked if asked == fsdp.NAME else None
+        """`fsdp.NAME` if the ranks shard the weights; else None."""
         if several:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", self._accelerator.num_processes))
             kind = FSDPForward if self.shards else MultiProcessGroup
@@ -124,7 +124,7 @@ def _is_rank() -> bool:
 
 @contextlib.contextmanager
 def _plainly() -> Iterator[None]:
-    """Inside, accelerate hears nothing of shards, which are not its to make here."""
+    """Inside, accelerate does not see the options for sharding, which the engine does itself."""
     asked = {name: os.environ.pop(name) for name in _SHARDS if name in os.environ}
     try:
         yield

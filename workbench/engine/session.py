@@ -16,9 +16,9 @@ from torch import Tensor
 from workbench.engine.checkpoint.files import tensors_of
 from workbench.engine.data.loaders import Loaders, NoLoaders
 from workbench.engine.distributed.ddp import DDP
-from workbench.engine.distributed.placement import distributed_step, shard_model
+from workbench.engine.distributed.fsdp_weights import FSDPWeights
+from workbench.engine.distributed.placement import check_shardable, distributed_step, shard_model
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
-from workbench.engine.distributed.shards import Shards, refuse
 from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.engine.metrics.meter import Meter
 from workbench.engine.metrics.update_ratio import UpdateRatios
@@ -65,7 +65,7 @@ class Session:
         """This rank's part in an update of several ranks; None: there is one process."""
         self.shards = shard_model(task, runtime)
         """The sharded weights (FSDP); None: each rank has all weights."""
-        self.steps: Task | Shards = task if self.shards is None else self.shards
+        self.steps: Task | FSDPWeights = task if self.shards is None else self.shards
         """The object whose training_step is called: the task, or its sharded root module."""
         named = [(name, p) for name, p in task.trained_parameters().items() if p.requires_grad]
         if not named:
@@ -83,8 +83,7 @@ class Session:
         self.several = len(self.optimizers) > 1
         self._hear(task)
         if self.shards is not None:
-            refuse(self, self.shards.name)
-            self.shards.set_up(self.optimizers)
+            check_shardable(task, settings, self.optimizers)
         self._all_of_them = tuple(self.optimizers)
         self._frequencies = [opt.frequency for opt in self.optimizers]
         self._begin_counting()
@@ -257,7 +256,7 @@ class Session:
         """
         if self.shards is None:
             return layer_norms(gradients, p)
-        return self.shards.layer_norms(self.ranks, opt, gradients, p)
+        return self.shards.layer_norms(self.ranks, opt.trained, gradients, p)
 
     def total_norm(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
         """The p-norm of all gradients as one vector; a scalar."""

@@ -53,7 +53,7 @@ class Snapshot:
             Weights.of(session.task, tensors=True),
             tuple(
                 (
-                    copy.deepcopy(opt.optimizer.state_dict()) if session.shards is None else session.shards.state(opt),
+                    copy.deepcopy(opt.optimizer.state_dict()),
                     tuple(copy.deepcopy(s.scheduler.state_dict()) for s in opt.schedules),
                     opt.base_lr,
                     opt.taken,
@@ -79,7 +79,7 @@ class Snapshot:
                 if session.shards is None:
                     load_state(opt.optimizer, state)
                 else:
-                    session.shards.load_state(opt, state)
+                    opt.optimizer.load_state_dict(state)
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)
                 opt.base_lr, opt.taken = base_lr, taken

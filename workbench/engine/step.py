@@ -15,7 +15,6 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
-from workbench.task.errors import TaskError
 from workbench.task.hooks import Values
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
@@ -184,11 +183,7 @@ def take_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], los
         session.skipped = True
         opt.zero_grad()
         return False
-    if session.shards is not None and session.shards.own_steps:
-        if opt.step_options:
-            raise TaskError(f"optimizer.step({', '.join(opt.step_options)}=…) is not served where weights lie in shards ({session.shards.name}).")
-        taken = session.shards.step(opt)
-    elif nonfinite.guards(session, opt):
+    if nonfinite.guards(session, opt):
         with nonfinite.guarded(session, opt, loss, total):
             opt.optimizer.step(**opt.step_options)
         taken = True

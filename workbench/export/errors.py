@@ -1,4 +1,4 @@
-"""What export says when it cannot write a script."""
+"""Defines ExportError: no script can be written for a run."""
 
 from __future__ import annotations
 

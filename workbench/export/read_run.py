@@ -1,4 +1,6 @@
-"""From a run and its bench to a Recipe: what is there is looked at, and what cannot be carried is refused by name."""
+"""Builds the ScriptSpec of a run from its record and its bench, and raises ExportError naming what no script can
+carry.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ def _ended(run: Run, settings: Settings) -> int | None:
 
 
 def _in_a_check(run: Run) -> bool:
-    """Whether it was stopped while it looked at the validation data behind an epoch: its end was saved so."""
+    """Whether it was stopped during the validation after an epoch, where its end was saved."""
     there = list_checkpoints(run.folder) if run.status == "stopped" and run.folder is not None else []
     if not (there and there[-1].end and there[-1].step == run.step):
         return False

@@ -1,4 +1,6 @@
-"""What was changed on the way: live, or where a run goes on from another one, whose record it then holds as its own."""
+"""Lists what changed during the run: live changes, and where the run continues another one, whose record it
+contains.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from workbench.runs.run import Run
 
 @dataclasses.dataclass(frozen=True)
 class ResumePoints:
-    """The updates before which a run goes on from another one."""
+    """The updates before which a run continues another one."""
 
     all: tuple[int, ...] = ()
     """There no metric has ended it, whatever it said."""
@@ -27,7 +29,7 @@ class ResumePoints:
 
 
 def resume_points_of(run: Run) -> ResumePoints:
-    """Where the run goes on from others; an edit that no script can replay is refused by name."""
+    """Where the run continues others; raises ExportError for an edit that no script can replay."""
     places: dict[str, list[int]] = {"all": [], "cut": [], "last": []}
     every: set[str] = set()
     for place, event in enumerate(run.outline):
@@ -59,14 +61,14 @@ def _edited(run: Run, event: Resumed) -> set[str]:
 
 
 def _other_epoch(run: Run, place: int) -> bool:
-    """Whether the updates behind this place of the record are of another epoch."""
+    """Whether the updates after this place of the record are of another epoch."""
     before = next((e for e in reversed(run.outline[:place]) if isinstance(e, StepsDone)), None)
     behind = next((e for e in run.outline[place:] if isinstance(e, StepsDone)), None)
     return before is not None and behind is not None and behind.epoch > before.epoch
 
 
 def endings_of(run: Run) -> tuple[int, ...]:
-    """The updates that were the last of their epochs and that a live change came behind, before what follows an epoch."""
+    """The last updates of epochs that a live change followed, before the end of the epoch."""
     return tuple(dict.fromkeys(int(e.step) for n, e in enumerate(run.outline) if _sets(e) and _ends_epoch(run, n)))
 
 

@@ -1,20 +1,14 @@
-"""The script: one readable file on torch and accelerate that repeats a run.
+"""Writes the script: one readable file on torch and accelerate that repeats a run.
 
-It holds the code that the run used (`source.py` slices it), a Config, and a visible loop with only the
-techniques that were on. What cannot be carried is refused by name, and then nothing is written.
-
-    reading.py   what the script depends on, from the run and the bench: a Recipe (`recipe.py`)
-    given*.py    … of the user's data, training step, optimizers
-    carried.py   which settings it carries
-    refusals.py  what goes together in a run and not yet in a script
-    loaders.py   its data
-    block_*.py   its other functions, a file for each technique; the hooks of an object, and what stands for its trainer
-    resumed.py   what was changed on the way, and where a run goes on from another one
-    body.py      its main: set-up
-    loop.py      … the epochs, and the checks between
-    update.py    … one update
-    text.py      the whole file
-    names.py     names: the user's own stay as they are
+It holds the code that the run used (`source/` slices it), a Config, and a visible loop with only the techniques that
+were on. What it cannot carry raises ExportError, and then nothing is written.
+read_run.py   what the script depends on, from the run and the bench: a ScriptSpec (`script_spec.py`)
+inputs/       … from the user's data, training step, optimizers, hooks
+supported.py  the settings that it carries
+unsupported.py  what a run may combine and a script cannot yet
+resumed.py    what changed during the run, and where it continues another one
+program/      the training program: `main.py` sets up, `loop.py` has the epochs, `update.py` one update, `loaders.py`
+the data, the others one technique each; `text.py` writes the whole file
 """
 
 from __future__ import annotations
@@ -71,7 +65,7 @@ def script(path: Path, run: Run, site: CallSite, task: Task) -> str:
 
 
 def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:
-    """Where the starting weights lie, and where beside the script they go; None where the run has no record."""
+    """The path of the starting weights, and their path next to the script; None where the run has no record."""
     if not path.name or path.is_dir():
         raise ExportError(f"{str(path)!r} is no name for a script: give a file, as in 'train.py'.")
     start = start_of(run)

@@ -1,4 +1,4 @@
-"""What an exported script depends on, before any of it is written."""
+"""Defines ScriptSpec: everything an exported script depends on, before it is written."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ScriptSpec:
     script: str
     sliced: Sliced
     kinds: Mapping[str, str]
-    """What each of the user's names held, in a word."""
+    """The kind of each of the user's names, in a word."""
     settings: Settings
-    """What held: `overfit_batches` is told as limits."""
+    """The settings of the run; `overfit_batches` is written as limits."""
     ranks: int
     """How many processes made the run together."""
     threads: int
@@ -46,18 +46,18 @@ class ScriptSpec:
     """The updates after which it was stopped by hand, or by the clock; None: it went its whole length."""
     by_hand: bool
     checking: bool
-    """Whether it was stopped while it looked at the validation data behind an epoch."""
+    """Whether it was stopped during the validation after an epoch."""
     planned: int | None
     """The updates that its scheduler was made for."""
     by_length: bool
-    """Whether the user's own scheduler is made for so many updates."""
+    """Whether the user's own scheduler depends on the number of updates."""
     changes: tuple[tuple[int, Mapping[str, float | None]], ...]
     sizes: tuple[tuple[int, int], ...]
     """How many batches made one update from which update on, where that was changed while the run went on."""
     logged_in_training: frozenset[str]
     """The metrics that the user's object logs in training alone."""
     endings: tuple[int, ...]
-    """The updates behind which something was changed that may have been the last ones of their epochs."""
+    """The updates followed by a change that may have been the last ones of their epochs."""
     joints: ResumePoints
     train: Data
     val: Data | None
@@ -84,7 +84,7 @@ class ScriptSpec:
     batch_norm: bool
     """Whether the model has batch-norm statistics."""
     compiled: bool
-    """Whether the user has compiled the model (`torch.compile(model)`), so that its weights lie one level deeper."""
+    """Whether the user has compiled the model (`torch.compile(model)`), so that its weights are one level deeper."""
     compiled_parts: bool
     """Whether parts of it are compiled so."""
     buffers: tuple[str, ...]
@@ -138,7 +138,7 @@ class ScriptSpec:
 
     @property
     def window(self) -> str:
-        """How many batches make the update at hand, as an expression."""
+        """How many batches make the current update, as an expression."""
         if self.windows is None:
             return "config.accumulate_grad_batches"
         return f"window_size({'step' if self.sizes else 'epoch'})"
@@ -288,7 +288,7 @@ class ScriptSpec:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What a training step is told beside the batch, by name."""
+        """The further arguments of a training step, by name."""
         if self.hooks is None:
             return ()
         there = {"optimizer_idx": self.several and not self.manual, "hiddens": self.carries}
@@ -309,7 +309,7 @@ class ScriptSpec:
 
     @property
     def sets_lr(self) -> bool:
-        """Whether the base rate is set behind the making of an optimizer."""
+        """Whether the base rate is set after the optimizer is made."""
         return self.changed("lr") or any(optimizer.made_lr is not None for optimizer in self.optimizers)
 
     @property

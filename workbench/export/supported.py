@@ -1,4 +1,4 @@
-"""Which settings a script carries, which it does without, and which no script repeats."""
+"""Lists which settings a script carries, which it does without, and which no script repeats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REPLAYED = SET | {"accumulate_grad_batches"}
 """What was changed while the run went on and a script changes too: by hand, or at a milestone."""
 
 LENGTHS = {"max_epochs", "max_steps", "max_time", "min_epochs", "min_steps"}
-"""A run that goes on from another one may have others than that: they matter where a schedule was made for them."""
+"""Settings that a resumed run may change: they matter where a schedule was made for them."""
 
 NO_MATTER = {"pin_memory", "persistent_workers", "detect_anomaly", "num_sanity_val_steps"}
-"""What may be another from some update on without another result; of the last an object may hear in its hooks."""
+"""Settings that may change at some update without another result; an object may read the last one in its hooks."""

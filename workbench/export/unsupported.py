@@ -1,4 +1,4 @@
-"""What a run may have together and a script cannot carry yet, refused by name."""
+"""Raises ExportError for what a run may combine and a script cannot carry yet."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _hooks(r: ScriptSpec) -> dict[str, bool]:
 
 
 def _resumed(r: ScriptSpec) -> dict[str, bool]:
-    """What a run that goes on from another one has done twice, or otherwise than it would have."""
+    """What a resumed run has done twice, or otherwise than it would have."""
     s, edited = r.settings, r.joints.edited
     again = [name for name in ("on_fit_start", "on_train_start", "on_train_end", "on_fit_end") if r.owns(name)]
     lengths = ", ".join(sorted(edited & LENGTHS))
@@ -109,7 +109,7 @@ def _techniques(r: ScriptSpec) -> dict[str, bool]:
     watched = r.hands_results_on or asks(r, "accumulate_grad_batches")
     frequencies = [optimizer.frequency for optimizer in r.optimizers]
     idle = r.planned is not None and r.planned < sum(frequencies) - frequencies[-1] + 1
-    # How much there is shows only behind an epoch; within the first the statistics are of what was read so far.
+    # The amount of data shows only after an epoch; within the first the statistics are of what was read so far.
     unmeasured = not (r.train.sized or r.limits) and (r.midway or r.max_steps is not None)
     timed = isinstance(s.val_check_interval, str) and r.validates
     return {

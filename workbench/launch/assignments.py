@@ -81,7 +81,8 @@ class Assignment(abc.ABC):
         self, session: Session, updates: int | None, epochs: int | None, request: Mapping[str, Any] | None = None
     ) -> RunStarted:
         """request: the arguments of a search."""
-        settings, ranks = self.settings.model_dump(), session.ranks.world
+        unused = {"batch_size"} if self.trains and not self.task.uses_batch_size else None
+        settings, ranks = self.settings.model_dump(exclude=unused), session.ranks.world
         return RunStarted(
             self.id, self.kind, settings, session.where, session.names, updates, epochs, ranks, total_memory(session.device),
             request=dict(request or {}), groups=shares(session.optimizers, session.settings.lr),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Collection, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,18 @@ from workbench.runs.checkpoints import find
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
 from workbench.runs.run import Run
-from workbench.runs.store import FIT, RunFolder, check_id, mark_next, new_id, next_to_go, prune, runs_folder
+from workbench.runs.store import (
+    FIT,
+    RunFolder,
+    check_id,
+    mark_next,
+    marked_by,
+    new_id,
+    next_to_go,
+    prune,
+    runs_folder,
+)
+from workbench.runs.stream import stream
 from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
 from workbench.values import shown
@@ -65,15 +77,24 @@ def name_next_to_go(run: Path, keep: int) -> Iterator[Message]:
     root = run.parents[1]
     try:
         folders = next_to_go(root, keep, run.name)
-        if folders:
-            names = [folder.name for folder in folders]
+        names = [folder.name for folder in folders if not _is_named(folder)]
+        if names:
             yield Message(
                 f"the next fit deletes {_named(names)} with all checkpoints: keep_runs={keep} fits are kept. "
-                f"bench.set(keep_runs={keep + len(names)}) keeps {'it' if len(names) == 1 else 'them'}.", "warning",
+                f"bench.set(keep_runs={keep + len(folders)}) keeps {'it' if len(names) == 1 else 'them'}.", "warning",
             )  # fmt: skip
         mark_next(root, folders, run.name)
     except OSError as error:
         yield Message(f"which fits go next could not be noted ({error}): none of them goes.", "warning")
+
+
+def _is_named(run: Path) -> bool:
+    """Whether a message in the record of an earlier fit names this one, as its mark says."""
+    by = marked_by(run)
+    if by is None:
+        return False
+    name = re.compile(rf"(?<![\w-]){re.escape(run.name)}(?![\w-])")
+    return any(isinstance(event, Message) and name.search(event.text) for event in stream(run.parent / by, ()))
 
 
 def _named(ids: Sequence[str]) -> str:

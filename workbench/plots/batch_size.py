@@ -1,7 +1,7 @@
-"""The batch-size search: what each size that was tried gives in speed and takes in memory.
+"""Plots the batch-size search: the speed and the memory of each tried size.
 
-How to read it: speed rises with the size until the device is busy; behind that a larger batch only takes
-memory. `best` is the smallest size near the top, `largest` the biggest that fits.
+How to read it: speed rises with the size until the device is busy; beyond that a larger batch only takes memory. `best`
+is the smallest size near the top, `largest` the biggest that fits.
 """
 
 from __future__ import annotations

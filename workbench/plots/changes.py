@@ -1,4 +1,4 @@
-"""Marks of what happened on the way: live changes, and where a run was resumed."""
+"""Marks events on a plot: live changes, and where a run was resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def change_marks(changes: Changes, step: Array) -> tuple[Mark, ...]:
 
 
 def only(changes: Changes, *names: str) -> Changes:
-    """The changes of these settings alone; what is said in words stays."""
+    """The changes of these settings alone; marks with a text of their own stay."""
     kept = [(at, what if isinstance(what, str) else {k: v for k, v in what.items() if k in names}) for at, what in changes]
     return [(at, what) for at, what in kept if what]
 
@@ -47,7 +47,7 @@ def _by_update(changes: Changes) -> dict[int, str]:
 
 
 def _once(said: list[str]) -> list[str]:
-    """Without what is told again, alone or with more: "resumed", and behind it "resumed, max_epochs → 5"."""
+    """Without repetitions: "resumed", and then "resumed, max_epochs → 5"."""
     return [text for i, text in enumerate(said) if not any(f"{later}, ".startswith(f"{text}, ") for later in said[i + 1 :])]
 
 

@@ -1,4 +1,4 @@
-"""`Chart`: what a plot shows, as plain data, before any library draws it."""
+"""Defines `Chart`: a plot as plain data, before any library draws it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Style = Literal["line", "thin", "points", "dots", "faint", "bar", "limit"]
-"""line: a trend; thin: a noisy line with nothing behind it; points: diamonds joined by a dotted line; dots: circles
-joined by a line; faint: what lies behind a line; limit: dashed steps."""
+"""line: a trend; thin: a noisy line alone; points: diamonds joined by a dotted line; dots: circles joined by a line;
+faint: drawn behind a line; limit: dashed steps.
+"""
 
 
 @dataclass(frozen=True, slots=True)

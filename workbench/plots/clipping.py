@@ -1,7 +1,7 @@
-"""Clipping: what the gradient norms were before and after it, and how many of the updates it cut.
+"""Plots clipping: the gradient norms before and after it, and the share of clipped updates.
 
-How to read it: a share near 0% means that the clip value only catches spikes; near 100% it is the clip value, and
-not the gradient, that sets the length of every step.
+How to read it: a share near 0% means that the clip value only catches spikes; near 100% it is the clip value, and not
+the gradient, that sets the length of every step.
 """
 
 from __future__ import annotations

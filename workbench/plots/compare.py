@@ -1,6 +1,6 @@
-"""The losses of several runs over one another: smoothed training losses, and the checks of the validation data.
+"""Plots the losses of several runs together: smoothed training losses, and the validations.
 
-How to read it: each run has a colour and a kind of dash of its own; diamonds in its colour are its checks.
+How to read it: each run has its own colour and dash; diamonds in its colour are its validations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fewer points, the same picture."""
+"""Thins a line to fewer points with the same picture."""
 
 from __future__ import annotations
 

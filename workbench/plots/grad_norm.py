@@ -1,7 +1,7 @@
-"""Gradient norms: each layer over time, and their total against the clip value.
+"""Plots gradient norms: each layer over time, and their total against the clip value.
 
-How to read it: rows that go dark towards the top are layers that stop learning (vanishing); a column that
-lights up in all rows is an explosion. Where the total lies above the clip line, that update was scaled down.
+How to read it: rows that go dark towards the top are layers that stop learning (vanishing); a column that lights up in
+all rows is an explosion. Where the total is above the clip line, that update was scaled down.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def grad_norm(
 
 
 def _heat(step: Array, table: Array, names: tuple[str, ...]) -> Heat:
-    """At most `_COLUMNS` columns; one that stands for many updates shows the greatest, so a spike stays seen."""
+    """At most `_COLUMNS` columns; one for many updates shows the greatest, so a spike stays visible."""
     width = -(-len(step) // _COLUMNS)
     starts = np.arange(0, len(step), width)
     greatest = np.fmax.reduceat(table, starts, axis=1)

@@ -1,6 +1,6 @@
-"""One value that the model logged, or one metric of the checks: by update, over epochs, and on the validation data.
+"""Plots one value that the model logged, or one metric: by update, over epochs, and on the validation data.
 
-How to read it: a point over an epoch stands behind the epoch's last update, and so does a check's.
+How to read it: the point of an epoch is after the epoch's last update, and so is a validation's.
 """
 
 from __future__ import annotations

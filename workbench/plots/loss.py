@@ -1,4 +1,4 @@
-"""The loss over a run: every update, the trend, the validation checks, and where a live change took hold."""
+"""Plots the loss over a run: every update, the trend, the validations, and the live changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The LR finder's curve: loss against learning rate, with what each rule proposes.
+"""Plots the LR finder's curve: loss against learning rate, with the suggestion of each rule.
 
-How to read it: the loss is flat while the rate is too small, falls, and explodes behind the edge. A good rate
-lies well to the left of the edge; the band is where a rate is about as good as the recommended one.
+How to read it: the loss is flat while the rate is too small, falls, and explodes beyond the edge. A good rate is well
+to the left of the edge; the band is where a rate is about as good as the recommended one.
 """
 
 from __future__ import annotations

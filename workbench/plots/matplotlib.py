@@ -1,4 +1,4 @@
-"""`Chart` to matplotlib. No pyplot and no change of rcParams: both are global, and jobs draw from threads.
+"""Draws a `Chart` with matplotlib, without pyplot or changed rcParams: both are global, and jobs draw from threads.
 
 For the same reason, and because a layer's name may hold a `$`, no text is parsed as mathematics.
 """

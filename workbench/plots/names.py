@@ -1,4 +1,4 @@
-"""Names of layers short enough for an axis, and still told apart."""
+"""Shortens names of layers for an axis, so that they stay distinct."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def shorten(name: str, most: int = 40) -> str:
 def fold(names: Sequence[str], most: int = 28) -> tuple[list[str], str]:
     """Labels for `names`, and the pattern they have in common ("model.layers.*.weight"; empty: none).
 
-    Dotted parts that all names begin or end with are told once, in the pattern.
+    Dotted parts that all names begin or end with are only in the pattern.
     """
     parts = [name.split(".") for name in names]
     shortest = min((len(p) for p in parts), default=0)

@@ -1,7 +1,7 @@
-"""Colours and symbols that all plots share.
+"""The colours and symbols of all plots.
 
-The tones differ in lightness as well as in hue (readable in grey and to colour-blind people), and nothing is
-told by colour alone: kinds of series differ in line style, marks in shape. Cividis is safe in the same ways.
+The tones differ in lightness as well as in hue (readable in grey and to colour-blind people), and nothing is shown by
+colour alone: kinds of series differ in line style, marks in shape. Cividis is safe in the same ways.
 """
 
 TONES = ("#1f4e79", "#d9730d", "#3a9188", "#8a4a8f", "#6b7280")
@@ -17,7 +17,7 @@ HEAT = "cividis"
 AROUND = "PuOr_r"
 """Purple below the centre, orange above."""
 FAINT = 0.3
-"""Opacity of what lies behind."""
+"""Opacity of curves in the background."""
 SYMBOLS = (
     ("^", "triangle-up"),
     ("s", "square"),
@@ -28,4 +28,4 @@ SYMBOLS = (
 )
 """Shapes of marks, as matplotlib and plotly name them."""
 POINTS = 2000
-"""A line is thinned to so many points before it is drawn; more than a screen can show."""
+"""A line is thinned to this many points before it is drawn; more than a screen can show."""

@@ -1,4 +1,4 @@
-"""A matplotlib figure that shows itself in a notebook. Imports matplotlib: to be imported when drawing."""
+"""A matplotlib figure that shows itself in a notebook. Imports matplotlib: import it only to draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Chart` to plotly: results to look into with the mouse, not live traces."""
+"""Draws a `Chart` with plotly: results to explore with the mouse, not live traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axis ranges that a few wild values cannot ruin."""
+"""Chooses axis ranges that a few wild values cannot ruin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole run in pictures: its loss above its gradient norms; its learning rate; what clipping did; what was logged."""
+"""Composes the plots of a whole run: its loss above its gradient norms; its learning rate; clipping; logged values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The learning rate over a run: warm-up, schedule, and live changes.
+"""Plots the learning rate over a run: warm-up, schedule, and live changes.
 
-How to read it: the rate is that of the optimizer's first parameter group at each update, as it was used.
+How to read it: the rate is that of the optimizer's first parameter group at each update.
 """
 
 from __future__ import annotations

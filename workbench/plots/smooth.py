@@ -1,4 +1,4 @@
-"""Smoothing for the eye."""
+"""Smooths curves for display."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Smoother:
         self._seen = 0
 
     def add(self, values: Floats64) -> Floats64:
-        """The mean after each of `values`, shape (rows,); what is not finite leaves it as it is."""
+        """The mean after each of `values`, shape (rows,); values that are not finite do not change it."""
         finite = np.isfinite(values)
         if finite.all() and 0 < len(values) <= _AT_ONCE:  # nearly always, and ten times a second
             return self._fold(values)

@@ -1,7 +1,7 @@
-"""Update ratios: how far each update moved a layer's weights, relative to the weights.
+"""Plots update ratios: how far each update moved a layer's weights, relative to the weights.
 
 How to read it: about 1e-3 is usual (Karpathy, 2022); a row far below hardly learns, one far above is moved too fast for
-its rate. What counts is the whole step, with momentum, weight decay and clipping in it.
+its rate. The whole step counts, with momentum, weight decay and clipping.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Whether the process that writes a run folder still lives.
+"""Tells whether the process that writes a run folder still lives.
 
-No lock file: locks are unreliable on network homes. A header names the writer instead: machine, boot, PID namespace,
-process number and when that process began, since numbers are used again.
-
-* Same machine, boot and PID namespace: the process table is asked; the answer is exact.
-* Anything else (another machine or container, an earlier boot, a header of a version that named no namespace): nobody
-  here can know. The run counts as running, however long it is silent: a process may well be held for days.
+There is no lock file, since locks are unreliable on network homes. A header names the writer instead: machine, boot,
+PID namespace, process number and when that process began, since numbers are used again.
+* Same machine, boot and PID namespace: the process table has the exact answer.
+* Anything else (another machine or container, an earlier boot, a header of a version without namespaces): it cannot be
+known. The run counts as running, however long it is silent: a process may be suspended for days.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run in little: what tables and comparisons show of it, at a size that does not grow with its length."""
+"""Summarises a run for tables and comparisons, at a size that does not grow with its length."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RunBrief:
-    """One fit. `curve`: the smoothed training loss; `checks`: the monitored metric of the validation data.
+    """One fit. `curve`: the smoothed training loss; `checks`: the monitored metric of the validations.
 
-    Both have shape (n, 4): updates taken, epochs, seconds (NaN where nobody knows), and the value. `metrics` has the last
-    value of each, `settings` those that it began with, `model` its name and its number of parameters.
+    Both have shape (n, 4): updates taken, epochs, seconds (NaN if unknown), and the value. `metrics` has the last value
+    of each, `settings` those at its start, `model` its name and its number of parameters.
     """
 
     id: str
@@ -56,7 +56,7 @@ class RunBrief:
     curve: Array
     checks: Array
     origin: str = ""
-    """The run that it goes on from."""
+    """The run that it continues."""
     changes: int = 0
     model: tuple[str, int | None] = ("", None)
     path: Path | None = field(default=None, repr=False)
@@ -131,7 +131,7 @@ class Thinned:
 
 
 class Fold:
-    """A run in little as its events come: `brief` may be asked for again and again, and costs the same however many came."""
+    """Folds events into a brief: `brief` can be called again and again, and costs the same however many events came."""
 
     def __init__(self) -> None:
         self._smoother, self._curve, self._checks = Smoother(), Thinned(POINTS), Thinned(CHECKS)
@@ -149,7 +149,7 @@ class Fold:
             self._validated(event)
         elif isinstance(event, Resumed):
             self._origin = event.run
-            self._seconds = self._seconds or math.nan  # the clock goes on; where what came before is not recorded, from an unknown time
+            self._seconds = self._seconds or math.nan  # the clock continues; where earlier events are not recorded, from an unknown time
         self._changes += isinstance(event, Changed)
         if isinstance(event, Validated | Logged | RunEnded):
             self._metrics.update(event.metrics)
@@ -185,7 +185,7 @@ class Fold:
 
 
 def _epochs(start: RunStarted | None, done: Array, epoch: int) -> Array:
-    """How many epochs so many updates are; within whole ones only where the length is known."""
+    """How many epochs a number of updates is; fractions only where the length is known."""
     if start is not None and start.updates and start.epochs:
         return done * start.epochs / start.updates
     return np.full(len(done), epoch + 1.0)

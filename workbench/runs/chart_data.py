@@ -1,4 +1,4 @@
-"""What the plots of a run are made of, from its events."""
+"""Collects the data for the plots of a run from its events."""
 
 from __future__ import annotations
 

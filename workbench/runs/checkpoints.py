@@ -1,6 +1,7 @@
-"""The checkpoints of a run as its folder shows them: which there are, the last, the best, and those that may go.
+"""Lists the checkpoints of a run's folder: all, the last, the best, and those that may be deleted.
 
-`<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`; engine/checkpoint/files.py writes them.
+`<run>/checkpoints/<name>/` holds `model.safetensors`, `state.pt` and `info.json`; engine/checkpoint/files.py writes
+them.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ LARGEST_INFO = 1 << 20
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint, as of the moment when `step` updates were taken and `epoch` epochs were over.
+    """One checkpoint, taken after `step` updates and `epoch` epochs.
 
-    `end`: of the end of a fit. `value`: what `monitor` was for its weights, if that is known; `mode`: "min" or "max",
-    which of its values are better. `resumable`: whether a fit can go on from it, or else `why` not: it has weights alone.
+    `end`: at the end of a fit. `value`: the value of `monitor` for its weights, if known; `mode`: "min" or "max",
+    whichever is better. `resumable`: whether a fit can continue from it, or else `why` not: it has weights alone.
     """
 
     name: str
@@ -47,16 +48,16 @@ class Checkpoint:
     path: Path
     mode: Mode = "min"
     kept: bool = False
-    """Whether a person has asked for it (`job.checkpoint()`): it stays as long as its run."""
+    """Whether the user asked for it (`job.checkpoint()`): it stays as long as its run."""
 
 
 def name_of(step: int, end: bool) -> str:
-    """The name of the checkpoint behind `step` updates."""
+    """The name of the checkpoint after `step` updates."""
     return f"{step:08d}-end" if end else f"{step:08d}"
 
 
 def replaced(path: Path) -> Path:
-    """Where the older one of two checkpoints of this name lies while the newer one takes its place."""
+    """The path of the older of two checkpoints of this name while the newer one replaces it."""
     return path.with_name(f".{path.name}.old")
 
 
@@ -68,7 +69,7 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
     except OSError:
         return []
     names = {name.removeprefix(".").removesuffix(".old") if name.startswith(".") else name for name in there}
-    # Where its writer was killed at the wrong moment the older one still lies aside.
+    # If the writer was killed at the wrong moment, the older one is still under its temporary name.
     found = (
         _read(folder / name) or _read(replaced(folder / name)) for name in sorted(names) if NAME.fullmatch(name)
     )
@@ -76,7 +77,7 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
 
 
 def find(run: Path, which: str | int) -> Checkpoint:
-    """The checkpoint that is meant: "last", "best", a number of updates, or a name. FileNotFoundError: what there is."""
+    """Find a checkpoint: "last", "best", a number of updates, or a name. FileNotFoundError lists those that exist."""
     there = list_checkpoints(run)
     if which == "last" and there:
         return there[-1]
@@ -93,9 +94,10 @@ def find(run: Path, which: str | int) -> Checkpoint:
 
 
 def obsolete(there: Iterable[Checkpoint], top_k: int, mode: Mode) -> list[Checkpoint]:
-    """Those that may go: all but the best `top_k` (-1: none may go), the last, and those that a person has asked for.
+    """Those that may be deleted: all but the best `top_k` (-1: none may), the last, and those that the user asked
+    for.
 
-    The one of a fit's end is often of the same moment as the one behind its last check: these two take one place.
+    The one at a fit's end often has the same updates as the one after its last validation: these two count as one.
     """
     if top_k < 0:
         return []

@@ -1,8 +1,7 @@
-"""Runs side by side: their losses over one another, the settings in which they differ, and how they ended.
+"""Compares runs: their losses in one plot, the settings in which they differ, and how they ended.
 
     wb.compare(bench.runs[-2:])
     bench.compare("0011-fit", "0012-fit").plot()
-
 How to read it: a run that is lower at the same update learned more from each; at the same time, more in a minute.
 """
 

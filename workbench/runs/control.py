@@ -1,8 +1,8 @@
-"""Commands for a run in another process, through its folder: `control/` has a file for each.
+"""Sends commands to a run in another process: `control/` in its folder has a file for each.
 
-A command is written aside and renamed, so that what is there is whole. The run's own process takes them in the order of
-their names, which is that of their times. Whoever may write to the run's folder may put anything there: the folder is
-opened once and never by a link, and what is read and removed is in the folder that was opened.
+A command is written to a temporary file and renamed, so that none is half there. The run's own process takes them in
+the order of their names, which is that of their times. Whoever may write to the run's folder may put anything there:
+the folder is opened once and never through a link, and files are read and removed in that opened folder.
 """
 
 from __future__ import annotations

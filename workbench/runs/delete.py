@@ -1,4 +1,4 @@
-"""Deleting one run for good: its record, its checkpoints, its weights."""
+"""Deletes a run: its record, its checkpoints, its weights."""
 
 from __future__ import annotations
 

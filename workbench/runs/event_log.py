@@ -1,4 +1,4 @@
-"""The events of a job or a run as a sequence, in bounded memory: what is old is read from the record when it is asked for."""
+"""The events of a job or a run as a sequence, in bounded memory: older events are read from the record when needed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
-from workbench.events import BY_LAYER, Event, StepsDone, thinned
+from workbench.events import Event, StepsDone, size_of, thinned
 from workbench.runs.read import RECORD, read_header
 from workbench.runs.sequence import Events
 from workbench.runs.stream import count_lines, recorded
+from workbench.runs.thin import layer_size
 
 HELD = 1 << 22
-"""Bytes of the newest events that are held as they are."""
+"""Bytes of the newest events, which stay in memory."""
 FEWEST = 16
-"""And so many events, whatever their size."""
+"""The least number of events that stay in memory, whatever their size."""
 UNRECORDED = 1 << 26
-"""Bytes of columns by layer of events that are in no record: beyond it they are thinned out as in a record (`runs.thin`)."""
+"""Bytes that a record would need for the columns by layer of events that are in none: beyond it they are thinned out as in a record (`runs.thin`)."""
 _BLOCK = 256
 """Lines read at once on the way back."""
 
 
 class RecordGone(FileNotFoundError):
-    """What is asked for was in the record of a run that has been deleted since."""
+    """These events were in the record of a run that has been deleted."""
 
 
 class Recorded(Events):
@@ -62,9 +63,11 @@ class Recorded(Events):
 
 
 class EventLog(Events):
-    """Those of a job, which come one by one (`add`). The newest are held as they are, and the beginning, which says what the job is;
-    of the others it is known where the record has them. What is in no record is held, its columns by layer thinned out when they
-    are too many."""
+    """The events of a job, added one by one (`add`). The newest and the first ones stay in memory; of the others the
+    log knows their place in the record.
+
+    Events that are in no record stay in memory, with their columns by layer thinned when they get too large.
+    """
 
     def __init__(self, events: Iterable[Event] = (), record: Path | None = None) -> None:
         """record: the folder of the run."""
@@ -82,14 +85,14 @@ class EventLog(Events):
         """One more. line: its number in the record, from 0 on; None: it is not there."""
         with self._lock:
             self._new.append((event, line))
-            self._size += _size(event)
+            self._size += size_of(event)
             while self._size > HELD and len(self._new) > FEWEST:
                 self._put_away(*self._new.popleft())
 
     append = add
 
     def _put_away(self, event: Event, line: int | None) -> None:
-        self._size -= _size(event)
+        self._size -= size_of(event)
         self._old_count += 1
         last = self._old[-1] if self._old else None
         beginning = self._old_count <= FEWEST and not isinstance(last, _Lines) and not isinstance(event, StepsDone)
@@ -104,7 +107,7 @@ class EventLog(Events):
             self._old.append(last)
         kept = thinned(event, self._stride) if isinstance(event, StepsDone) else event
         last.append(kept)
-        self._unrecorded += _layers(kept)
+        self._unrecorded += layer_size(kept)
         if self._unrecorded > UNRECORDED:
             self._thin()
 
@@ -113,10 +116,10 @@ class EventLog(Events):
         for part in self._old:
             if isinstance(part, list):
                 part[:] = [thinned(event, self._stride) if isinstance(event, StepsDone) else event for event in part]
-        self._unrecorded = sum(_layers(event) for part in self._old if isinstance(part, list) for event in part)
+        self._unrecorded = sum(layer_size(event) for part in self._old if isinstance(part, list) for event in part)
 
     def now(self) -> Sequence[Event]:
-        """Those until now: as they are where all of them are held, else another log that none are added to."""
+        """The events until now: a tuple if all are in memory, else a log that gets no more."""
         state = self.__getstate__()
         if not state["_old"]:
             return tuple(event for event, _ in state["_new"])
@@ -126,12 +129,12 @@ class EventLog(Events):
 
     @property
     def recent(self) -> list[Event]:
-        """The newest, which are held: the same objects as were added."""
+        """The newest events, in memory: the same objects as were added."""
         with self._lock:
             return [event for event, _ in self._new]
 
     def since(self, seen: int) -> Iterator[Event]:
-        """Those behind the first `seen`."""
+        """The events after the first `seen`."""
         old, new = self._parts(seen)
         for part in old:
             yield from self._of(part, None)
@@ -153,23 +156,6 @@ class EventLog(Events):
         for part in reversed(old):
             yield from reversed(part) if isinstance(part, list) else self._recorded.back(part.first, part.count)
 
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Event]: ...
-
-    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step == 1:
-                return [event for _, event in zip(range(start, stop), self.since(start), strict=False)]
-            return super().__getitem__(index)
-        place = index if index >= 0 else len(self) + index
-        one = next(self.since(place), None) if place >= 0 else None
-        if one is None:
-            raise IndexError(index)
-        return one
-
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process reads the same record."""
         with self._lock:
@@ -180,7 +166,9 @@ class EventLog(Events):
         self.__dict__.update(state, _lock=threading.Lock())
 
     def _parts(self, skip: int = 0) -> tuple[list[_Lines | list[Event]], list[Event]]:
-        """What lies behind the first `skip` events: the older parts, and the newest events. Who asks for the newest copies no others."""
+        """The events after the first `skip`: the older parts, and the newest events. Reading only the newest copies
+        no others.
+        """
         with self._lock:
             old: list[_Lines | list[Event]] = []
             for part in self._old if skip < self._old_count else ():
@@ -255,8 +243,8 @@ def newest(events: Sequence[Event]) -> list[Event]:
 
 
 def since(events: Sequence[Event], seen: int) -> Iterator[Event]:
-    """Those behind the first `seen` of a sequence of any kind."""
-    return events.since(seen) if isinstance(events, EventLog) else iter(events[seen:])
+    """The events after the first `seen` of any sequence."""
+    return events.since(seen) if isinstance(events, Events) else iter(events[seen:])
 
 
 def now(events: Iterable[Event]) -> Sequence[Event]:
@@ -264,12 +252,3 @@ def now(events: Iterable[Event]) -> Sequence[Event]:
     if isinstance(events, EventLog):
         return events.now()
     return events if isinstance(events, Events) else tuple(events)
-
-
-def _layers(event: Any) -> int:
-    return sum(len(event.columns.get(name, b"")) for name in BY_LAYER) if isinstance(event, StepsDone) else 0
-
-
-def _size(event: Event) -> int:
-    """About how many bytes an event takes in memory."""
-    return 500 + sum(map(len, event.columns.values())) if isinstance(event, StepsDone) else 500

@@ -1,4 +1,6 @@
-"""Files and folders of a run, which may lie where others can write: links are not followed, and what is there is whole."""
+"""Opens and writes files in a run's folder, where others may write too: links are not followed, and no file is half
+there.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Folder:
         return os.listdir(self._path if self._number is None else self._number)
 
     def read(self, name: str, largest: int) -> bytes:
-        """What is in a regular file of so many bytes at most; OSError where it is a link, ValueError where it is anything else."""
+        """The contents of a regular file of at most this many bytes; OSError for a link, ValueError for anything
+        else.
+        """
         return _read(self._where(name), largest, self._number)
 
     def read_json(self, name: str, largest: int) -> dict[str, Any]:
@@ -97,7 +101,7 @@ def open_regular(path: Path | str, folder: int | None = None) -> BinaryIO:
 
 
 def read_json(path: Path, largest: int) -> dict[str, Any]:
-    """The JSON object in a regular file of so many bytes at most; OSError, or ValueError where it is none."""
+    """The JSON object in a regular file of at most this many bytes; OSError, or ValueError where there is none."""
     return _object(_read(path, largest), path)
 
 
@@ -120,13 +124,15 @@ def _object(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that whoever finds it finds all of it, also after a crash of the machine. OSError: nothing has changed."""
+    """Write a file so that a reader finds all of it, also after a crash of the machine. OSError: nothing has
+    changed.
+    """
     with Folder.opened(path.parent) as folder:
         folder.write(path.name, data)
 
 
 def make_folder(path: Path) -> Path:
-    """A folder in a run's folder, made if it is not there. OSError where a link stands in its place."""
+    """A folder in a run's folder, made if needed. OSError for a link."""
     path.mkdir(exist_ok=True)
     check_no_link(path)
     return path
@@ -139,7 +145,9 @@ def check_no_link(path: Path) -> None:
 
 
 def append_to(path: Path, *, create: bool = True) -> int:
-    """A file opened to append to; made if it is not there and `create`. OSError where it is a link, or a pipe nobody reads."""
+    """A file opened for appending; made if it does not exist and `create`. OSError for a link, or a pipe without a
+    reader.
+    """
     if not _NO_LINK:
         check_no_link(path)
     made = os.O_CREAT if create else 0

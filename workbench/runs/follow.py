@@ -1,4 +1,4 @@
-"""Following a record while another process writes it."""
+"""Follows a record while another process writes it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Tail:
         while len(data) >= _BLOCK and b"\n" not in data[-_BLOCK:] and len(data) <= LONGEST and (more := file.read(_BLOCK)):
             data += more
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) > LONGEST:  # a line that nobody reads
+        if not whole and len(data) > LONGEST:  # a line that was skipped
             file.seek(self._place)
             line = next(whole_lines(file), b"")
             self._place = file.tell() if line else self._place
@@ -73,7 +73,7 @@ class Tail:
         return whole.split(b"\n")[:-1]
 
     def _current(self) -> BinaryIO | None:
-        """The record that is there now, the place in it behind the lines that were read; None: there is none."""
+        """The present record, and the place in it after the lines that were read; None: there is none."""
         try:
             there = os.stat(self._path)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a run that goes on from another one takes over of it: its record until there, its start, its checkpoints."""
+"""Copies what a resumed run inherits: the record until its checkpoint, the starting weights, the checkpoints."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _OF_A_JOB = RunStarted | RunEnded | StatusChanged
 
 
 def record_until(events: Sequence[Event], point: Checkpoint, checked: int) -> list[Event]:
-    """The events that came before the state in a checkpoint, the rows of a flush that reaches beyond it cut off.
+    """The events before the state of a checkpoint; a flush that reaches beyond it is cut.
 
-    checked: the update behind which it knows its last check to be.
+    checked: the update after which its last validation ran.
     """
     place = _place(events, point)
     return [kept for i, event in enumerate(events) for kept in _kept(event, point, i <= place, checked)]
@@ -51,7 +51,7 @@ def _kept(event: Event, point: Checkpoint, before: bool, checked: int) -> Iterat
 
 
 def _place(events: Sequence[Event], point: Checkpoint) -> int:
-    """The index of the last event that the checkpoint came behind."""
+    """The index of the last event before the checkpoint."""
     for index in reversed(range(len(events))):
         event = events[index]
         if isinstance(event, Saved) and event.name == point.name:
@@ -83,9 +83,9 @@ def missing(past: Sequence[Event], step: int) -> int | None:
 
 
 def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
-    """Its starting weights and the checkpoints until this one, by links where the file system has them.
+    """Copy the starting weights and the checkpoints up to this one, as hard links where the file system has them.
 
-    `mine`: the folder of checkpoints of the run that goes on. OSError where it cannot be done.
+    `mine`: the folder of checkpoints of the resumed run. OSError where it cannot be done.
     """
     start = run / "checkpoints" / "start.safetensors"
     if start.exists():
@@ -99,7 +99,7 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
                     if file.name in FILES:
                         _take(file, aside / file.name)
                 aside.rename(mine / one.name)
-            except FileNotFoundError:  # its run goes on, and it was not among the best any more
+            except FileNotFoundError:  # its run continued, and it was no longer among the best
                 continue
             finally:
                 shutil.rmtree(aside, ignore_errors=True)

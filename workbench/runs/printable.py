@@ -1,4 +1,6 @@
-"""Text from a record as a terminal may show it: a record may come from anybody, and control characters are commands there."""
+"""Makes text from a record safe for a terminal: a record may come from anybody, and control characters are commands
+there.
+"""
 
 from __future__ import annotations
 

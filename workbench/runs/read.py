@@ -1,10 +1,9 @@
-"""Reading run folders: events, headers, the list of runs. Never imports torch; never writes.
+"""Reads run folders: events, headers, the list of runs. Never imports torch; never writes.
 
-A record is read to its last whole line: what a killed writer left of a line is ignored. Lines in the middle
-that cannot be read (a failed write, an event of a newer version) are skipped and counted.
-
-A folder may come from anybody. Only regular files are opened, types are checked as they are read (`from_line`,
-`read_header`), and a folder that is not a record is left out of the list and named once.
+A record is read to its last whole line: a line that a killed writer left half is ignored. Lines in the middle that
+cannot be read (a failed write, an event of a newer version) are skipped and counted.
+A folder may come from anybody. Only regular files are opened, types are checked on reading (`from_line`,
+`read_header`), and a folder that is not a record is left out of the list, with one warning.
 """
 
 from __future__ import annotations
@@ -74,9 +73,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a job stands. `step` is the count of updates taken, `seconds` without pauses.
+    """The state of a job. `step` is the number of updates taken, `seconds` without pauses.
 
-    `unseen`: its record has no end, and whether its process still lives cannot be told from here (`alive.liveness`).
+    `unseen`: its record has no end, and whether its process still lives cannot be known here (`alive.liveness`).
     """
 
     status: Status
@@ -202,7 +201,7 @@ def summary(folder: Path) -> RunSummary:
 def state(
     events: Sequence[Event], header: Mapping[str, Any] | None = None, folder: Path | None = None
 ) -> State:
-    """Where the job of these events stands; with its folder's header, also whether its process has died."""
+    """The state of the job of these events; with its folder's header, also whether its process has died."""
     end = _end(events)
     if end is not None:
         return State(end.status, end.step, end.seconds, end.error)
@@ -244,7 +243,7 @@ def _updates(event: Event) -> int:
 
 
 def parse(data: bytes, only: Container[str] | None = None) -> Record:
-    """The events in the lines of a record; what stands behind the last whole line is left out. `only`: as in `event_of`."""
+    """The events in the lines of a record, to the last whole line. `only`: as in `event_of`."""
     *lines, _torn_end = data.split(b"\n")
     events: list[Event] = []
     skipped = 0
@@ -274,7 +273,7 @@ def event_of(line: bytes, only: Container[str] | None = None) -> Event:
 
 
 def _taken(values: dict[str, Any]) -> dict[str, Any]:
-    """Those values that `Settings` takes as they are, and those of settings that it does not know (of a newer version)."""
+    """The values that `Settings` accepts, and those of unknown settings (of a newer version)."""
     known = {name: value for name, value in values.items() if name in Settings.model_fields and value is not None}
     try:
         made = Settings.make(**known)
@@ -292,7 +291,7 @@ def _is_taken(name: str, value: Any) -> bool:
 
 
 def _other_type(given: Any, settled: Any) -> bool:
-    """Whether a text or a truth value stands where a number belongs, which `Settings` would read as one."""
+    """Whether a value is a string or a bool where a number belongs, which `Settings` would convert."""
     return isinstance(given, str | bool) and isinstance(settled, int | float) and type(settled) is not type(given)
 
 

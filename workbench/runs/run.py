@@ -1,4 +1,4 @@
-"""`Run`: what a fit leaves, whether it was just heard or read back from its folder."""
+"""Defines `Run`: the result of a fit, from its events or from its folder."""
 
 from __future__ import annotations
 
@@ -50,9 +50,8 @@ if TYPE_CHECKING:
 class Run:
     """One run, as it was when this object was made. Two are equal when all their events are.
 
-    Of a recorded run the end is read when this is made, and the rest when something of it is asked for: `events` is a
-    sequence that reads the record. FileNotFoundError where the run was deleted meanwhile.
-
+    The end of a recorded run is read when this is made, and the rest when it is needed: `events` is a sequence that
+    reads the record. FileNotFoundError where the run was deleted meanwhile.
     `step` counts the updates taken, `seconds` are without pauses, `error` says why a run failed.
     """
 
@@ -127,15 +126,17 @@ class Run:
 
     @property
     def resumes(self) -> tuple[Resumed, ...]:
-        """Where this run goes on from another one's checkpoint, the last one last: `.run`, `.checkpoint`, `.values`.
+        """Where this run continues another one's checkpoint, the latest last: `.run`, `.checkpoint`, `.values`.
 
-        What stands before in `events`, `history` and so on is the other run's record, so that it is a whole one.
+        Earlier rows of `events`, `history` and so on are the other run's record, so that the whole run is there.
         """
         return tuple(e for e in self.outline if isinstance(e, Resumed))
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """What a fit can go on from, oldest first, as its folder has it now: `bench.fit(start=f"{run.id}@{step}")`."""
+        """The checkpoints from which a fit can continue, oldest first, as they are now:
+        `bench.fit(start=f"{run.id}@{step}")`.
+        """
         return [] if self.folder is None else list_checkpoints(self.folder)
 
     @property
@@ -169,9 +170,10 @@ class Run:
 
     @property
     def clip_suggestion(self) -> float | None:
-        """A clip value from the last 200 recorded norms: nine of ten lie below it (`plots.clipping.suggest_clip` says why).
+        """A clip value from the last 200 recorded norms: nine of ten are below it (`plots.clipping.suggest_clip`
+        says why).
 
-        None where fewer than 20 are known, or where what was recorded (`track_grad_norm`) is not what is clipped.
+        None where fewer than 20 are known, or where the recorded norm (`track_grad_norm`) is not the clipped one.
         """
         return self._told.suggested_clip()
 
@@ -181,16 +183,16 @@ class Run:
         return examine(self.events)
 
     def figure(self, what: str | None = None) -> PlotlyFigure:
-        """The run as an interactive plotly figure: all of it, or `what` is asked for."""
+        """The run as an interactive plotly figure: all of it, or only `what`."""
         from workbench.plots import plotly
 
         return plotly.figure(self.charts(what))
 
     def plot(self, what: str | Axes | None = None, ax: Axes | None = None) -> Figure | Axes:
-        """The run as a matplotlib figure: all of it, or `what` is asked for.
+        """The run as a matplotlib figure: all of it, or only `what`.
 
-        what: "loss", "lr", "grad_norm", "clip", "update_ratio", or the name of a metric or of a value that the model logged.
-        With `ax` given, the first chart alone (of all: the loss) is drawn there and `ax` comes back.
+        what: "loss", "lr", "grad_norm", "clip", "update_ratio", or the name of a metric or of a value that the model
+        logged. With `ax`, only the first chart (of all: the loss) is drawn there, and `ax` is returned.
         """
         from workbench.plots import matplotlib
 
@@ -222,10 +224,11 @@ class Run:
         return charts
 
     def to_csv(self, file: str | Path | IO[str]) -> None:
-        """The history as CSV, one row per update; what came of a check or an epoch stands beside the update it came before.
+        """The history as CSV, one row per update; a validation or an epoch is in the row of the update that follows
+        it.
 
-        Behind the last update that is a row of its own. An empty cell: no value. A name that was logged for updates,
-        epochs and checks alike has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
+        After the last update it has a row of its own. An empty cell: no value. A name that was logged for updates,
+        epochs and validations has three columns: `acc`, `acc (epoch)` and `acc (validation)`.
         """
         if isinstance(file, str | Path):
             with open(file, "w", newline="", encoding="utf-8") as opened:
@@ -267,7 +270,7 @@ class Run:
         facts: list[tuple[str, str]] = []
         if self.epochs:
             facts.append(("epochs", str(self.epochs)))
-        known = self._metrics  # what is there as `…_epoch` too is told once
+        known = self._metrics  # a value that is also there as `…_epoch` is written once
         facts += [(name, f"{value:.4g}") for name, value in known.items() if f"{name}_epoch" not in known]
         facts.append(("time", duration(self.seconds)))
         if self._ranks is not None:
@@ -347,7 +350,7 @@ class Run:
 
     @cached_property
     def _history(self) -> Series:
-        """All but what there is of layers."""
+        """All but the columns by layer."""
         return _read_only(scalars(self.outline))
 
     @cached_property
@@ -370,6 +373,22 @@ class Run:
     @cached_property
     def _logged(self) -> Series:
         return _read_only(read.logged(self.outline))
+
+
+class Runs(list[Run]):
+    """Runs in a list. Its repr reads the end of each record; the repr of one run adds its settings and its health."""
+
+    def __repr__(self) -> str:
+        rows = ",\n ".join(map(_line, self))
+        return f"[{rows}]"
+
+
+def _line(run: Run) -> str:
+    facts = [f"{run.kind} {read.shown_status(run.status, run.unseen)}".strip(), _count(str(run.step), "updates")]
+    with contextlib.suppress(OSError, ValueError):  # it was deleted meanwhile
+        metrics = {} if run.folder is None else read.summary(run.folder).metrics
+        facts += [f"{name} {value:.4g}" for name, value in metrics.items() if f"{name}_epoch" not in metrics]
+    return printable(f"<Run {run.id}: {' · '.join([*facts, f'time {duration(run.seconds)}'])}>")
 
 
 def _start(events: Iterable[Event]) -> RunStarted | None:

@@ -1,10 +1,11 @@
-"""Sequences of events that need not lie in memory."""
+"""Sequences of events that need not be in memory."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import overload
 
 from workbench.events import BY_LAYER, Event, StepsDone
@@ -27,15 +28,16 @@ class Events(Sequence[Event]):
 
     def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
         if isinstance(index, slice):
-            return [*self][index]
-        if index < 0:
-            behind = -index - 1
-            found = next((event for place, event in enumerate(reversed(self)) if place == behind), None)
-        else:
-            found = next((event for place, event in enumerate(self) if place == index), None)
-        if found is None:
+            start, stop, step = index.indices(len(self))
+            return [*islice(self.since(start), max(0, stop - start))] if step == 1 else [*self][index]
+        one = next(self.since(index) if index >= 0 else islice(reversed(self), -index - 1, None), None)
+        if one is None:
             raise IndexError(index)
-        return found
+        return one
+
+    def since(self, seen: int) -> Iterator[Event]:
+        """The events after the first `seen`."""
+        return islice(self.stream(), seen, None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and [*self] == [*other]

@@ -1,4 +1,4 @@
-"""Series from events: the arrays that results, tables and plots are made of."""
+"""Makes series from events: the arrays for results, tables and plots."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def history(events: Iterable[Event]) -> Series:
 
 
 def scalars(events: Iterable[Event]) -> Series:
-    """The same without what there is of layers."""
+    """The same without the columns by layer."""
     flushes = [event for event in events if isinstance(event, StepsDone) and event.rows]
     rows = [e.rows for e in flushes]
     out: Series = {
@@ -49,7 +49,7 @@ def scalars(events: Iterable[Event]) -> Series:
 
 
 def layer_history(events: Iterable[Event], rows: int) -> Series:
-    """The columns by layer of so many recorded updates; a flush after another is in memory, and what comes of them."""
+    """The columns by layer of this many recorded updates; one flush at a time is in memory, and the result."""
     tables: dict[str, NDArray[np.float32]] = {}
     layers: tuple[str, ...] = ()
     place = 0

@@ -1,4 +1,4 @@
-"""A setting's value as a person writes it: what Settings would make of it again, and nothing that is understood."""
+"""Writes a setting's value as a person would: text that Settings reads back as the same value, without defaults."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def typed(name: str, value: Any) -> str:
 
 
 def recorded(name: str, value: Any) -> str:
-    """The same of setting `name` as it stands in a record, where JSON has lists for tuples."""
+    """The same for setting `name` as it is in a record, where JSON has lists for tuples."""
     return typed(name, _settled(name, value))
 
 
 def _settled(name: str, value: Any) -> Any:
-    """The value as Settings keeps it; as it is where Settings would not take it."""
+    """The value as Settings keeps it; unchanged where Settings would not accept it."""
     try:
         return getattr(Settings.make(**{name: value}), name)
     except SettingsError:

@@ -1,7 +1,7 @@
-"""Writing run folders: `<root>/runs/<id>/` with `run.json`, `metrics.jsonl` and, when asked for, subfolders.
+"""Writes run folders: `<root>/runs/<id>/` with `run.json`, `metrics.jsonl` and, when needed, subfolders.
 
-One job writes one folder. Creating `metrics.jsonl` exclusively is what makes it the writer; after that it is
-the only one, so no lock is needed. Reading is `read.py`.
+One job writes one folder. Creating `metrics.jsonl` exclusively makes it the writer; after that it is the only one, so
+no lock is needed. `read.py` reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from workbench.events import BY_LAYER, Event, StepsDone, to_line
+from workbench.events import BY_LAYER, Event, StepsDone, size_of, to_line
 from workbench.runs.alive import identity
 from workbench.runs.files import append_to, make_folder, open_regular, write_whole
 from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, run_folders, summary
@@ -37,7 +37,7 @@ _TORN = b"~\n"
 _GONE = ".gone-"
 _ASIDE = RECORD + ".new"
 _RESERVE, _RESERVED = ".reserve", 1 << 16
-"""A file of so many bytes in the folder of a run that goes on: its room is what the end of the record needs on a full disk."""
+"""The name and size of a file in the folder of a running run: its space is for the end of the record on a full disk."""
 _ROOM = 1 << 25
 """Bytes of columns that wait for a disk which takes no more, at most."""
 _AGAIN = 0.1
@@ -46,6 +46,8 @@ _NEXT = "deleted-next"
 """In the folder of a fit: a message has said that it goes with the next fit, in the record of the run that this file names."""
 FIT = "fit"
 """The kind of runs that have weights."""
+_LONGEST_ID = 256
+"""Bytes of an id at most, of 64 characters."""
 
 
 class RunFolder:
@@ -141,12 +143,12 @@ class RunFolder:
 
     @property
     def control(self) -> Path:
-        """Where commands to a run in another process arrive; made when first asked for."""
+        """The folder for commands to a run in another process; made on first use."""
         return self._subfolder("control")
 
     @property
     def checkpoints(self) -> Path:
-        """Where the run's checkpoints go; made when first asked for."""
+        """The folder of the run's checkpoints; made on first use."""
         return self._subfolder("checkpoints")
 
     def append(self, event: Event) -> int:
@@ -175,9 +177,10 @@ class RunFolder:
         return bool(self._waiting)
 
     def catch_up(self, seconds: float) -> str:
-        """Try for so long to write what waits, and give up what still does not fit. What the record lacks, in words; "": nothing.
+        """Try for this long to write what waits, and drop what still does not fit. Returns, in words, what the
+        record lacks; "": nothing.
 
-        There is room for the end of the record behind this: a part of the disk was kept for it.
+        The end of the record will fit: a part of the disk is reserved for it.
         """
         until = time.monotonic() + seconds
         while self._waiting and not self._written() and time.monotonic() < until:
@@ -242,26 +245,26 @@ class RunFolder:
                 raise
             self._record.close()
             self._record, self._sizes, self.lines = record, sizes, written
-        except OSError:  # a full disk, say: the record stays as it is
+        except OSError:  # a full disk, for example: the record does not change
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
         self._thin_at = max(float(self._allowed), self._sizes.total() + self._allowed / 8)  # not at every flush
 
     def _give_up_over(self, room: int) -> None:
         """Of the flushes that wait, take away the columns by layer, then whole flushes, the oldest first, until the rest has room."""
-        size = sum(map(_size, self._waiting))
+        size = sum(map(size_of, self._waiting))
         for place, event in enumerate(self._waiting):
             if size <= room:
                 return
             if isinstance(event, StepsDone) and any(name in event.columns for name in BY_LAYER):
                 rest = {name: data for name, data in event.columns.items() if name not in BY_LAYER}
                 self._waiting[place] = replace(event, columns=rest)
-                size -= _size(event) - _size(self._waiting[place])
+                size -= size_of(event) - size_of(self._waiting[place])
                 self._lack("norms by layer", event)
         kept: deque[Event] = deque()
         for event in self._waiting:
             if size > room and isinstance(event, StepsDone):
-                size -= _size(event)
+                size -= size_of(event)
                 self._lack("the measurements", event)
             else:
                 kept.append(event)
@@ -322,7 +325,7 @@ def new_id(root: Path, kind: str) -> str:
             return mine.name
         # Another kind of job took the number at the same moment. Both may see both: step back, try again.
         mine.rmdir()
-        time.sleep(random.SystemRandom().uniform(0, 0.01))  # the user's own random state stays as it is
+        time.sleep(random.SystemRandom().uniform(0, 0.01))  # the user's own random state does not change
 
 
 def check_id(id: str) -> str:
@@ -335,12 +338,14 @@ def check_id(id: str) -> str:
 
 
 def prune(root: Path, kind: str, keep: int, spare: Collection[str] = ()) -> list[str]:
-    """Delete the oldest runs of this kind until `keep` are left; the ids that went, oldest first. Other kinds stay.
+    """Delete the oldest runs of this kind until `keep` are left; returns the deleted ids, oldest first. Other kinds
+    stay.
 
-    A fit holds weights that may be nowhere else: it goes only after `mark_next` (a message has named it before).
-    `spare`: ids that stay, such as those that a job will start from. Only runs that are over go: their record ends with
-    RunEnded, or their writer is known to be dead (`alive.liveness`). Folders without a readable `run.json`, links, and
-    everything outside `<root>/runs` are never touched; a `runs` that is itself a link is left alone.
+    A fit holds weights that may be nowhere else: it is deleted only after `mark_next` (a message has named it before).
+    `spare`: ids that stay, such as those from which a job will start. Only runs that have ended are deleted: their
+    record ends with RunEnded, or their writer is known to be dead (`alive.liveness`). Folders without a readable
+    `run.json`, links, and everything outside `<root>/runs` are never touched; a `runs` that is itself a link is left
+    alone.
     """
     if keep < 0:
         raise ValueError(f"keep={keep}: cannot keep fewer than no runs")
@@ -374,6 +379,15 @@ def mark_next(root: Path, folders: Sequence[Path], id: str) -> None:
     for folder in folders:
         if not (folder / _NEXT).exists():
             write_whole(folder / _NEXT, f"{id}\n".encode())
+
+
+def marked_by(run: Path) -> str | None:
+    """The id of the run whose record names this one, as its mark says (`mark_next`); None: it has no mark."""
+    try:
+        with open_regular(run / _NEXT) as file:
+            return check_id(file.read(_LONGEST_ID).decode().strip())
+    except (OSError, ValueError):
+        return None
 
 
 def _of_kind(root: Path, kind: str, keep: int) -> tuple[list[RunSummary], int]:
@@ -414,11 +428,6 @@ def retire(path: Path) -> bool:
 def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)  # removes links inside, never what they lead to
-
-
-def _size(event: Event) -> int:
-    """About how many bytes an event takes."""
-    return 200 + sum(map(len, event.columns.values())) if isinstance(event, StepsDone) else 200
 
 
 def _numbers(folder: Path) -> list[int]:

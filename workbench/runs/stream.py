@@ -1,4 +1,4 @@
-"""A record read piece by piece: whatever its length, a few thousand updates are in memory at a time."""
+"""Reads a record piece by piece: whatever its length, a few thousand updates are in memory at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ E = TypeVar("E", bound=BenchEvent)
 ROWS = 5000
 """Updates in one flush at most, where short ones are joined: drawing costs by the flush, and ten come a second."""
 BYTES = 1 << 24
-"""And of so many bytes: with thousands of layers a few hundred updates fill them."""
+"""Bytes in memory at a time: with thousands of layers a few hundred updates fill them."""
 
 
 def stream(folder: Path, only: Container[str] | None = None) -> Iterator[Event]:
@@ -43,7 +43,7 @@ def joined(events: Iterable[E], across_epochs: bool = False) -> Iterator[E | Ste
             held, rows, size = [], 0, 0
         if isinstance(event, StepsDone):
             held.append(event)
-            rows, size = rows + event.rows, size + _size(event)
+            rows, size = rows + event.rows, size + event.nbytes
         else:
             yield event
     if held:
@@ -68,7 +68,7 @@ def count_lines(path: Path) -> int:
 
 
 def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a record from where the file stands, to the last whole one; one that is too long comes as "~"."""
+    """The lines of a record from the file's position to the last whole one; one that is too long comes as "~"."""
     while line := file.readline(LONGEST + 2):
         long = False
         while not line.endswith(b"\n"):
@@ -78,12 +78,8 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
         yield b"~\n" if long else line
 
 
-def _size(event: StepsDone) -> int:
-    return sum(map(len, event.columns.values()))
-
-
 def _fits(rows: int, size: int, event: StepsDone) -> bool:
-    return rows + event.rows <= ROWS and size + _size(event) <= BYTES
+    return rows + event.rows <= ROWS and size + event.nbytes <= BYTES
 
 
 def _follows(last: StepsDone, event: StepsDone, across_epochs: bool) -> bool:
@@ -103,7 +99,7 @@ def _sound(event: StepsDone) -> bool:
 
 
 def _one(held: list[StepsDone], rows: int) -> StepsDone:
-    """One flush of several: rows lie behind one another in every column."""
+    """Several flushes as one, with their rows one after another."""
     if len(held) == 1:
         return held[0]
     last = held[-1]

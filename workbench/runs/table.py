@@ -1,4 +1,4 @@
-"""A run's series as one table: updates, epochs and checks side by side."""
+"""Joins a run's series into one table: updates, epochs and validations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_csv(file: IO[str], history: Series, logged: Series, validation: Series
 
 
 def joined(history: Series, logged: Series, validation: Series) -> Series:
-    """An outer join on "step". A check after `step` updates stands beside update `step`: the same weights."""
+    """An outer join on "step". A validation after `step` updates is in the row of update `step`: the same weights."""
     tables = {"": history, " (epoch)": logged, " (validation)": validation}
     steps = np.unique(np.concatenate([table["step"] for table in tables.values()]))
     out: Series = {"step": steps, "epoch": np.zeros_like(steps)}

@@ -1,8 +1,9 @@
-"""Keeping a long record small: the columns by layer of older updates are thinned out, so that their size on disk has a bound.
+"""Thins the columns by layer of older updates, so that a long record has a bounded size on disk.
 
-The newest quarter of the allowance holds every update. All that is older shares another three eighths, evenly over the
-run: every second update's norms, every fourth's, … as the run grows, so that a picture of the whole run stays whole. Losses,
-rates and total norms are never thinned. Lines keep their numbers, so that whoever follows a record finds the place again.
+The newest quarter of the allowance holds every update. Everything older shares another three eighths, evenly over the
+run: every second update's norms, every fourth's, … as the run grows, so that a picture of the whole run stays complete.
+Losses, rates and total norms are never thinned. Lines keep their numbers, so that whoever follows a record finds the
+place again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from workbench.runs.read import UNREADABLE, event_of
 from workbench.runs.stream import whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
-"""Of the allowance: what the newest updates take, and all of it behind a thinning."""
+"""Shares of the allowance: what the newest updates take, and everything after a thinning."""
 _MARKS = tuple(f'"{name}":"'.encode() for name in BY_LAYER)
 _STRIDE = re.compile(rb'"layers_every":(\d{1,15})\}')
 
@@ -31,7 +32,9 @@ def layer_size(event: Event) -> int:
 
 
 def next_stride(sizes: Mapping[int, int], allowed: int) -> int:
-    """Which of older updates keep their columns by layer from now on, every so many-th; sizes: bytes by the stride they have."""
+    """The stride at which older updates keep their columns by layer from now on; sizes: bytes by their present
+    stride.
+    """
     stride, newest = 2, int(allowed * NEWEST)
     while newest + _after(sizes, stride, newest) > allowed * LEFT and stride < 1 << 40:
         stride *= 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import inspect
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from workbench.task.errors import TaskError
+from workbench.task.signature import parameters
 from workbench.values import shown
 
 _OF_CLASSES = frozenset(("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "multi_margin_loss", "MultiMarginLoss"))
@@ -63,7 +63,7 @@ def explain_missing_loss(model: nn.Module, batch: Any) -> str:
             f"no loss= was given, and {called} does not take {parts}: add loss=F.cross_entropy (a function of output and target), "
             "or return an output with .loss from the model."
         )
-    accepted, keys = parameters(model.forward), [str(key) for key, _ in batch.items()]  # a TensorDict iterates over its rows
+    accepted, keys = [*(parameters(model.forward) or ())], [str(key) for key, _ in batch.items()]  # a TensorDict iterates over its rows
     unknown = [key for key in keys if key not in accepted]
     for key in unknown:
         if near := difflib.get_close_matches(key, accepted, 1):
@@ -86,7 +86,7 @@ def explain_output_without_loss(model: nn.Module, output: Any, batch: Any) -> st
     """The error where no `loss=` was given, and the output has no loss."""
     keys = [key for key, _ in batch.items()] if isinstance(batch, Mapping) else []
     near = next((key for key in ("label", "target", "targets", "y") if key in keys and "labels" not in keys), None)
-    if near is not None and "labels" in parameters(model.forward):
+    if near is not None and "labels" in (parameters(model.forward) or ()):
         called = f"{type(model).__name__}.forward"
         return f"no loss= was given, and {called} makes one of 'labels', which the batch calls {near!r}: {_rename(near, 'labels')}."
     return (
@@ -193,14 +193,6 @@ class ShapeCheck(TorchFunctionMode):
                 f"{self._what} compares {_shapes(output, target)}, which broadcast to {tuple(whole)}, each sample against every "
                 f"other: {_one_shape(self._function, output, target, 'loss' if self._what == 'the loss' else '')}."
             )
-
-
-def parameters(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters; none where they cannot be read."""
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
 
 
 def unknown_parameters(loss: Tensor, known: Iterable[Tensor]) -> list[Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from workbench.task.errors import TaskError
 from workbench.task.over_epoch import OverEpoch
+from workbench.task.signature import fits, parameters
 from workbench.values import shown
 
 _METHODS = ("update", "compute", "reset")
@@ -48,7 +49,7 @@ def split(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def takes_pair(metric: Any) -> bool:
     """Whether `update` takes one pair of output and target (pytorch-ignite) instead of both."""
-    return not _binds(metric.update, None, None) and _binds(metric.update, None)
+    return not fits(metric.update, None, None) and fits(metric.update, None)
 
 
 def describe_arguments(output: Any, target: Any) -> str:
@@ -142,14 +143,14 @@ def _check(name: Any, metric: Any) -> None:
     if callable(getattr(metric, "increment", None)):
         raise TaskError(f"{where}: a {type(metric).__name__} keeps values of epochs, as the run's record does: give the metric in it.")
     if is_metric_object(metric):
-        first = next(iter(_parameters(metric.update)), "")
+        first = next(iter(parameters(metric.update) or ()), "")
         if first == "value":  # torchmetrics' aggregators
             raise TaskError(
                 f"{where}={type(metric).__name__}(…) takes (value, weight), not (output, target): a function of a batch is such a "
                 "mean already, metrics={'name': lambda output, y: …}."
             )
-        if not (_binds(metric.update, None, None) or takes_pair(metric)):
-            names = ", ".join(_parameters(metric.update))
+        if not (fits(metric.update, None, None) or takes_pair(metric)):
+            names = ", ".join(parameters(metric.update) or ())
             raise TaskError(
                 f"{where}: update({names}) of {type(metric).__name__} is called as update(output, target), which it does not "
                 "take: give a metric of these two."
@@ -161,11 +162,11 @@ def _check(name: Any, metric: Any) -> None:
         )
     if not is_metric_object(function):
         _warn_of_inner(where, function, over=isinstance(metric, OverEpoch))
-    if not is_metric_object(function) and next(iter(_parameters(function)), "") == _TARGET_FIRST:
+    if not is_metric_object(function) and next(iter(parameters(function) or ()), "") == _TARGET_FIRST:
         called = getattr(function, "__name__", "f")
         given = f"lambda output, y: {called}(y, output)"
         raise TaskError(
-            f"{where}: {called} takes the targets first ({', '.join(list(_parameters(function))[:2])}), and a metric is called with "
+            f"{where}: {called} takes the targets first ({', '.join(list(parameters(function) or ())[:2])}), and a metric is called with "
             f"(output, target): give wb.over_epoch({given}) for its value over the check."
         )
 
@@ -199,20 +200,3 @@ def _called(metric: Any) -> str:
     if name == "<lambda>":
         return "f"
     return str(name) if name is not None else f"{type(metric).__name__}(…)"
-
-
-def _parameters(function: Any) -> list[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def _binds(function: Any, *places: Any) -> bool:
-    try:
-        inspect.signature(function).bind(*places)
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from workbench.task.errors import TaskError
+from workbench.task.signature import parameters
 
 _PROBED = 1e-3
 """A rate for a trial call of a function; its result is compared with the result at twice that rate."""
@@ -29,7 +30,7 @@ class OptimizerFactory:
         self.name = getattr(make, "__name__", None) or f"a {type(make).__name__}"
         if isinstance(make, functools.partial):
             self.name = f"partial({getattr(make.func, '__name__', repr(make.func))}, …)"
-        self._parameters = _parameters(make)
+        self._parameters = parameters(make)
         self._made_at: float | None = None
         self._probed = False
 
@@ -165,10 +166,3 @@ def base_rate(optimizer: Optimizer, whose: str) -> float:
             )
     rates = group_rates(optimizer)
     return rates[leading_group(rates)]
-
-
-def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    try:
-        return inspect.signature(make).parameters
-    except (TypeError, ValueError):
-        return None

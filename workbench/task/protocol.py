@@ -278,6 +278,12 @@ class Task(abc.ABC):
             found.setdefault("batch_size", self.val.defaults["batch_size"])  # it applies to the validation data alone
         return found
 
+    @property
+    def uses_batch_size(self) -> bool:
+        """Whether a fit has a use for the setting `batch_size`: not where all its data bring batches of their own."""
+        data = [spec for spec in (self.train, self.val) if spec is not None]
+        return "batch_size" in self.implied or not all(spec.parts.own_batches for spec in data)
+
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on
         its data.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Schedule
+from workbench.task.signature import fits, parameters
 
 MakeScheduler = Callable[[Optimizer, int], Any]
 """Returns a scheduler, a `Schedule`, or several of either in a list."""
@@ -43,7 +43,7 @@ def check_scheduler(scheduler: Any) -> None:
     shown = name if made is scheduler else f"partial({name}, …)"
     options = ", ".join([f"{key}={value!r}" for key, value in bound.items()] + _needed(made, bound)) or "…"
     remedy = f"scheduler=lambda optimizer, updates: {name}(optimizer, {options})"
-    if not callable(scheduler) or not _takes_two(scheduler):
+    if not callable(scheduler) or not fits(scheduler, None, 1):
         shown, remedy = (repr(scheduler), "") if name == "<lambda>" else (shown, f", {remedy}")
         raise TaskError(
             f"scheduler={shown} cannot be called as scheduler(optimizer, updates), with the number of updates of the run: give a "
@@ -58,35 +58,19 @@ def check_scheduler(scheduler: Any) -> None:
         )
 
 
-def _takes_two(make: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(make).bind(None, 1)
-    except TypeError:
-        return False
-    except ValueError:  # unknown
-        return True
-    return True
-
-
 def _second(make: Callable[..., Any]) -> str | None:
     """The name of the parameter for the number of updates; None: it is one of many, or unknown."""
-    try:
-        parameters = list(inspect.signature(make).parameters.values())
-    except (TypeError, ValueError):
-        return None
-    places = [p for p in parameters[:2] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    first = [*(parameters(make) or {}).values()][:2]
+    places = [p for p in first if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return places[1].name if len(places) == 2 else None
 
 
 def _needed(make: Any, bound: Mapping[str, Any]) -> list[str]:
     """The arguments that a scheduler needs beside the optimizer, as text for a message."""
-    try:
-        parameters = list(inspect.signature(make).parameters.values())[1:]
-    except (TypeError, ValueError):
-        return []
-    cycle = "max_lr=0.1, total_steps=updates" if any(p.name == "total_steps" for p in parameters) else "max_lr=0.1"
+    further = [*(parameters(make) or {}).values()][1:]
+    cycle = "max_lr=0.1, total_steps=updates" if any(p.name == "total_steps" for p in further) else "max_lr=0.1"
     known = {"gamma": "gamma=0.9", "max_lr": cycle}
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in bound]
+    needed = [p.name for p in further if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in bound]
     return [f"{name}=updates" if _UPDATES.fullmatch(name) else known.get(name, f"{name}=…") for name in needed]
 
 

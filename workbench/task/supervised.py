@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from workbench.task.optimizer_factory import OptimizerFactory
 from workbench.task.over_epoch import OverEpoch
 from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
 from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
+from workbench.task.signature import fits
 from workbench.task.step_output import reported_weight, score_weight
 from workbench.values import shown
 
@@ -122,6 +122,7 @@ class Supervised(Task):
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
         result, output, target, _ = self._forward(batch, None, carries=self._carries)
         values: dict[str, Tensor | float] = {f"{stage}_loss": _loss_in(result)}
+        counts = _counts(batch, target) if self.metrics else set()
         for name, metric in self.metrics.items():
             try:
                 found = self._called_with(metric, f"metrics[{name!r}]", output, target)
@@ -130,7 +131,7 @@ class Supervised(Task):
                     error.add_note(f"It was metrics[{name!r}], called with {describe_arguments(output, target)}.")
                 raise
             self.names_its_metrics = bool(self.names_its_metrics) or isinstance(found, Mapping)
-            own = batch_values(stage, name, found, _counts(batch, target))
+            own = batch_values(stage, name, found, counts)
             if twice := own.keys() & values.keys():
                 raise TaskError(f"metrics[{name!r}]: there is another metric that is reported as {min(twice)!r}: rename one of them.")
             values |= own
@@ -288,17 +289,6 @@ def check_optimizer(optimizer: Any) -> None:
         )
     if not callable(optimizer):
         raise TaskError(f"optimizer={shown(optimizer)} cannot be called: give e.g. torch.optim.AdamW.")
-
-
-def fits(function: Callable[..., Any], *places: Any, **names: Any) -> bool:
-    """Whether a function accepts these arguments; True where that is unknown."""
-    try:
-        inspect.signature(function).bind(*places, **names)
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True
 
 
 def _is_mean(loss: Callable[..., Any]) -> bool:

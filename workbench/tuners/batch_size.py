@@ -1,7 +1,8 @@
-"""The batch-size search: real updates at each size, and only sizes that were tried and passed come back.
+"""Searches the batch size: real updates at each size, and only sizes that were tried and passed are returned.
 
-`batch_sizes` has the search as arithmetic, `trying` what one trial does (`concert`: of several ranks). The launcher
-supplies `trial`: on CPU it runs in a child process with a memory limit, on a device in place, of several ranks in theirs.
+`batch_size_search` has the arithmetic of the search, `trial` what one trial does (`distributed_trial`: on several
+ranks). The launcher supplies `trial`: on CPU it runs in a child process with a memory limit, on a device in place, on
+several ranks in theirs.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def run(
     trial: Callable[[int], Trial],
     ranks: int = 1,
 ) -> BatchSizes:
-    """Search with `trial`, which so many ranks make together, telling each outcome as it happens.
+    """Search with `trial`, which this many ranks make together, and emit each outcome.
 
     A Stop ends it, and stays in the inbox.
     """

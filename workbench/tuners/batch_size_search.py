@@ -1,7 +1,7 @@
-"""The search for a batch size, as arithmetic: which sizes to try, and what the trials say.
+"""Decides which batch sizes to try, and what the trials mean.
 
-A trial is whatever the caller makes of it (`workbench.tuners.batch_size` trains for a few updates). Names and
-modes are Lightning's; unlike there, a size that is returned was tried and passed, always.
+A trial is whatever the caller makes of it (`workbench.tuners.batch_size` trains for a few updates). Names and modes are
+Lightning's; unlike there, a size that is returned was always tried and passed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ModelDoesNotFit(RuntimeError):
 
 
 class NotEnoughData(Exception):
-    """The data, whose length nobody knew, does not fill one batch of this size; the message says so."""
+    """The data, whose length was unknown, does not fill one batch of this size."""
 
 
 class TrialStopped(Exception):
@@ -128,17 +128,15 @@ def search(
 ) -> BatchSizes:
     """Try sizes until the limit is known; sizes in samples per device.
 
-    `trial(size)` runs one size and says whether it fitted; any error but running out of memory it raises, and
-    that ends the search as it is. "power" doubles from `init_val` until a size fails, "binsearch" then bisects
-    to the exact maximum, takes `headroom` (a fraction) off and makes sure that the smaller size passes. No size
-    is above `max_val` (the user's) or `cap` (the data set's length per rank); the lower of them is tried
-    itself, and a start above it begins there. Where the start fails it is halved down to 1, and where 1 fails
-    too, `ModelDoesNotFit` is raised. No size is tried twice. `stop()` is asked before each trial.
-
+    `trial(size)` runs one size and says whether it fitted; it raises any error but running out of memory, which ends
+    the search. "power" doubles from `init_val` until a size fails, "binsearch" then bisects to the exact maximum, takes
+    `headroom` (a fraction) off and makes sure that the smaller size passes. No size is above `max_val` (the user's) or
+    `cap` (the data set's length per rank); the lower of them is tried itself, and a start above it begins there. Where
+    the start fails it is halved down to 1, and where 1 fails too, `ModelDoesNotFit` is raised. No size is tried twice.
+    `stop()` is called before each trial.
     `effective`: an effective batch to keep, of all `ranks` together. No size is above a rank's part of it, those that
-    divide that are preferred, as tries and as `best`, and the result says how many batches of `best` make it.
-
-    Without a failure memory is not the limit, so no headroom is taken.
+    divide that are preferred, as tries and as `best`, and the result says how many batches of `best` make it. Without a
+    failure memory is not the limit, so no headroom is taken.
     """
     check(mode, init_val, max_trials, max_val, cap, headroom)
     part = None if effective is None else max(1, effective // ranks)
@@ -288,7 +286,7 @@ def _bisect(hunt: _Hunt, headroom: float) -> tuple[str, int | None]:
 
 
 def _verify(hunt: _Hunt, maximum: int, headroom: float) -> tuple[str, int | None]:
-    """Make sure that the maximum less the headroom passes; go on down where it does not."""
+    """Make sure that the maximum less the headroom passes; go down where it does not."""
     size = _less(maximum, headroom)
     while (outcome := hunt.passes(size)) is False and size > 1:
         size = min(_less(size, headroom), size - 1)
@@ -307,7 +305,7 @@ def _less(size: int, headroom: float) -> int:
 def check(
     mode: str, init_val: int, max_trials: int, max_val: int | None, cap: int | None, headroom: float
 ) -> None:
-    """Refuse what a search cannot be asked for."""
+    """Raise an error for arguments that a search cannot take."""
     if mode not in MODES:
         raise SettingsError(f"mode={mode!r}: give 'power' (doubling) or 'binsearch' (to the exact maximum).")
     counts = {"init_val": init_val, "max_trials": max_trials, "max_val": max_val}

@@ -1,4 +1,4 @@
-"""`LRCurve`: what the LR finder measured, and what each rule makes of it."""
+"""Defines `LRCurve`: what the LR finder measured, and the suggestion of each rule."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class LRCurve:
 
 
 def _column(values: ArrayLike) -> NDArray[np.float64]:
-    array = np.array(values, dtype=np.float64)  # a copy, so that nobody holds a writable one
+    array = np.array(values, dtype=np.float64)  # a copy, since the original is writable
     array.flags.writeable = False
     return array
 

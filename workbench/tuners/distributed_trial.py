@@ -1,7 +1,8 @@
-"""One trial of the batch-size search by several ranks: first each by itself, then, where all have passed, in concert.
+"""Runs one trial of the batch-size search on several ranks: first each by itself, then, if all have passed,
+together.
 
-In the first part nobody waits for anybody, so that a rank that runs out of memory there leaves no other in the middle of
-an update: the worst of them decides for all. The second is the speed of real updates of all of them together.
+In the first part no rank waits for another, so that a rank that runs out of memory leaves no other in the middle of an
+update: the worst of them decides for all. The second part measures the speed of real updates of all of them together.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def measure_on_ranks(
         with session.alone():
             own = _by_itself(session, settings, size, steps, method, epoch, allowed, aside)
         trial = _worst(size, session.ranks.gather(own))
-        for _ in session.ranks.rounds([None]):  # what has come meanwhile is heard
+        for _ in session.ranks.rounds([None]):  # take what has come meanwhile
             if stop():
                 raise TrialStopped
         if trial.ok and method == "fit":
@@ -55,7 +56,7 @@ def _allowed(session: Session, max_memory: int | None) -> int:
 def _by_itself(
     session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, allowed: int | None, aside: int
 ) -> Trial | NotEnoughData:
-    """This rank's own part, with `aside` bytes held; errors other than running out of memory are raised as they are."""
+    """This rank's own part, with `aside` bytes allocated; errors other than running out of memory are raised."""
     enough = 0.0 if method == "fit" else ENOUGH
     try:
         with memory.limited(allowed):

@@ -1,7 +1,8 @@
-"""The effective batch: the samples of one update, of all ranks together. Keeping it at another batch size, or moving the rate with it.
+"""Computes the effective batch, the samples of one update on all ranks: to keep it at another batch size, or to
+scale the rate with it.
 
-Sources for the rates: Goyal et al., "Accurate, Large Minibatch SGD" (2017) for the linear rule; Krizhevsky, "One
-weird trick for parallelizing convolutional neural networks" (2014) for the square root.
+Sources for the rates: Goyal et al., "Accurate, Large Minibatch SGD" (2017) for the linear rule; Krizhevsky, "One weird
+trick for parallelizing convolutional neural networks" (2014) for the square root.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The learning-rate finder: a sweep of rates over real updates, one point per update, that leaves no trace.
+"""The learning-rate finder: a sweep of rates over real updates, one point per update, that changes nothing.
 
-Source: Smith, "Cyclical Learning Rates for Training Neural Networks" (2017). How to read the curve: left of its
-fall the rate is too small to matter, at the right edge the loss explodes; the suggestion lies well below the
-edge. `lr_suggest` has the rules, `curve` the result.
+Source: Smith, "Cyclical Learning Rates for Training Neural Networks" (2017). How to read the curve: left of its fall
+the rate is too small to matter, at the right edge the loss explodes; the suggestion is well below the edge.
+`lr_suggest` has the rules, `curve` the result.
 """
 
 from __future__ import annotations

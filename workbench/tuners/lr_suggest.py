@@ -1,10 +1,9 @@
-"""What a swept curve says about the learning rate: one pure function a rule, and what to trust.
+"""Suggests a learning rate from a swept curve: one pure function a rule, and what to trust.
 
-Every rule takes `lrs` and losses of one sweep, shape (n,), in the order they were swept, and gives a
-`Suggestion` with a sentence of why, or with `lr=None` and the reason for none. `steepest`, `valley`, `minimum`
-and `slide` read the smoothed loss, `landmarks` smooths the raw one itself. No curve is too short or too wild:
-points from the first one on that is not finite are left out.
-
+Every rule takes `lrs` and losses of one sweep, shape (n,), in the order they were swept, and gives a `Suggestion` with
+a sentence of why, or with `lr=None` and the reason for none. `steepest`, `valley`, `minimum` and `slide` read the
+smoothed loss, `landmarks` smooths the raw one itself. No curve is too short or too wild: points from the first one that
+is not finite on are left out.
 Sources: steepest and minimum are fastai's of 2018; valley is ESRI's and slide Andrew Chang's (Novetta), both as
 published in fastai 2.3 (pull request 3377); landmarks is this project's, see `landmarks`.
 """
@@ -26,8 +25,8 @@ Array = NDArray[np.float64]
 
 RECOMMENDED = "landmarks"
 _FULL = 100  # points of the sweep that the rules were made for; other lengths scale their windows by it
-_EXPLODED = 4.0  # a raw loss above so many times its start is the edge
-_BELOW = 0.316  # the good rate lies half a decade below the edge and the minimum
+_EXPLODED = 4.0  # a raw loss above this many times its start is the edge
+_BELOW = 0.316  # the good rate is half a decade below the edge and the minimum
 _WILD = 1e100  # losses beyond are as good as infinite, and their sums and slopes stay finite
 
 
@@ -41,11 +40,11 @@ def suggest_all(
     schedule: str = "constant",
     num_training: int | None = None,
 ) -> tuple[Suggestion, ...]:
-    """What all five rules say, the recommended one (`landmarks`) first.
+    """The suggestions of all five rules, the recommended one (`landmarks`) first.
 
-    `beta`: the optimizer's momentum or beta1, 0 without; `adaptive`: it scales gradients per parameter (the
-    Adams, RMSprop, Adagrad); `schedule`: the `lr_schedule` of the fit to come; `num_training`: the points the
-    sweep was asked for, where it ended before.
+    `beta`: the optimizer's momentum or beta1, 0 without; `adaptive`: it scales gradients per parameter (the Adams,
+    RMSprop, Adagrad); `schedule`: the `lr_schedule` of the fit to come; `num_training`: the planned points of the
+    sweep, where it ended before.
     """
     return (
         landmarks(lrs, losses, beta=beta, adaptive=adaptive, schedule=schedule, num_training=num_training),

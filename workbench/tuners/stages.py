@@ -1,4 +1,4 @@
-"""The data of each stage: what a batch-size search tries, what `validate`, `test` and `predict` read."""
+"""Chooses the data of each stage: for a batch-size search, for `validate`, `test` and `predict`."""
 
 from __future__ import annotations
 

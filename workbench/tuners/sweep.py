@@ -1,7 +1,7 @@
-"""One sweep of the LR finder in numbers: the rates it visits, how its losses are smoothed, when it ends.
+"""The arithmetic of a sweep: the rates it visits, how its losses are smoothed, when it ends.
 
-The range test is Leslie Smith's ("Cyclical Learning Rates for Training Neural Networks", 2015); the smoothing
-and the factor of four that ends it are fastai's. Nothing here knows of models or devices.
+The range test is Leslie Smith's ("Cyclical Learning Rates for Training Neural Networks", 2015); the smoothing and the
+factor of four that ends it are fastai's. Nothing here depends on models or devices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rates(
         lrs = min_lr + (max_lr - min_lr) * fraction
     else:
         raise SettingsError(f"mode={mode!r}: give 'exponential' (even steps in log lr) or 'linear'.")
-    lrs[0], lrs[-1] = min_lr, max_lr  # powers round: the ends must be what was asked for
+    lrs[0], lrs[-1] = min_lr, max_lr  # powers round: the ends must be exact
     return lrs
 
 
@@ -84,7 +84,7 @@ class Smoother:
         self._mean = 0.0
 
     def update(self, loss: float) -> float:
-        """The smoothed loss after `loss`. One that is not finite comes back as it is and leaves no trace."""
+        """The smoothed loss after `loss`. One that is not finite is returned unchanged and not averaged."""
         if not math.isfinite(loss):
             return loss
         self._unseen *= self.beta
@@ -111,12 +111,12 @@ def exploded_above(threshold: float, low: float, spread: float | None = None) ->
 
 
 class StopRule:
-    """Says after each point whether the sweep is over, and why.
+    """Decides after each point whether the sweep ends, and why.
 
-    `threshold`: it ends when the smoothed loss is above so many times its best, the best starting at the first
-    smoothed value; None never ends it for that. A loss that is not finite always does. Once a loss was below
-    zero, or while the best is zero, the rise is measured against the range of smoothed losses seen up to the
-    best (`exploded_above`), and not within the first ten points, which tell that range.
+    `threshold`: it ends when the smoothed loss is above this many times its best, the best starting at the first
+    smoothed value; None never ends it for that. A loss that is not finite always does. Once a loss was below zero, or
+    while the best is zero, the rise is measured against the range of smoothed losses seen up to the best
+    (`exploded_above`), and not within the first ten points, which give that range.
     """
 
     def __init__(self, threshold: float | None = 4.0) -> None:
@@ -133,7 +133,7 @@ class StopRule:
         self._start = -math.inf  # the highest up to the best or in the first points, not on the way up after
 
     def check(self, loss: float, smoothed: float) -> str | None:
-        """Why the sweep ends with this point; None: it goes on."""
+        """Why the sweep ends with this point; None: it continues."""
         if not math.isfinite(loss):
             return NOT_FINITE
         self._note(loss, smoothed)

@@ -1,6 +1,6 @@
-"""What one trial of the batch-size search does: real updates, or batches of another stage, timed and measured.
+"""Runs one trial of the batch-size search: real updates, or batches of another stage, timed and measured.
 
-Here in one process; `concert` has the trial of several ranks.
+This is for one process; `distributed_trial` is for several ranks.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class TrialStep(NamedTuple):
 def measure(
     task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
 ) -> Trial:
-    """Take `steps` updates at this batch size, and validate a batch of it; errors are raised as they are.
+    """Take `steps` updates at this batch size, and validate a batch of it; errors are raised.
 
-    method: "validate", "test" and "predict" take batches of that stage instead. epoch: whose accumulation holds.
+    method: "validate", "test" and "predict" take batches of that stage instead. epoch: the epoch whose accumulation is
+    used.
     """
     settings = at_size(settings, size, method)
     with open_session(task, settings) as session, session.scratch():
@@ -63,7 +64,7 @@ def measure(
 def measure_here(
     task: Task, settings: Settings, size: int, steps: int, method: str = "fit", epoch: int = 0
 ) -> Trial:
-    """`measure` in this process: running out of memory is a failed trial, and what it held is let go."""
+    """`measure` in this process: running out of memory is a failed trial, and its memory is freed."""
     try:
         return measure(task, settings, size, steps, method, epoch)
     except Exception as error:
@@ -117,7 +118,7 @@ def make_average(session: Session, method: str) -> None:
 def measured(
     session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, enough: float = ENOUGH
 ) -> Trial:
-    """The trial itself. enough: so many seconds, and not more, go into its speed."""
+    """The trial itself. enough: at most this many seconds go into its speed."""
     idle, limit = _begin_peak(session.device), _left(session.device)
     work = updates(session, settings, size, epoch) if method == "fit" else _batches(session, settings, size, method)
     seconds = [timed(work) for _ in range(steps)]
@@ -222,7 +223,7 @@ def _begin_peak(device: torch.device) -> int:
 
 
 def _left(device: torch.device) -> int | None:
-    """Bytes that a device has beyond what is held now; None for a CPU, whose limit the caller sets."""
+    """Bytes that a device has free now; None for a CPU, whose limit the caller sets."""
     if device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(device)
@@ -230,14 +231,14 @@ def _left(device: torch.device) -> int | None:
 
 
 def _peak(device: torch.device, idle: int) -> int:
-    """Bytes held at most since `_begin_peak`, above what was held then (the weights)."""
+    """The most bytes since `_begin_peak`, above those at that time (the weights)."""
     if device.type != "cuda":
         return memory.peak_bytes()
     return int(torch.cuda.max_memory_allocated(device)) - idle
 
 
 def let_go() -> None:
-    """Memory that nobody needs any more is free again."""
+    """Free memory that is no longer needed."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

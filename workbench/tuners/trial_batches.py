@@ -1,4 +1,4 @@
-"""Training batches for a search: from a loader of its own, cycled, so that the fit's order is not moved."""
+"""Training batches for a search, cycled from a loader of its own, so that the fit's order does not change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cycled_windows(
 ) -> Generator[Window]:
     """Windows of `accumulate_grad_batches` (as in `epoch`) batches, without end; close it to end its workers.
 
-    An epoch's last window may be shorter, unless windows go on `across_epochs`. Under truncated BPTT they hold
+    An epoch's last window may be shorter, unless windows continue `across_epochs`. Under truncated BPTT they hold
     pieces in time. in_step: of several ranks, brings the windows of one pass in step with theirs; a rank may come to
     the end of its share before the others.
     """

@@ -61,13 +61,26 @@ def test_swa_rates(strategy, annealing, tmp_path):
     assert run.history["lr"][-1] == np.float32(0.01)
 
 
-def averaged(tmp_path, net, average, techniques, epochs=3, **settings):
+def test_swa_rates_leave_a_group_at_0_where_it_is(tmp_path):
+    def groups(parameters, lr=0.05):
+        parameters = list(parameters)
+        return torch.optim.SGD([{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.0}], lr=lr)
+
+    average = Average("swa", batches(), start=1, lr=[0.2, 0.0], epochs=2)
+    run = averaged(
+        tmp_path, plain_net, average, {"multiplier": multiplier("linear", 28, 0)}, epochs=4, optimizer=groups, weight_averaging="swa",
+        swa_epoch_start=1, swa_lrs=0.2, annealing_epochs=2, lr_schedule="linear",
+    )  # fmt: skip
+    assert run.history["lr"][-1] == np.float32(0.2)
+
+
+def averaged(tmp_path, net, average, techniques, epochs=3, optimizer=sgd, **settings):
     """In the order given, so that the pass for BatchNorm sees the same batches on both sides."""
     model, data, val = net(), labelled(), labelled(21, seed=5)
     twin = copied(model)
-    run = fitted(model, data, tmp_path, loss=CE, val=val, shuffle=False, max_epochs=epochs, **settings)
+    run = fitted(model, data, tmp_path, loss=CE, val=val, shuffle=False, max_epochs=epochs, optimizer=optimizer, **settings)
     check = checker(val, lambda m, b: CE(m(b[0]), b[1]))
-    record = twin_run(twin, data, supervised(twin, CE), [sgd(twin.parameters(), lr=0.05)], shuffle=False, epochs=epochs,
+    record = twin_run(twin, data, supervised(twin, CE), [optimizer(twin.parameters(), lr=0.05)], shuffle=False, epochs=epochs,
                       average=average, check=check, **techniques)  # fmt: skip
     assert_same(run, record, model)
     return run

@@ -149,13 +149,18 @@ def test_what_cannot_be_is_said_when_it_is_asked_for(settings: dict[str, Any], w
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "words"), [("MEGATRON_LM", "Megatron"), ("XLA", "TPUs")])
+@pytest.mark.parametrize(("kind", "words"), [("MEGATRON_LM", "Megatron"), ("XLA", "TPUs"), ("DEEPSPEED", "distributed_type: FSDP")])
 def test_a_config_for_another_kind_of_training_is_refused_by_name(default: Path, kind: str, words: str) -> None:
     default.write_text(yaml.safe_dump({**CONFIG, "distributed_type": kind}))
     with pytest.raises(SettingsError) as caught:
         planned()
     assert words in str(caught.value)
     assert "your accelerate config" in str(caught.value)
+
+
+def test_deepspeed_as_an_option_is_refused_with_fsdp_as_the_remedy() -> None:
+    with pytest.raises(SettingsError, match=r"launch=\{'use_deepspeed': True\}: DeepSpeed is not supported.*use_fsdp"):
+        planned(launch={"use_deepspeed": True})
 
 
 def test_a_config_that_cannot_be_read_is_said_with_its_file(default: Path) -> None:

@@ -47,7 +47,7 @@ def test_what_is_given_says_fsdp_and_what_is_none_of_it() -> None:
         found = planned(**options)
         assert not understood(found).use_fsdp
         assert found.shards is None
-        assert "the weights lie in no shards" in found.notes[0]
+        assert "the weights are not sharded" in found.notes[0]
 
 
 def test_a_fit_and_its_weights_come_back_whole(tmp_path: Path) -> None:

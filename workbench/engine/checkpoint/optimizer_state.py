@@ -52,7 +52,7 @@ def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
 
 def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
     if session.shards is not None:
-        return session.shards.optimizer_state(opt)
+        return session.shards.optimizer_state(opt.optimizer)
     try:
         return opt.optimizer.state_dict()
     except Exception as error:
@@ -161,12 +161,7 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
 
 
 def _put_state(session: Session, opt: OptimizerHandle, state: dict[str, Any]) -> None:
-    if session.shards is None:
-        _load(opt, state)
-    elif session.shards.own_steps:
-        session.shards.load_state(opt, session.shards.pieces_of_state(opt, state))
-    else:
-        _load(opt, session.shards.pieces_of_state(opt, state))
+    _load(opt, state if session.shards is None else session.shards.pieces_of_state(opt.optimizer, state))
 
 
 def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
@@ -191,8 +186,6 @@ def _put_back(optimizer: Optimizer, fresh: Iterable[Mapping[str, Any]], names: I
 
 
 def _shapes(session: Session, opt: OptimizerHandle) -> list[list[tuple[int, ...]]]:
-    if session.shards is not None:
-        return session.shards.shapes(opt)
     return [[tuple(parameter.shape) for parameter in group["params"]] for group in opt.optimizer.param_groups]
 
 

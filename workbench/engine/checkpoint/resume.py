@@ -6,7 +6,6 @@ The state is taken between two updates or after an epoch. The task's objects are
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -195,14 +194,13 @@ def _average(session: Session, average: Average) -> dict[str, Any]:
 
 def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     pairs = _pairs(session, state)
-    with contextlib.nullcontext() if session.shards is None else session.shards.whole():
-        wrong = mismatch(session.task.trained_modules, weights, grown=True)
-        if pairs is None:
-            count = len(session.task.modules) - 1
-            wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {count}"
-        for part, kept in pairs or ():
-            if kept["tensors"]:
-                wrong = wrong or mismatch(part, kept["tensors"], grown=True)
+    wrong = mismatch(session.task.trained_modules, weights, grown=True)
+    if pairs is None:
+        count = len(session.task.modules) - 1
+        wrong = wrong or f"it has {len(state['others'])} modules beside the model, and here there are {count}"
+    for part, kept in pairs or ():
+        if kept["tensors"]:
+            wrong = wrong or mismatch(part, kept["tensors"], grown=True)
     wrong = wrong or optimizer_state.mismatch(session, state["optimizers"])
     untrained = [prefix for prefix in session.task.trained_modules if not any(name.startswith(prefix) for name in weights)]
     if wrong is not None and untrained:

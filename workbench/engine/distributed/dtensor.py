@@ -12,10 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workbench.engine.zero_flat import gathered
-
-_DEEPSPEED = "ds_tensor"
-"""What a parameter that DeepSpeed has in pieces (ZeRO stage 3) calls this rank's."""
 _WHOLE = (Tensor, nn.Parameter, nn.Buffer)
 
 
@@ -30,7 +26,7 @@ def in_shards(tensor: object) -> TypeGuard[Any]:
 
 def local(tensor: Tensor) -> Tensor:
     """This rank's part, in the same memory, without a graph."""
-    part: Tensor = tensor.detach().to_local() if in_shards(tensor) else getattr(tensor, _DEEPSPEED, tensor)
+    part: Tensor = tensor.detach().to_local() if in_shards(tensor) else tensor
     return part
 
 
@@ -39,8 +35,7 @@ def whole(tensor: Tensor) -> Tensor:
     if in_shards(tensor):
         found: Tensor = tensor.detach().full_tensor().cpu()
         return found
-    piece: Tensor | None = getattr(tensor, _DEEPSPEED, None)
-    return tensor if piece is None else gathered(piece.detach(), tensor).cpu()
+    return tensor
 
 
 def like(value: Tensor, other: Tensor) -> Tensor:

@@ -18,17 +18,37 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy, get_para
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from workbench.engine.distributed.shards import Root
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 
 NAME = "FSDP"
+ENVIRONMENT = "WORKBENCH_SHARDS"
+"""Set in the environment of ranks with sharded weights, to `NAME`."""
 _PER_MACHINE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _KEEPS = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
 """Strategies of FSDP1: one copy of the weights on each machine; weights stay whole from the forward to the backward."""
 
 _UNUSED = "set_reduce_scatter_unused_params"
 """A method of `fully_shard` since torch 2.13; 2.11 does not have it."""
+
+
+class Root(nn.Module):
+    """Runs a task's steps as the forward of one module, which FSDP can wrap."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(task.modules)
+        self._task = task
+
+    def forward(self, step: str, *arguments: Any, **extra: Any) -> Any:
+        """Run the step. "nothing": a loss to which no parameter contributes."""
+        if step == "nothing":
+            return torch.zeros((), requires_grad=True) * 1.0
+        if step == "training_step":
+            return self._task.training_step(*arguments, **extra)
+        if step == "validation_step":
+            return self._task.validation_step(*arguments, **extra)
+        return self._task.predict_step(*arguments, **extra)
 
 
 @dataclass(frozen=True)

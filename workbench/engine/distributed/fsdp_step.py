@@ -15,8 +15,9 @@ from torch import Tensor
 
 from workbench.engine.batch_steps import Result, read
 from workbench.engine.distributed.ddp import DDP, batch_weights
+from workbench.engine.distributed.fsdp_forward import Borrowed
+from workbench.engine.distributed.fsdp_weights import FSDPWeights
 from workbench.engine.distributed.process_group import MultiProcessGroup
-from workbench.engine.distributed.shards import Borrowed, Shards
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
 from workbench.task.errors import TaskError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 class FSDPStep(DDP):
     """One rank's part in the updates of a session with sharded weights."""
 
-    def __init__(self, session: Session, ranks: MultiProcessGroup, runtime: Runtime, shards: Shards) -> None:
+    def __init__(self, session: Session, ranks: MultiProcessGroup, runtime: Runtime, shards: FSDPWeights) -> None:
         self._shards = shards
         super().__init__(session, ranks, runtime)
         self._borrowed, self._latest = 0, None
@@ -133,7 +134,7 @@ class FSDPStep(DDP):
         losses, total, loss, rescaled, _ = self._told()
         if not losses:
             return None
-        self._shards.mean_of_the_rest(opt)
+        self._shards.mean_of_the_rest(opt.trained)
         if rescaled:
             self._rescale(opt, total)
         return loss / total

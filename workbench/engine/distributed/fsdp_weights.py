@@ -1,10 +1,16 @@
-"""Weights in the shards of FSDP, as the loop has them: a step makes each unit of them whole for its own time alone."""
+"""Keeps the weights of a task sharded over the ranks (FSDP).
+
+Outside of a step each parameter is only this rank's piece of it. A step is the forward of a root module, which gathers the
+weights of each unit for its own time. All ranks take each step together; one without a batch of its own takes a borrowed one
+that does not count. Weights and state leave the ranks whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,19 +20,20 @@ from workbench.engine.checkpoint.files import load_tensors, tensors_of
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards, like, local, whole, whole_of
 from workbench.engine.distributed.fake_collectives import PretendedGather, PretendedScatter
-from workbench.engine.distributed.process_group import MultiProcessGroup
-from workbench.engine.distributed.shards import Shards
-from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.task.protocol import Task
+from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
+from workbench.task.protocol import Scores, StepResult, Task
 
 
-class FSDPWeights(Shards):
-    """The modules of one task, in shards from here on to the end of the process."""
+class FSDPWeights:
+    """The modules of one task, sharded until the end of the process.
+
+    All ranks call every method together, but for `pieces`, `rest` and `drop`.
+    """
 
     name = fsdp.NAME
 
     def __init__(self, task: Task, ranks: MultiProcessGroup, device: torch.device) -> None:
-        super().__init__(task)
+        self._task = task
         self._ranks = ranks
         applied = fsdp.apply(task, device, ranks.world, ranks.local_world)
         self._root, self._units, self._copies = applied.root, applied.units, applied.copies
@@ -66,25 +73,41 @@ class FSDPWeights(Shards):
                 )
             raise
 
+    def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
+        found: StepResult = self.run("training_step", batch, batch_idx, **extra)
+        return found
+
+    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+        found: Scores = self.run("validation_step", batch, batch_idx, stage)
+        return found
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.run("predict_step", batch, batch_idx)
+
     def begin(self, *, last: bool) -> None:
+        """Before a forward and backward of a window; gradients are averaged after its `last` one."""
         self._root.set_requires_gradient_sync(last)
 
     def bring_together(self) -> None:
+        """All ranks left out the window's last batch: average the gradients of the batches before it."""
         self.rest()
         self.begin(last=True)
         self.run("nothing").backward()
 
     def rest(self) -> None:
+        """After a forward without a backward: keep only the pieces of the parameters."""
         for unit in self._units:
             unit.reshard()
 
     def drop(self) -> None:
+        """After a step that may have ended anywhere: keep only the pieces, without gradients."""
         if self._ran:
             self._root.reset_iter_state()
 
     # -- updates
 
     def take_over(self, optimizer: Optimizer) -> None:
+        """Give an optimizer that was made before the sharding the sharded parameters."""
         for group in optimizer.param_groups:
             group["params"] = [self._renewed.get(p, p) for p in group["params"]]
         for before, now in self._renewed.items():
@@ -93,20 +116,33 @@ class FSDPWeights(Shards):
                 continue
             optimizer.state[now] = {k: like(v, now) if isinstance(v, Tensor) and v.shape == now.shape else v for k, v in own}
 
-    def set_up(self, optimizers: Sequence[OptimizerHandle]) -> None:
-        """They were made of parameters in shards."""
+    def pieces(self, trained: Sequence[Tensor]) -> list[Tensor]:
+        """This rank's piece of each gradient of `trained` that exists; it may have no elements."""
+        return [local(p.grad) for p in trained if p.grad is not None]
 
-    def pieces(self, opt: OptimizerHandle) -> list[Tensor]:
-        return [local(p.grad) for p in opt.trained if p.grad is not None]
-
-    def copies(self, opt: OptimizerHandle) -> list[int]:
+    def _number_of_copies(self, trained: Sequence[Tensor]) -> list[int]:
+        """On how many ranks each of these pieces is."""
         world = self._ranks.world
-        return [self._copies if in_shards(p) else world for p in opt.trained if p.grad is not None]
+        return [self._copies if in_shards(p) else world for p in trained if p.grad is not None]
 
-    def mean_of_the_rest(self, opt: OptimizerHandle) -> None:
-        """Gradients of parameters that are whole on each rank become their mean; those that no update has had a use for go."""
-        self._drop_unused(opt)
-        loose = [p for p in opt.trained if not in_shards(p)]
+    def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], pieces: Sequence[Tensor], p: float) -> Tensor:
+        """The p-norm of each whole gradient, the same on all ranks, shape (len(pieces),); one collective for all."""
+        own = torch.zeros(len(pieces), dtype=torch.double, device=pieces[0].device)
+        there = [number for number, piece in enumerate(pieces) if piece.numel()]
+        if there:
+            found = torch.stack(torch._foreach_norm([pieces[number] for number in there], p))
+            own[there] = found.double()
+        if p == math.inf:
+            ranks.most(own)
+            return own.to(pieces[0].dtype)
+        powers = own.pow(p) / torch.tensor(self._number_of_copies(trained), dtype=torch.double, device=own.device)
+        ranks.add(powers)
+        return powers.pow(1.0 / p).to(pieces[0].dtype)
+
+    def mean_of_the_rest(self, trained: Sequence[Tensor]) -> None:
+        """Average the gradients of parameters that are whole on each rank; drop those of parameters that no update has used."""
+        self._drop_unused(trained)
+        loose = [p for p in trained if not in_shards(p)]
         if not loose:
             return
         there = self._ranks.sums([float(p.grad is not None) for p in loose])
@@ -115,12 +151,12 @@ class FSDPWeights(Shards):
                 parameter.grad = torch.zeros_like(parameter)
         self._ranks.mean([p.grad for p in loose if p.grad is not None])
 
-    def _drop_unused(self, opt: OptimizerHandle) -> None:
-        """A parameter that nothing uses has zeros for a gradient, and is to have none, as in one process.
+    def _drop_unused(self, trained: Sequence[Tensor]) -> None:
+        """Drop the gradient of zeros that FSDP gives a parameter which nothing uses, as in one process.
 
-        One that some update had a use for is known from then on: zeros count as its gradient where none has.
+        Once some update has used it, zeros count as its gradient.
         """
-        fresh = [p for p in opt.trained if p.grad is not None and in_shards(p) and id(p) not in self._used]
+        fresh = [p for p in trained if p.grad is not None and in_shards(p) and id(p) not in self._used]
         if not fresh:
             return
         largest = torch.stack([piece.abs().max() if piece.numel() else piece.new_zeros(()) for piece in (local(p.grad) for p in fresh)])
@@ -134,22 +170,26 @@ class FSDPWeights(Shards):
     # -- averages
 
     def parameters(self) -> list[Tensor]:
+        """This rank's pieces of the model's parameters, to be averaged and overwritten in place."""
         return [local(p) for p in self._task.model.parameters()]
 
     def written(self) -> None:
-        """Units are brought together from these very pieces."""
+        """The pieces were overwritten: nothing to do, since units are gathered from these very pieces."""
 
     def averages(self, pieces: Sequence[Tensor]) -> list[Tensor | None]:
+        """Whole averages from pieces like those of `parameters`, on rank 0; None elsewhere."""
         pairs = zip(pieces, self._task.model.parameters(), strict=True) if pieces else ()  # before the first average
         return [whole_of(_as(piece, parameter), wanted=self._ranks.first) for piece, parameter in pairs]
 
     def pieces_of(self, averages: Sequence[Tensor]) -> list[Tensor]:
+        """This rank's pieces of whole averages."""
         pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()
         return [local(like(own, parameter)) for own, parameter in pairs]
 
     # -- what leaves the ranks
 
     def weights(self, module: nn.Module) -> dict[str, Tensor]:
+        """Parameters and persistent buffers by name, whole and in host memory, on rank 0; {} elsewhere."""
         found: dict[str, Tensor] = {}
         known: dict[int, Tensor] = {}
         for name, tensor in tensors_of(module).items():
@@ -162,25 +202,30 @@ class FSDPWeights(Shards):
         return found if self._ranks.first else {}
 
     def fill(self, module: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
+        """Load these weights, whole on each rank, into the module (`checkpoint.files.load_tensors`)."""
         there = tensors_of(module)
         load_tensors(module, {name: like(value, there[name]) if name in there else value for name, value in tensors.items()}, extra)
 
     def gradients(self) -> dict[str, Tensor]:
+        """The model's gradients by name, whole, on each rank."""
         named = self._task.model.named_parameters()
         return {name: whole(parameter.grad) for name, parameter in named if parameter.grad is not None}
 
     def put_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """Set the model's gradients from whole ones."""
         for name, parameter in self._task.model.named_parameters():
             if name in gradients:
                 parameter.grad = like(gradients[name], parameter).to(parameter.device)
 
-    def optimizer_state(self, opt: OptimizerHandle) -> dict[str, Any]:
-        found: dict[str, Any] = whole_of(opt.optimizer.state_dict(), wanted=self._ranks.first)
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The optimizer's state_dict with whole tensors, on rank 0; elsewhere with None for them."""
+        found: dict[str, Any] = whole_of(optimizer.state_dict(), wanted=self._ranks.first)
         return found
 
-    def pieces_of_state(self, opt: OptimizerHandle, state: Mapping[str, Any]) -> dict[str, Any]:
+    def pieces_of_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+        """A state_dict that the optimizer can load on each rank, from one with whole tensors."""
         numbers = [number for group in state["param_groups"] for number in group["params"]]
-        parameters = [parameter for group in opt.optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         pieces = {
             number: {
                 name: like(value, parameter) if isinstance(value, Tensor) and value.shape == parameter.shape else value
@@ -190,10 +235,32 @@ class FSDPWeights(Shards):
         }
         return {**state, "state": {number: own for number, own in pieces.items() if number in state["state"]}}
 
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Inside, the modules of rank 0 have whole weights, in host memory, to be read."""
+        there = [(part._parameters, name, parameter, value) for part, name, parameter, value in self._pairs()]
+        for slots, name, parameter, value in there:
+            slots[name] = nn.Parameter(value, requires_grad=parameter.requires_grad)
+        try:
+            yield
+        finally:
+            for slots, name, parameter, _ in there:
+                slots[name] = parameter
+
+    def _pairs(self) -> Iterator[tuple[nn.Module, str, nn.Parameter, Tensor]]:
+        for module in self._task.modules:
+            weights = self.weights(module)
+            for path, part in module.named_modules():
+                for name, parameter in part._parameters.items():
+                    value = weights.get(f"{path}.{name}" if path else name)
+                    if parameter is not None and value is not None:
+                        yield part, name, parameter, value
+
     # -- searches
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
+        """Inside, this rank steps by itself, with as much memory as in step with the others and with useless weights."""
         from torch.distributed.fsdp._fully_shard._fsdp_collectives import (
             DefaultAllGather,
             DefaultReduceScatter,

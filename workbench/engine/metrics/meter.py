@@ -72,7 +72,7 @@ class Meter:
         self._skipped: list[bool] = []
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
-        """The logged values that the progress line shows."""
+        """Whether an expression is certainly a tensor: a name that held one, or a part of it."""
         self._first = 0
         self._flown: _Flight | None = None
         self._last_flush = perf_counter()

@@ -17,7 +17,7 @@ from workbench.task.optimizer_factory import base_rate, group_rates, leading_gro
 from workbench.task.protocol import Optimization, Schedule, Task
 
 if TYPE_CHECKING:
-    from workbench.engine.distributed.shards import Shards
+    from workbench.engine.distributed.fsdp_weights import FSDPWeights
 
 
 class OptimizerHandle:
@@ -29,7 +29,7 @@ class OptimizerHandle:
     """
 
     def __init__(
-        self, index: int, made: Optimization, parameters: list[Tensor], task: Task, shards: Shards | None = None
+        self, index: int, made: Optimization, parameters: list[Tensor], task: Task, shards: FSDPWeights | None = None
     ) -> None:
         """shards: the sharded weights, if the parameters are sharded."""
         self._shards = shards
@@ -78,19 +78,16 @@ class OptimizerHandle:
     def gradients(self) -> list[Tensor]:
         """The gradients that exist, in the order of `trained`; of sharded ones, this rank's pieces."""
         if self._shards is not None:
-            return self._shards.pieces(self)
+            return self._shards.pieces(self.trained)
         return [p.grad for p in self.trained if p.grad is not None]
 
     def there(self) -> list[Tensor]:
         """The parameters of `trained` that have a gradient."""
-        return [p for p in self.trained if p.grad is not None] if self._shards is None else self._shards.there(self)
+        return [p for p in self.trained if p.grad is not None]
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        if self._shards is None:
-            self.optimizer.zero_grad()
-        else:
-            self._shards.zero_grad(self)
+        self.optimizer.zero_grad()
 
     @property
     def lr(self) -> float:

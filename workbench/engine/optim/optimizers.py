@@ -15,11 +15,11 @@ from workbench.techniques.schedules import built_in
 from workbench.techniques.toggling import updates_of
 
 if TYPE_CHECKING:
-    from workbench.engine.distributed.shards import Shards
+    from workbench.engine.distributed.fsdp_weights import FSDPWeights
 
 
 def optimizers_of(
-    task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], shards: Shards | None = None
+    task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], shards: FSDPWeights | None = None
 ) -> list[OptimizerHandle]:
     """The task's optimizers, with the built-in schedules. TaskError: a setting does not fit them."""
     made = task.configure(settings, updates)

@@ -12,11 +12,12 @@ from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights import kept_buffers
-from workbench.engine.distributed.shards import Borrowed
+from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.task.errors import TaskError
+from workbench.task.optimizer_factory import group_rates
 from workbench.task.protocol import Averaging, Schedule
 from workbench.techniques.averaging import (
     batch_norms,
@@ -58,7 +59,8 @@ def begin_rates(session: Session, opt: OptimizerHandle) -> None:
     if in_swa(opt):
         return
     settings = session.settings
-    schedule = OwnSWALR(opt.optimizer, settings.swa_lrs, settings.annealing_epochs, settings.annealing_strategy)  # type: ignore[arg-type]
+    rates = [settings.swa_lrs if base else 0.0 for base in group_rates(opt.optimizer)]  # a group at 0 stays there
+    schedule = OwnSWALR(opt.optimizer, rates, settings.annealing_epochs, settings.annealing_strategy)  # type: ignore[arg-type]
     opt.schedules = (Schedule(schedule, "epoch"),)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from workbench.engine.distributed.shards import Borrowed
+from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.session import Session
 from workbench.engine.validation.validate import evaluating
 from workbench.task.batch import to_device

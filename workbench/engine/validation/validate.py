@@ -12,7 +12,7 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.data.sample_count import note_count
-from workbench.engine.distributed.shards import Borrowed
+from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics

@@ -1,4 +1,6 @@
-"""What a script needs to know of the user's data, optimizers and hooks. All text in it is Python, in the names of `GIVEN`."""
+"""Collects what a script needs of the user's data, optimizers and hooks. All text in it is Python, in the names of
+`GIVEN`.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ class Data:
     collate: str | None = None
     worker_init: str | None = None
     told: tuple[str, ...] = ()
-    """What is told of each epoch by `set_epoch`: the sampler, the batch sampler, the data set."""
+    """What has a `set_epoch`: the sampler, the batch sampler, the data set."""
     whole: bool = False
     """Whether the data set makes whole batches by itself (`__getitems__`)."""
     pinned: bool = True
-    """Whether its batches are pinned where there is a GPU: not where the data lie there already."""
+    """Whether its batches are pinned where there is a GPU: not where the data are there already."""
     sized: bool = True
     """Whether the number of batches is known before."""
     count: str = "1"
@@ -91,7 +93,7 @@ class Schedule:
     monitor: str | None = None
     """The metric that a ReduceLROnPlateau follows; None: it is another scheduler."""
     cycle: int | None = None
-    """The length of one cycle, behind which the last rate stays; None: it is another scheduler."""
+    """The length of one cycle, after which the last rate stays; None: it is another scheduler."""
     by_batches: bool = False
     """Whether its frequency counts the batches of an epoch."""
     strict: bool = True
@@ -106,13 +108,15 @@ class Optimizer:
     """Where it is in what `configure_optimizers()` returned: "" or an index expression."""
     schedules: tuple[Schedule, ...] = ()
     made_lr: float | None = None
-    """The base rate that an object, or a function, makes it with; None where it is made with the rate that is asked for."""
+    """The base rate at which an object, or a function, makes it; None where it uses the given rate."""
     takes_lr: bool = True
     """Whether the function that makes it is called with the rate."""
     modes: bool = False
     """Whether it trains other weights than it evaluates, and has `train()` and `eval()`."""
     leading: int = 0
     """The parameter group whose rate is reported: the first that is not at 0."""
+    frozen_groups: bool = False
+    """Whether the rate of some parameter group is 0."""
     frequency: int = 0
     """For how many updates in a row it is its turn alone; 0: each update."""
     closure: bool = False
@@ -124,7 +128,7 @@ class Optimizer:
 
 
 NUMBERED = ("on_train_batch_start", "on_train_batch_end", "optimizer_zero_grad", "optimizer_step")
-"""Hooks that are told the number of a training batch."""
+"""Hooks that take the number of a training batch."""
 
 WITHIN = (
     "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad", "optimizer_zero_grad", "on_before_backward",

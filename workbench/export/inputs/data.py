@@ -1,4 +1,4 @@
-"""What a script needs of the user's data: how it gets the same batches."""
+"""Finds how a script gets the same batches from the user's data."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _draws(loader: Loader, settings: Settings) -> bool:
 
 
 def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, tuple[str, ...], bool]:
-    """What stands for the user's data, the lines before it, and whether it is a DataLoader."""
+    """The expression for the user's data, the lines before it, and whether it is a DataLoader."""
     maker = maker_of(spec)
     if maker is None:
         return f"{name}_data", (), spec.from_loader
@@ -153,7 +153,7 @@ def first_batch(spec: DataSpec, settings: Settings) -> Any:
 
 
 def _counts_right(spec: DataSpec, settings: Settings) -> bool:
-    """Whether the number of samples that a batch was made of shows in its first tensor, or is said by the batch."""
+    """Whether the number of samples of a batch is that of its first tensor, or is stated by the batch."""
     if spec.parts.ready or spec.parts.collate_fn is None:
         return True
     parts = dataclasses.replace(spec.parts, sampler=None, batch_sampler=None)

@@ -1,4 +1,4 @@
-"""What the user's objects want of Lightning's loop: which hooks they define, and what they ask of their trainer."""
+"""Finds which Lightning hooks the user's objects define, and what they read of their trainer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def prepared(sources: Mapping[str, Any]) -> Iterator[str]:
 
 
 def undone(sources: Mapping[str, Any]) -> Iterator[str]:
-    """The calls behind a fit."""
+    """The calls after a fit."""
     yield from _calls(sources, 'teardown("fit")')
 
 
@@ -130,7 +130,7 @@ def _logs_widely(module: Any, hooks: Mapping[str, Hook]) -> bool:
 
 
 def _told(hook: overrides.Hook) -> tuple[str | None, ...]:
-    """Of a hook written for Lightning 1: what it is told beside."""
+    """The further arguments of a hook written for Lightning 1."""
     if not hook.of_lightning_1:
         return ()
     known = {name: repr(value) for name, value in overrides.LIGHTNING_1_ARGUMENTS.items()}

@@ -1,4 +1,4 @@
-"""What a script needs of the user's optimizers and schedulers: where they are in what their code returned."""
+"""Finds the user's optimizers and schedulers in what their code returned."""
 
 from __future__ import annotations
 
@@ -104,13 +104,15 @@ def _schedule(place: str, made: protocol.Schedule) -> Schedule:
 def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: tuple[Schedule, ...]) -> Optimizer:
     factory = task.optimizer_factory if isinstance(task, Supervised) else None
     parameters = [p for p in task.model.parameters() if p.requires_grad]
+    rates = group_rates(made.optimizer)
     return Optimizer(
         place=place,
         schedules=schedules,
         made_lr=made.lr if factory is None else factory.made_at(parameters),
         takes_lr=factory is None or factory.takes_lr,
         modes=has_modes(made.optimizer),
-        leading=leading_group(group_rates(made.optimizer)),
+        leading=leading_group(rates),
+        frozen_groups=not all(rates),
         frequency=made.frequency,
         closure=_needs_closure(made.optimizer),
         whole=_is_whole(task, made.optimizer),

@@ -1,4 +1,6 @@
-"""What the user's training step does beyond returning a loss: whether it reports a weight, whether it may give nothing."""
+"""Finds what the user's training step does besides returning a loss: whether it reports a weight, whether it may
+return None.
+"""
 
 from __future__ import annotations
 

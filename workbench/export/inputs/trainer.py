@@ -1,4 +1,4 @@
-"""What the user's code asks of Lightning's Trainer, by name."""
+"""Finds what the user's code reads of Lightning's Trainer, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient of one update in an exported script: of one batch, or of a window of several that each weigh what they hold."""
+"""Writes the gradient of one update: of one batch, or of a window of several with their weights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def batches_in_epoch(r: ScriptSpec) -> str:
 
 
 def updates_in_epoch(r: ScriptSpec) -> str | None:
-    """How many updates there are in an epoch, as an expression; None where nobody knows before."""
+    """How many updates there are in an epoch, as an expression; None where it is unknown before."""
     if r.carries or not (r.train.sized or r.limits):
         return None
     batches = "limit" if r.limits else "len(loader)"

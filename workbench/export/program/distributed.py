@@ -1,7 +1,7 @@
-"""A run of several processes in an exported script: rounds that all take part in, one mean over what they hold.
+"""Writes a run on several processes: rounds that all take part in, and one mean over their batches.
 
-The arithmetic is that of `engine/distributed/ddp.py`: a batch counts as its share of all that the processes hold in a round, and
-a process that has come to the end of its data takes its part with nothing.
+The arithmetic is that of `engine/distributed/ddp.py`: a batch counts as its share of all batches in a round, and a
+process that has come to the end of its data takes part with zero weight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Early stopping in an exported script: with the same metrics it ends at the same update."""
+"""Writes early stopping: with the same metrics the script ends at the same update."""
 
 from __future__ import annotations
 

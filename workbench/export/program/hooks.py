@@ -1,4 +1,4 @@
-"""The hooks that an object defines, at their moments in an exported script; of the others there is no trace."""
+"""Writes the calls of the hooks that an object defines, at their places; nothing for the others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def to_device(r: ScriptSpec, device: str = "accelerator.device") -> str:
 
 
 def batch_started(r: ScriptSpec) -> list[str]:
-    """A batch lies on the device; the object may leave out the rest of the epoch."""
+    """A batch is on the device; the object may leave out the rest of the epoch."""
     told = called(r, "on_train_batch_start", "batch", "number")
     return [f"if {told[0]} == -1:", "    break"] if told and r.own.ends_epochs else told
 
@@ -211,7 +211,7 @@ def zeroed(r: ScriptSpec) -> list[str]:
 
 
 def backward(r: ScriptSpec, loss: str, options: str = "") -> list[str]:
-    """Gradients of a loss, with what the object does before and behind."""
+    """The backward of a loss, with the object's hooks before and after."""
     own = called(r, "backward", loss, *([options] if options else []))
     around = called(r, "on_before_backward", loss), called(r, "on_after_backward")
     return [*around[0], *(own or [f"{loss}.backward({options})"]), *around[1]]

@@ -1,4 +1,4 @@
-"""The base learning rate of an exported script: live changes, and objects that make their own optimizer."""
+"""Writes the base learning rate: live changes, and objects that make their own optimizer."""
 
 from __future__ import annotations
 

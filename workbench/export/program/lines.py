@@ -1,4 +1,4 @@
-"""Lines of an exported script."""
+"""Helpers for the lines of a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an exported script gets its batches: classes for what is no Dataset, and the making of loaders."""
+"""Writes how the script gets its batches: classes for what is not a Dataset, and the making of loaders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.export.script_spec import ScriptSpec, is_whole
 CONVERTED = (
     'torch.as_tensor(np.array(column, dtype=np.asarray(column).dtype.newbyteorder("=")) if hasattr(column, "__array__") else column)'
 )
-"""A frame, or an array that torch does not take as it is, as a tensor."""
+"""A frame, or an array that torch does not take directly, as a tensor."""
 
 
 def datasets(r: ScriptSpec) -> str:

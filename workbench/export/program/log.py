@@ -1,4 +1,4 @@
-"""What an object logs (`self.log`) in the checks of an exported script; in training nobody reads it there."""
+"""Writes what an object logs (`self.log`) in validations; in training a script does not use it."""
 
 from __future__ import annotations
 

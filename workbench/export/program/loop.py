@@ -1,4 +1,4 @@
-"""The loop of an exported script: epochs of updates, with checks between, and what follows an epoch."""
+"""Writes the loop: epochs of updates, with validations between, and what follows an epoch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _begin(r: ScriptSpec) -> list[str]:
 
 
 def _told(r: ScriptSpec, epoch: str) -> list[str]:
-    """Samplers and data sets that ask for it are told which epoch begins."""
+    """The calls of `set_epoch` of samplers and data sets that have it."""
     data = [r.train, *([r.val] if r.val is not None and r.validates else [])]
     return [f"{part}.set_epoch({epoch})" for part in dict.fromkeys(part for one in data for part in one.told)]
 
@@ -110,12 +110,12 @@ def _after(r: ScriptSpec) -> list[str]:
 
 
 def _followed(r: ScriptSpec) -> bool:
-    """Whether a rate is another one behind an epoch than before its end."""
+    """Whether a rate differs after an epoch from before its end."""
     return r.anneals or any(s.interval == "epoch" or s.monitor is not None for o in r.optimizers for s in o.schedules)
 
 
 def _scheduled(r: ScriptSpec) -> list[str]:
-    """The schedules that step behind each epoch."""
+    """The schedules that step after each epoch."""
     if r.manual:
         return []
     lines = [] if r.built_in else [

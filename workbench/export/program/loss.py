@@ -1,4 +1,4 @@
-"""How a batch becomes a loss: the forward pass of an exported script."""
+"""Writes the forward pass: how a batch becomes a loss."""
 
 from __future__ import annotations
 

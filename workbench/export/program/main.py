@@ -1,4 +1,4 @@
-"""The `main` of an exported script: set-up, then a loop with the techniques that were on."""
+"""Writes `main`: set-up, then a loop with the techniques that were on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(r: ScriptSpec) -> str:
 
 
 def _model(r: ScriptSpec) -> list[str]:
-    # Several processes on CPUs find each other only when accelerate is told that there is nothing else.
+    # Several processes on CPUs find each other only if accelerate knows that there is no GPU to use.
     cpu = "True" if r.settings.accelerator == "cpu" else "not torch.accelerator.is_available()"
     lines = [threads(r)] if r.sets_threads else []
     lines += [
@@ -192,7 +192,7 @@ def _given_optimizer(r: ScriptSpec) -> list[str]:
 
 
 def _own_rate(r: ScriptSpec) -> list[str]:
-    """A function that makes the optimizer at a rate of its own: it gets the one that is asked for, before it is scheduled."""
+    """A function that makes the optimizer at a rate of its own: set the run's rate before it is scheduled."""
     own = r.optimizers[0].made_lr
     return [] if own is None else [f"set_lr(optimizer, {'[], ' if r.scheduled else ''}{own!r}, config.lr)"]
 
@@ -264,7 +264,7 @@ def _decay(r: ScriptSpec) -> list[str]:
 
 
 def _rates(r: ScriptSpec) -> list[str]:
-    """Objects that make their optimizers at a rate of their own: they get the one that is asked for."""
+    """Objects that make their optimizers at a rate of their own: set the run's rate."""
     if r.optimizers[0].made_lr is None:
         return []
     first = next((one.made_lr for one in r.optimizers if one.made_lr), 0.0)

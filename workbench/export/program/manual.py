@@ -1,4 +1,4 @@
-"""Manual optimisation in an exported script: the model steps its optimizers itself, and the script clips and accumulates."""
+"""Writes manual optimization: the model steps its optimizers itself, and the script clips and accumulates."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def made(r: ScriptSpec, schedulers: list[str]) -> list[str]:
 
 
 def _batch_ended(r: ScriptSpec) -> list[str]:
-    """Behind all batches of a window but the last, behind which the update comes."""
+    """After all batches of a window but the last, which the update follows."""
     ended = hooks.batch_ended(r)
     return ["if place < len(window) - 1:", *indented(ended)] if ended else []
 

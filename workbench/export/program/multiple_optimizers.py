@@ -1,4 +1,4 @@
-"""Several optimizers in an exported script: each sees its own parameters alone, in turn or each at every update."""
+"""Writes several optimizers: each trains its own parameters alone, in turn or each at every update."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def toggled(r: ScriptSpec) -> str:
 
 
 def made(r: ScriptSpec) -> list[str]:
-    """The lines behind the making of the optimizers."""
+    """The lines after the making of the optimizers."""
     if not r.several or r.manual:
         return []
     lines = ["owned = [parameters_of(network, optimizer) for optimizer in optimizers]"]

@@ -1,4 +1,4 @@
-"""Names in an exported script: the user's stay as they are, and where ours are the same, ours give way."""
+"""Chooses names: the user's stay, and ours change where both are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixed precision in an exported script."""
+"""Writes mixed precision."""
 
 from __future__ import annotations
 

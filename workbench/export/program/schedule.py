@@ -1,4 +1,4 @@
-"""The built-in learning-rate schedules of an exported script, written out: the one that the run had."""
+"""Writes the built-in learning-rate schedule that the run had."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def schedule(r: ScriptSpec) -> str:
 
 
 def made(r: ScriptSpec, updates: str) -> list[str]:
-    """The lines that make the schedule of each optimizer, of a run of so many updates."""
+    """The lines that make the schedule of each optimizer, for a run of this many updates."""
     if not r.several:
         return [f"scheduler = {_call(r, 'optimizer', updates)}"]
     if not (r.in_turns and takes_updates(r)):

@@ -1,4 +1,4 @@
-"""Truncated backpropagation through time in an exported script: batches in pieces, the hidden state carried."""
+"""Writes truncated backpropagation through time: batches in pieces, the hidden state carried."""
 
 from __future__ import annotations
 

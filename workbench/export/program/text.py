@@ -1,4 +1,4 @@
-"""The whole text of an exported script: head, imports, the user's code, settings, functions, main."""
+"""Writes the whole text of a script: head, imports, the user's code, settings, functions, main."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def text_of(r: ScriptSpec) -> str:
 
 
 def _place(r: ScriptSpec, name: str) -> int:
-    """Where an argument stands in the call: they were evaluated in that order."""
+    """The place of an argument in the call: they were evaluated in that order."""
     arguments = list(r.sliced.arguments)
     return arguments.index(GIVEN[name]) if GIVEN[name] in arguments else len(arguments)
 
@@ -172,7 +172,7 @@ def _plain(text: str) -> str:
 
 
 def _expression(r: ScriptSpec, name: str) -> tuple[str, list[str]]:
-    """What one of `GIVEN` stands for: our text with an @ for each piece of the user's, and the pieces."""
+    """The expression for one of `GIVEN`: our text with an @ for each piece of the user's, and the pieces."""
     given = r.given(GIVEN[name])
     if given is None:
         return ("torch.optim.AdamW", []) if name == "make_optimizer" else ("None", [])
@@ -194,7 +194,7 @@ def _tensors(given: str, kinds: Mapping[str, str]) -> tuple[str, list[str]]:
 
 
 def _is_tensor(node: ast.expr, kinds: Mapping[str, str]) -> bool:
-    """Whether an expression is a tensor for sure: a name that held one, or a part of it."""
+    """Whether an expression is certainly a tensor: a name that held one, or a part of it."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return isinstance(node, ast.Name) and kinds.get(node.id) == "tensor"

@@ -1,4 +1,4 @@
-"""What stands in for Lightning's Trainer in an exported script: what the user's code asks of one, and no more."""
+"""Writes the stand-in for Lightning's Trainer: what the user's code reads of one, and no more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STAGES = {"training": "True", "validating": "False", "sanity_checking": "False"
 
 
 def asks(r: ScriptSpec, *names: str) -> bool:
-    """Whether the user's code asks for one of these."""
+    """Whether the user's code reads one of these."""
     return not r.own.asks.isdisjoint(names)
 
 

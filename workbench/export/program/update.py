@@ -1,4 +1,4 @@
-"""One update of an exported script: gradient, clipping, step, and what follows a step."""
+"""Writes one update: gradient, clipping, step, and what follows a step."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _log(r: ScriptSpec) -> list[str]:
 
 
 def _recorded(r: ScriptSpec) -> list[str]:
-    """What monitors hear of the training loss: the losses that the run kept."""
+    """The training loss for monitors: the losses that the run recorded."""
     if not r.watches_training:
         return []
     every, line = r.settings.log_every_n_steps, "losses.append(loss.item())"
@@ -165,7 +165,7 @@ def _built_in(r: ScriptSpec) -> list[str]:
     """The steps of the schedules that the settings ask for."""
     name = "scheduler" if not r.in_turns else "schedulers[turn]"
     lines = [hooks.stepped(r, name)]
-    if r.settings.lr_schedule == "one_cycle" and (r.in_turns or r.another_length):  # the run goes on behind it
+    if r.settings.lr_schedule == "one_cycle" and (r.in_turns or r.another_length):  # the run continues after it
         lines = [_LAST_RATE, *only(_IN_CYCLE.format(name), lines)]
     return ["for scheduler in schedulers:", *indented(lines)] if r.several and not r.in_turns else lines
 
@@ -244,7 +244,9 @@ def replayed(r: ScriptSpec, pairs: str) -> list[str]:
 
 
 def set_lr(r: ScriptSpec, old: str, new: str, number: int = 0, begun: bool = True) -> str:
-    """The call that sets an optimizer's base rate. begun: the run goes on, and SWA's own schedule may be there."""
+    """The call that sets an optimizer's base rate. begun: the run continues another, and SWA's own schedule may be
+    there.
+    """
     names = [*schedulers(r)[number], *(["annealing"] if r.anneals and begun else [])]
     own = f"[{', '.join(names)}], " if r.scheduled else ""
     return f"set_lr({f'optimizers[{number}]' if r.several else 'optimizer'}, {own}{old}, {new})"

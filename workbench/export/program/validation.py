@@ -1,4 +1,4 @@
-"""Validation in an exported script: each metric's mean, weighted by samples, as the engine takes it."""
+"""Writes validation: each metric's mean, weighted by samples, as the engine computes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of an exported script, between the updates of an epoch and behind it, and what follows from them."""
+"""Writes the validations between the updates of an epoch and after it, and what follows from them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _check(r: ScriptSpec) -> list[str]:
 
 
 def behind(r: ScriptSpec) -> list[str]:
-    """The check behind an epoch, what follows from it, and what comes between."""
+    """The validation after an epoch, what follows from it, and what comes between."""
     if r.midway:
         return _late(r)
     between = hooks.epoch_ended(r)
@@ -129,7 +129,7 @@ def _training_score(r: ScriptSpec) -> str:
 
 
 def _late(r: ScriptSpec) -> list[str]:
-    """The check behind an epoch, where there are others in the middle of it."""
+    """The validation after an epoch, where there are others in the middle of it."""
     interval = r.settings.val_check_interval
     if isinstance(interval, float):
         due = "updates_in_epoch % stride == 0"
@@ -153,7 +153,7 @@ def _late(r: ScriptSpec) -> list[str]:
 
 
 def _last(r: ScriptSpec) -> list[str]:
-    """Whether the run ends behind this epoch, as conditions."""
+    """Whether the run ends after this epoch, as conditions."""
     last = [] if r.max_epochs is None else ["epoch + 1 == config.max_epochs"]
     last += [] if r.max_steps is None else ["step == config.max_steps"]
     last += [f"({asked})" if " and " in (asked := hooks.asked_to_end(r, "epoch + 1")) else asked] if r.stops_itself else []

@@ -1,4 +1,4 @@
-"""Averaged weights in an exported script: EMA over updates, or SWA over epochs."""
+"""Writes averaged weights: EMA over updates, or SWA over epochs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ def annealed(r: ScriptSpec) -> list[str]:
     if not r.anneals:
         return []
     strategy = f'"{r.settings.annealing_strategy}"'
-    arguments = ["optimizer", "config.swa_lrs", "config.annealing_epochs", strategy]
+    rates = "config.swa_lrs"
+    if any(optimizer.frozen_groups for optimizer in r.optimizers):
+        rates = '[config.swa_lrs if group.get("initial_lr", group["lr"]) else 0.0 for group in optimizer.param_groups]'
+    arguments = ["optimizer", rates, "config.annealing_epochs", strategy]
     if r.several:
         made = call("", "torch.optim.swa_utils.SWALR", arguments, 20)
         lines = ["annealing = [", *indented(made), "    for optimizer in optimizers", "]"]
@@ -156,7 +159,7 @@ def annealed(r: ScriptSpec) -> list[str]:
 
 
 def after_update(r: ScriptSpec) -> list[str]:
-    """EMA, behind an update."""
+    """EMA, after an update."""
     if r.settings.weight_averaging != "ema":
         return []
     s = r.settings
@@ -169,7 +172,7 @@ def after_update(r: ScriptSpec) -> list[str]:
 
 
 def after_epoch(r: ScriptSpec) -> list[str]:
-    """SWA, behind an epoch."""
+    """SWA, after an epoch."""
     if r.settings.weight_averaging != "swa":
         return []
     if r.given("should_update") is not None:

@@ -1,6 +1,6 @@
-"""The place where a Workbench was made: the source that had run by then, as plain data.
+"""Captures the place where a Workbench was made: the source that had run by then, as plain data.
 
-It is taken at once, because cells run later can redefine everything; reading it is left to the export.
+It is captured at once, because cells that run later can redefine everything; the export reads it later.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CallSite:
     top_values: Mapping[str, str] = field(default_factory=dict)
     """The same of the module's top level."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """What each name held, in a word: "module", "network", "random", "iterator", "immutable", …"""
+    """The kind of each name, in a word: "module", "network", "random", "iterator", "immutable", …"""
     package: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The text of the user's own modules that were loaded, by module name."""

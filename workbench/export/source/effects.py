@@ -1,7 +1,7 @@
-"""What a statement changes besides the names it binds: objects, and the state of the process.
+"""Determines what a statement changes besides the names it binds: objects, and the state of the process.
 
-Nobody can know this of Python in general. A call that stands as a statement of its own is taken to change the
-objects it is given, unless it is known not to; a call inside an expression, only if it is known to.
+For Python in general this cannot be known. A call as a statement of its own is assumed to change its arguments, unless
+it is known not to; a call inside an expression, only if it is known to.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _PURE = re.compile(
     r"|torch\.(\w*[^_]|nn\.functional\.\w*[^_]|linalg\.\w+|fft\.\w+)"
     r"|(scipy|pandas|math|statistics|collections|sklearn\.metrics|torchmetrics)\..*"
 )
-"""Functions of libraries that leave their arguments as they are."""
+"""Functions of libraries that do not change their arguments."""
 _TAKES_IN = {"append", "extend", "add", "insert", "update", "setdefault"}
-"""Methods that change their object and leave their arguments as they are."""
+"""Methods that change their object and not their arguments."""
 _IN_A_LOOP = {"train", "eval"}
 _CHANGING = set(
     "append extend insert pop popitem remove clear update setdefault add discard sort reverse apply load_state_dict"
@@ -117,10 +117,10 @@ class Context(Protocol):
         """What `name` holds, in the words of `capture.kind`."""
 
     def summary(self, name: str) -> Summary | None:
-        """What the function `name` (or `module·name`) does, if its source is at hand."""
+        """What the function `name` (or `module·name`) does, if its source is known."""
 
     def method(self, name: str) -> Summary | None:
-        """What methods called `name` do to "self", if classes at hand have such a method."""
+        """What methods called `name` do to "self", if known classes have such a method."""
 
 
 def changed(node: ast.AST, context: Context) -> frozenset[str]:
@@ -387,7 +387,7 @@ class _Changes(ast.NodeVisitor):
             if change and not name.startswith("clip_grad_"):
                 self._add(self._roots(call.func.value))
         elif name == "next" and call.args:
-            # A fresh iterator moves on by itself; what it goes over stays as it is.
+            # A fresh iterator moves by itself; what it iterates over does not change.
             moves = ("iterator", None) if isinstance(call.args[0], ast.Name) else ("iterator",)
             self._add(name for name in self._roots(call.args[0]) if self._kind(name) in moves)
         elif (in_place or name in _CHANGING_FIRST) and call.args and not name.startswith("clip_grad_"):
@@ -530,7 +530,7 @@ def _stored_paths(node: ast.AST, context: Context) -> Iterator[str]:
 
 
 def _summary(func: ast.expr, context: Context) -> Summary | None:
-    """What the callee does, if it is a function, or one of a module of the user's, whose source is at hand."""
+    """What the callee does, if it is a function, or one of a module of the user's, with a known source."""
     match func:
         case ast.Name():
             return context.summary(func.id)

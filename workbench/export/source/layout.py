@@ -1,4 +1,4 @@
-"""Source text: cut out as it was written, and set in lines again."""
+"""Cuts source text out as it was written, and puts it together again in lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Edits = tuple[tuple[ast.AST, str], ...]
 
 
 def cut(statement: Statement, edits: Edits = ()) -> Block:
-    """The text of a statement with the comments right above and behind it, moved to the left margin."""
+    """The text of a statement with the comments right above and after it, moved to the left margin."""
     node, source = statement.node, statement.source
     definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
     start, end = first_line(node), node.end_lineno or node.lineno
@@ -85,7 +85,7 @@ def _tail(source: Source, node: ast.stmt) -> str:
 
 
 def _without_tail(line: str, tail: str) -> str:
-    """The line with nothing behind its statement but a comment."""
+    """The line with nothing after its statement but a comment."""
     rest = tail.lstrip("; \t")
     if not tail.lstrip().startswith(";") and rest.startswith("#"):
         return line
@@ -116,7 +116,7 @@ def _comments_above(source: Source, start: int, column: int) -> list[str]:
 
 
 def _string_lines(node: ast.AST, first: int) -> set[int]:
-    """The lines (counted from 0 at line `first`) that begin inside a text and must stay as they are."""
+    """The lines (counted from 0 at line `first`) that begin inside a string and must not change."""
     found: set[int] = set()
     for part in ast.walk(node):
         is_text = isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Constant) and isinstance(part.value, (str, bytes)))
@@ -162,7 +162,7 @@ class Import:
 
     @property
     def identity(self) -> str:
-        """What the name stands for."""
+        """What the name refers to."""
         if self.name is not None:
             return f"{self.module}.{self.name}"
         return self.module if self.alias else self.module.partition(".")[0]

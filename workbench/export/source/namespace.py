@@ -229,7 +229,7 @@ class At:
                 found = None if module is None else (self.program.slicer.module(module), attribute)
                 return None if found is None else self._from_elsewhere(found[0], found[1])
             return self._own_summary(name)
-        except ExportError:  # a module without source; it is told when something of it is needed
+        except ExportError:  # a module without source; reported when something of it is needed
             return None
 
     def _own_summary(self, name: str) -> Summary | None:

@@ -1,7 +1,7 @@
-"""Random numbers: which statements draw them, and whether a script without some of them draws the same.
+"""Finds which statements draw random numbers, and whether a script without some of them draws the same.
 
-A notebook that sets a seed, draws for a look around, and then draws its data, draws other data in a script that
-has no look around. That is said in a note; nothing is added to the script.
+A notebook that sets a seed, draws for a look around, and then draws its data, draws other data in a script without that
+look. A note says so; nothing is added to the script.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Secrets written as literals in the user's code: a script reads them from the environment instead.
+"""Replaces secrets that are literals in the user's code: a script reads them from the environment instead.
 
-`API_KEY = "…"` becomes `API_KEY = os.environ["API_KEY"]`; `os.environ["API_KEY"] = "…"` is left out, for whoever starts
-the script has set it. A comment says which variables it needs.
+`API_KEY = "…"` becomes `API_KEY = os.environ["API_KEY"]`; `os.environ["API_KEY"] = "…"` is left out, since whoever
+starts the script has set it. A comment says which variables it needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Literal:
 
     node: ast.expr
     name: str
-    """What it is called where it stands; "" where its shape alone shows it."""
+    """Its name in the code; "" where only its shape shows it."""
     value: str | bytes
 
 
@@ -107,7 +107,7 @@ class Secrets:
 
 
 def needs(variables: Iterable[str]) -> str:
-    """What whoever starts the script has to do."""
+    """What whoever starts the script has to set."""
     return f"Set {', '.join(variables)} in the environment: the script holds no secrets."
 
 
@@ -217,7 +217,9 @@ def _defaults(node: ast.arguments) -> Iterator[tuple[str, ast.expr, str]]:
 
 
 def _given(call: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
-    """Keywords; a text behind its name, as in `setdefault("API_KEY", "…")`; what `set_token("…")` and `login("…")` get."""
+    """Keywords; a string after its name, as in `setdefault("API_KEY", "…")`; the arguments of `set_token("…")` and
+    `login("…")`.
+    """
     callee = _called(call.func)
     for keyword in call.keywords:
         if keyword.arg is not None:
@@ -389,7 +391,7 @@ def _positional(node: ast.FunctionDef) -> list[str]:
 
 
 def _span(text: str, node: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Where a node stands, in characters."""
+    """The place of a node, in characters."""
     lines = text.split("\n")
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
     start = len(lines[node.lineno - 1].encode()[: node.col_offset].decode())

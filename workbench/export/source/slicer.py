@@ -1,8 +1,8 @@
-"""The slice: backwards from what the Workbench call reads, by definition and use.
+"""Slices backwards from what the Workbench call reads, by definition and use.
 
-Names are asked for at places; each answer keeps statements, which ask for further names. A function reads its
-globals when it is called, so they are asked for wherever a kept statement may call it, and at the end. What
-changes a kept object is kept too.
+Names are looked up at places; each answer keeps statements, which look up further names. A function reads its globals
+when it is called, so they are looked up wherever a kept statement may call it, and at the end. What changes a kept
+object is kept too.
 """
 
 from __future__ import annotations

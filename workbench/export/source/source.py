@@ -1,21 +1,19 @@
-"""The code a run used: what re-creates the arguments of `wb.Workbench(…)`, and nothing else.
+"""Cuts out the code that a run used: what re-creates the arguments of `wb.Workbench(…)`, and nothing else.
 
-`CallSite.capture` remembers what had run when the Workbench was made; `slice_call` goes backwards from the
-arguments of that call, by definition and use, and cuts the needed statements out as they were written.
-
-    capture.py     the call site, as plain data
-    origins.py     which modules are the user's own, so that their code is written out
-    uses.py        which names a statement reads and binds
-    effects.py     what else it changes
-    draws.py       whether the random numbers are the same
-    secret_literals.py  what must not be written down
-    statements.py  the straight line of statements that had run
-    program.py     one namespace and its statements
-    slicer.py      the slice
-    layout.py      text
-
-Known limits: what a statement changes cannot be known in general (`effects` says what is assumed); random
-numbers drawn by code that is not needed are not drawn by the script (`Sliced.notes` says so).
+`CallSite.capture` remembers what had run when the Workbench was made; `slice_call` goes backwards from the arguments of
+that call, by definition and use, and cuts the needed statements out as they were written.
+capture.py     the call site, as plain data
+origins.py     which modules are the user's own, so that their code is written out
+uses.py        which names a statement reads and binds
+effects.py     what else it changes
+rng_usage.py   whether the random numbers are the same
+secret_literals.py  what must not be written down
+statements.py  the straight line of statements that had run
+namespace.py   one namespace and its statements
+slicer.py      the slice
+layout.py      text
+Known limits: what a statement changes cannot be known in general (`effects` has the assumptions); random numbers drawn
+by code that is not needed are not drawn by the script (`Sliced.notes` says so).
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ class Sliced:
     modules: frozenset[str]
     """The third-party packages imported, by their top-level names."""
     ready: frozenset[str] = frozenset()
-    """The arguments that were given as `wb.batches(…)`: their expression is what stands in its brackets."""
+    """The arguments that were given as `wb.batches(…)`: their expression is the one in its brackets."""
     notes: tuple[str, ...] = ()
     """What a person should know: where the script draws other random numbers than the run did."""
     secrets: Secrets = field(default_factory=Secrets, repr=False)
@@ -384,7 +382,7 @@ class _Writer:
     # -- one name, one meaning
 
     def check(self, call: Uses) -> None:
-        """Refuse names that would mean two things once all code stands in one namespace."""
+        """Raise ExportError for names that would mean two things once all code is in one namespace."""
         meanings: dict[str, dict[tuple[str, int], tuple[set[str], str]]] = {}
         for program in self._programs():
             for place in sorted(program.kept):

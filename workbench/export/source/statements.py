@@ -62,7 +62,7 @@ class Statement:
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """Its place, for messages."""
         return self.source.label if self.made else f"{self.source.label}, line {self.node.lineno}"
 
     @property
@@ -96,7 +96,7 @@ def first_line(node: ast.stmt) -> int:
 
 
 def contains(node: ast.stmt | ast.expr, spot: Spot) -> bool:
-    """Whether the place `spot` lies in `node`."""
+    """Whether the place `spot` is in `node`."""
     start = first_line(node) if isinstance(node, ast.stmt) else node.lineno
     end, end_column = node.end_lineno or node.lineno, node.end_col_offset or 0
     if not start <= spot.line <= end:
@@ -153,7 +153,7 @@ def is_main_guard(node: ast.stmt) -> bool:
 
 
 def _unfit(node: ast.stmt) -> str | None:
-    """Why a statement cannot stand at the top level of a script."""
+    """Why a statement cannot be at the top level of a script."""
     loops = {part for n in own_level(node) if isinstance(n, (ast.For, ast.While)) for part in ast.walk(n)}
     for part in own_level(node):
         if isinstance(part, (ast.Await, ast.AsyncFor, ast.AsyncWith)) or (
@@ -307,7 +307,7 @@ def _makes_workbench(call: ast.Call, names: set[str]) -> bool:
 
 
 def functions_around(tree: ast.Module, call: ast.Call) -> list[ast.FunctionDef]:
-    """The functions that the call stands in, outermost first."""
+    """The functions around the call, outermost first."""
     spot = Spot(0, call.lineno, call.col_offset)
     found: list[ast.FunctionDef] = []
     for node in ast.walk(tree):

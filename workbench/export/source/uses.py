@@ -1,7 +1,7 @@
-"""Which names a statement reads and binds, and when.
+"""Finds which names a statement reads and binds, and when.
 
-`eager` names are read when the statement runs; `late` names when a function it makes is called. A name of a
-module whose code is written into the script is spelt with its module: `helpers.make` becomes `helpers·make`.
+`eager` names are read when the statement runs; `late` names when a function it makes is called. A name of a module
+whose code is written into the script is spelt with its module: `helpers.make` becomes `helpers·make`.
 """
 
 from __future__ import annotations

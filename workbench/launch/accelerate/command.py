@@ -22,8 +22,7 @@ import torch
 from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 
-from workbench.engine import deepspeed_config
-from workbench.engine.distributed.shards import NAME as SHARDS
+from workbench.engine.distributed.fsdp import ENVIRONMENT as SHARDS
 from workbench.engine.runtime import RANK
 from workbench.launch.accelerate import fsdp_config
 from workbench.runs.files import append_to, write_whole
@@ -41,7 +40,7 @@ _OURS = {
 """Options that a setting covers (its name), or that a job of the bench cannot have: another script, another place."""
 _NEVER = ("tpu", "aws_", "megatron_lm_", "parallelism_config_")
 """Prefixes of further options that a job of the bench cannot have."""
-_TRUTHS = ("fsdp_", "zero3_", "fp8_")
+_TRUTHS = ("fsdp_", "fp8_")
 """Prefixes of options that take "true" or "false" as a word."""
 _OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
 """Kinds of training that are not supported."""
@@ -110,7 +109,7 @@ def plan(settings: Settings, accelerator: str) -> LaunchPlan:
         given.pop(name, None)
     options = tuple(word for name, value in {**given, **own}.items() for word in _words(name, value))
     _check_values(settings.launch, options)
-    notes = (*_notes(settings, config), *fsdp_config.notes(kind, given, config, processes, settings))
+    notes = (*_notes(settings, config), *fsdp_config.notes(kind, given, config, processes))
     return LaunchPlan(options, processes, machines, cpu, notes, shards)
 
 
@@ -195,8 +194,14 @@ def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     if kind in _OTHERS:
         raise SettingsError(
             f"{where}: training that is {_OTHERS[kind]} needs optimizers, norms and checkpoints of its own, which the bench's loop "
-            "has not. It launches data-parallel training, FSDP and DeepSpeed: take a config of type MULTI_GPU, FSDP or DEEPSPEED "
+            "has not. It launches data-parallel training and FSDP: take a config of type MULTI_GPU or FSDP "
             "(launch={'config_file': …}), or train with the exported script, which you can adapt."
+        )
+    if kind == "DEEPSPEED":
+        raise SettingsError(
+            f"{where}: DeepSpeed is not supported. FSDP shards weights, gradients and optimizer states as ZeRO does: take a config with "
+            "distributed_type: FSDP, or launch={'use_fsdp': True, 'fsdp_version': 2, 'fsdp_auto_wrap_policy': 'TRANSFORMER_BASED_WRAP'} "
+            "(docs/fsdp.md)."
         )
     if kind == "XLA" or "ec2_instance_type" in config or config.get("mpirun_config"):
         what = "TPUs" if kind == "XLA" else "SageMaker" if "ec2_instance_type" in config else "mpirun"
@@ -238,8 +243,6 @@ def _processes(settings: Settings, given: Mapping[str, Any], config: Mapping[str
 def _devices(settings: Settings, given: Mapping[str, Any], cpu: bool, processes: int, shards: str | None) -> dict[str, Any]:
     """The GPUs, and whether there are several processes: accelerate starts those for CPUs alike."""
     own: dict[str, Any] = {"multi_gpu": processes > 1 and shards is None, "use_fsdp": shards == fsdp_config.FSDP}
-    if shards == deepspeed_config.NAME:  # each machine starts its own processes
-        own |= {"use_deepspeed": True, "deepspeed_multinode_launcher": "standard"}
     if cpu:
         return {**own, "cpu": processes == 1, "gpu_ids": "all"}
     if isinstance(settings.devices, tuple):

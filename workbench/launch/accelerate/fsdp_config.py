@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.engine import deepspeed_config
-from workbench.launch import zeroing
 from workbench.settings import Settings, SettingsError
 
 FSDP = "FSDP"
-DEEPSPEED = "DEEPSPEED"
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """Strategies of FSDP 1, which accelerate counts from 1."""
 _WITHOUT_EFFECT: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -34,10 +31,6 @@ def options(given: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
 
 def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int) -> str | None:
     """How so many processes shard the weights; None: each has its own. kind: what the config asks for."""
-    if kind == DEEPSPEED and processes > 1:
-        asked = zeroing.config_of(given, config)
-        zeroing.check(asked)
-        return deepspeed_config.NAME if zeroing.stage(asked) else None
     if kind != FSDP or processes == 1 or _strategy(options(given, config)) == "NO_SHARD":
         return None
     return FSDP
@@ -46,22 +39,17 @@ def way(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processe
 def check(settings: Settings, found: str | None) -> None:
     """Raise SettingsError for settings that do not work with sharded weights."""
     if found is not None and settings.precision == "16-mixed":
-        raise SettingsError(f"precision='16-mixed' is not served with {found}, which the accelerate config asks for: take 'bf16-mixed'.")
+        raise SettingsError(f"precision='16-mixed' is not supported with {found}, which the accelerate config asks for: take 'bf16-mixed'.")
 
 
-def notes(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int, settings: Settings) -> list[str]:
+def notes(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], processes: int) -> list[str]:
     """Messages about options without effect."""
-    if kind == DEEPSPEED:
-        if way(kind, given, config, processes) is None:
-            why = "one process has nobody to share with" if processes == 1 else "ZeRO stage 0 is plain data-parallel training"
-            return [f"DeepSpeed is asked for, and is not used: {why}."]
-        return list(zeroing.notes(given, config, settings))
     if kind != FSDP:
         return []
     asked = options(given, config)
     if way(kind, given, config, processes) is None:
         why = "one process has nobody to share with" if processes == 1 else "fsdp_sharding_strategy=NO_SHARD"
-        return [f"FSDP is asked for, and the weights lie in no shards: {why}."]
+        return [f"FSDP is asked for, and the weights are not sharded: {why}."]
     found = []
     if str(asked.get("fsdp_version", 1)) == "1":
         found.append("FSDP 2 (torch's fully_shard) does what the accelerate config asks of FSDP 1.")

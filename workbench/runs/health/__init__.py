@@ -1,8 +1,8 @@
-"""What a run says of itself in words: what went wrong, what slows it down, and what to do about it.
+"""Finds what went wrong in a run, what slows it down, and the remedy, in words.
 
-How to read it: no findings is the usual case. A rule speaks only where it is right when it speaks; its thresholds stand
-in its class, each with its reason. Rules hear events one by one and keep little of them, so that they follow a run of any
-length while it goes on.
+How to read it: no findings is the usual case. A rule reports only where it is sure; its thresholds are in its class,
+each with its reason. Rules take events one by one and keep little of them, so that they can follow a run of any length
+while it runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A loss that runs away and stays finite, and a learning rate at which it does not fall."""
+"""Finds a loss that diverges and stays finite, and a learning rate at which it does not fall."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ class Divergence:
     """The loss of the last updates, against that of the first ones, which is about what guessing gives."""
 
     FIRST, LAST = 20, 20
-    """Updates whose median stands for the beginning, and for now."""
+    """Updates whose median is taken for the beginning, and for now."""
     TIMES = 30.0
     """Losses that grow in health do so by less: the targets of a value function, the weight of a second term."""
     SIGNED = 1000.0
     """The same where losses are below zero: they have no natural zero to be a multiple of."""
     AT_ONCE, SOON = 100.0, 10
-    """Times the very first loss, after so many updates: the only one that no step has touched, but one batch's alone."""
+    """The factor over the very first loss, within this many updates: the only loss that no step has touched, but of
+    a single batch.
+    """
     USUAL = 3.0
     """Times the first loss: the last update up to that is where the rise began."""
     LARGE = 1.0
@@ -78,13 +80,13 @@ class Rate:
     """A learning rate beyond all that is usual, at which the loss does not fall."""
 
     AFTER = 50
-    """Updates behind the warm-up."""
+    """Updates after the warm-up."""
     HIGH = 1e3
-    """Rates of 10 and more belong to plain SGD with tiny gradients; nothing asks for a thousand."""
+    """Rates of 10 and more belong to plain SGD with tiny gradients; nothing needs a thousand."""
     LOW = 1e-9
     """float32 numbers of 0.02, a usual size for a weight, are 2e-9 apart: Adam's steps, of about the rate, are lost."""
     MOVED = 0.01
-    """Of the first loss, as for a loss that stands still."""
+    """The share of the first loss, as for a loss that does not move."""
 
     def __init__(self, start: RunStarted) -> None:
         warmup, updates = start.settings.get("warmup", 0) or 0, start.updates or 0

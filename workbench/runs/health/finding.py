@@ -1,4 +1,4 @@
-"""One thing to know of a run, and what the rules that find it have in common."""
+"""Defines a finding, and what the rules share."""
 
 from __future__ import annotations
 

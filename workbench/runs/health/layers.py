@@ -1,4 +1,4 @@
-"""Layers that get no gradient, or next to none."""
+"""Finds layers that get no gradient, or nearly none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workbench.runs.health.finding import Finding, several, taken
 
 
 class Layers:
-    """Each layer's gradient norm against the median layer's, for so many updates on end.
+    """Each layer's gradient norm against the median layer's, over consecutive updates.
 
-    Biases are passed over in the second rule: before a normalisation theirs is zero by construction, and harmless.
+    The second rule skips biases: before a normalisation theirs is zero by construction, and harmless.
     """
 
     FOR = 100
@@ -69,13 +69,13 @@ class Layers:
 
 
 def _since(ends: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many rows lie behind the last one that ends a streak, for each layer; all of them where none does."""
+    """How many rows follow the last one that ends a streak, for each layer; all of them where none does."""
     behind: NDArray[np.int64] = np.where(ends.any(axis=0), ends[::-1].argmax(axis=0), len(ends))
     return behind
 
 
 def _streak(before: NDArray[np.int64], ends: NDArray[np.bool_], every: int) -> NDArray[np.int64]:
-    """The length of the streak that goes on at the last row, for each layer; a row stands for `every` updates."""
+    """The length of the present streak, for each layer; a row counts for `every` updates."""
     behind = _since(ends)
     return np.where(behind < len(ends), behind * every, before + behind * every)
 

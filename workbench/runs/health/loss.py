@@ -1,4 +1,4 @@
-"""The loss: whether it moves at all, and whether the validation data still agree."""
+"""Finds a loss that does not move, and validation data that no longer agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Standstill:
     """A loss that is after 300 updates where it began."""
 
     AFTER = 300
-    """Updates behind the warm-up: fewer are within the patience of a person who watches."""
+    """Updates after the warm-up: fewer are within the patience of a person who watches."""
     FIRST, LAST = 50, 100
     MOVED = 0.01
     """Of the first loss: a model that learns anything has passed this many times over by then."""

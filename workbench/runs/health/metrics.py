@@ -1,4 +1,4 @@
-"""Metrics of the checks that never change."""
+"""Finds metrics that never change."""
 
 from __future__ import annotations
 

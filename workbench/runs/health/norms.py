@@ -1,4 +1,4 @@
-"""The total gradient norm: whether it runs away, and whether clipping does anything, or everything."""
+"""Finds a total gradient norm that explodes, and clipping that does nothing, or everything."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Explosion:
             self._look(steps, windows, len(norms) - ends)
 
     def _look(self, steps: NDArray[np.int64], windows: NDArray[Any], behind: NDArray[np.int64]) -> None:
-        """Windows of norms (looks, span), each so many updates behind the last one."""
+        """Windows of norms (looks, span), each this many updates after the one before."""
         before, now = np.median(windows[:, : self.BEFORE], axis=1), np.median(windows[:, self.BEFORE :], axis=1)
         rose = np.flatnonzero((before > 0) & (now >= self.TIMES * before))
         if len(rose):
@@ -66,7 +66,7 @@ class Clipping:
     def __init__(self, start: RunStarted) -> None:
         self._clip = start.settings.get("gradient_clip_val")
         self._same = start.settings.get("track_grad_norm", 2.0) == 2.0
-        """Whether the norm before clipping is the 2-norm, as the one behind it is."""
+        """Whether the norm before clipping is the 2-norm, as the one after it is."""
         self._clear()
 
     def _clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: the one that ended the run, and updates that were left out."""
+"""Reports values that were not finite: the one that ended the run, and skipped updates."""
 
 from __future__ import annotations
 

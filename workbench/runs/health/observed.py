@@ -1,4 +1,4 @@
-"""What the engine observed of the model and the data."""
+"""Reports what the engine observed of the model and the data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from workbench.runs.health.finding import Finding
 class EvaluationMode:
     """Modules with dropout or normalisation statistics that were in evaluation mode during an update.
 
-    Of the whole model it is a warning: nobody wants to train without all of them. A part is often set so on purpose
-    (the normalisation of a backbone), and is a note; parts without a weight that trains are not observed.
+    For the whole model it is a warning. A part is often set so on purpose (the normalisation of a backbone), and is a
+    note; parts without a trainable weight are not observed.
     """
 
     def __init__(self, start: RunStarted) -> None:

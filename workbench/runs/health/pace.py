@@ -1,4 +1,4 @@
-"""What keeps the run waiting, and whether the device is nearly full."""
+"""Finds what slows the run down, and a device that is nearly full."""
 
 from __future__ import annotations
 
