@@ -114,8 +114,8 @@ def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit
     size = int(values["accumulate_grad_batches"])  # type: ignore[arg-type]
     if session.task.manual:
         text = (
-            f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run goes on, "
-            "since the module knows of it from the beginning. Stop, and go on with fit(start=…, accumulate_grad_batches=…)."
+            f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run is running, "
+            "since the module knows of it from the beginning. Stop, and continue with fit(start=…, accumulate_grad_batches=…)."
         )
         emit_message(session, emit, Message(text, "warning", session.step))
         return False

@@ -146,7 +146,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
     for name, parameter in zip(session.names, session.parameters, strict=True):
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise TaskError(
-                f"the gradient of {name!r} is sparse, which is not served yet: make the layer with sparse=False."
+                f"the gradient of {name!r} is sparse, which is not supported yet: make the layer with sparse=False."
             )
 
 

@@ -71,7 +71,7 @@ def task_of(
                     "or nn.ModuleDict keeps them), whose forward calls them."
                 )
             raise TaskError(
-                f"model={shown(model)} is no nn.Module, and has no training_step and configure_optimizers either."
+                f"model={shown(model)} is not an nn.Module, and has no training_step and configure_optimizers."
             )
         refuse_unusable("model", model)
         check_loss(loss)

@@ -31,7 +31,7 @@ def refuse_unusable(name: str, module: nn.Module) -> None:
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
         raise TaskError(
-            f"{name}: {empty[0]!r}{more} lies on the meta device, where weights have a shape and no values: "
+            f"{name}: {empty[0]!r}{more} is on the meta device, where weights have a shape and no values: "
             f"{name}.to_empty(device='cpu') gives them memory; then load or initialise them."
         )
     scripted = next((path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)

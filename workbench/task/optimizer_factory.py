@@ -140,7 +140,7 @@ class OptimizerFactory:
             )
         names = " and ".join(missing)
         return (
-            f"optimizer={self.name} needs {names}, which nobody gives it: it is called as {called}. Bind the rest: "
+            f"optimizer={self.name} needs {names}, for which there is no value: it is called as {called}. Bind the rest: "
             f"lambda params, lr: f(params, lr, {missing[0]}=…)"
         )
 

@@ -47,7 +47,7 @@ def check_scheduler(scheduler: Any) -> None:
         shown, remedy = (repr(scheduler), "") if name == "<lambda>" else (shown, f", {remedy}")
         raise TaskError(
             f"scheduler={shown} cannot be called as scheduler(optimizer, updates), with the number of updates of the run: give a "
-            f"function of these two{remedy}; or one of the built-in schedules, lr_schedule='cosine', say."
+            f"function of these two{remedy}; or a built-in schedule, for example lr_schedule='cosine'."
         )
     second = _second(scheduler)
     is_class = isinstance(made, type) and issubclass(made, (LRScheduler, ReduceLROnPlateau))

@@ -21,7 +21,7 @@ def data_of_stage(task: Task, method: str) -> DataSpec:
         found = task.predict or task.test
         if found is None:
             raise TaskError(
-                "there is no data to predict: give it, bench.predict(data), or test= when the bench is made."
+                "there is no data to predict: give bench.predict(data), or test= when the bench is made."
             )
         return found
     name = {"validate": "val", "test": "test"}.get(method)

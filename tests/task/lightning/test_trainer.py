@@ -41,7 +41,7 @@ def test_data_without_a_length(base):
         trainer = job.task.module.trainer
         assert trainer.num_training_batches == math.inf
         assert trainer.estimated_stepping_batches == math.inf
-        with pytest.raises(TaskError, match=r"trainer\.is_last_batch: nobody can know"):
+        with pytest.raises(TaskError, match=r"trainer\.is_last_batch: unknown"):
             trainer.is_last_batch
     with running(base(), updates=None, settings=Settings(max_steps=4)) as job:
         trainer = job.task.module.trainer
@@ -145,10 +145,10 @@ def test_what_it_works_with(base):
 def test_what_is_not_served(base, name, instead):
     with running(base()) as job:
         trainer = job.task.module.trainer
-        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} is not served\..*{instead}"):
+        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} is not supported\..*{instead}"):
             getattr(trainer, name)
         assert not hasattr(trainer, name)  # modules ask before they reach
-        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} = … is not served: should_stop alone"):
+        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} = … is not supported: only should_stop"):
             setattr(trainer, name, 1)
 
 
@@ -221,7 +221,7 @@ def test_optimizers_and_schedulers_in_automatic_optimisation(base):
     with running(base()) as job:
         assert job.task.module.lr_schedulers() is None
     t = task(base())
-    with t.running(Settings()), pytest.raises(TaskError, match="the optimizers are there while a job runs"):
+    with t.running(Settings()), pytest.raises(TaskError, match="the optimizers exist while a job runs"):
         t.module.optimizers()
 
 

@@ -45,7 +45,7 @@ def test_logging_its_own_way(method):
 @KINDS
 def test_steps_that_read_the_data_themselves(base):
     thing = type("Mine", (base,), {"training_step": lambda self, dataloader_iter: None})()
-    with pytest.raises(TaskError, match=r"Mine\.training_step takes dataloader_iter, which is not served"):
+    with pytest.raises(TaskError, match=r"Mine\.training_step takes dataloader_iter, which is not supported"):
         task(thing)
 
 

@@ -223,7 +223,7 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
     except (FileNotFoundError, PermissionError):  # whose message says it all
         raise
     except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
-        raise _unreadable(file, "it is no pickle, or one of more than containers and tensors") from error
+        raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
     except (RuntimeError, EOFError, OSError) as error:
         raise _unreadable(file, str(error).partition(". ")[0]) from error
     if not isinstance(state, dict):

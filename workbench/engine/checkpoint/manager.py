@@ -87,7 +87,7 @@ class CheckpointManager:
             try:
                 checkpoints.keep(there[-1])
             except OSError as error:
-                self._say("keep", f"checkpoint {name} was there already, but nobody could note that it is to stay ({error}).")
+                self._say("keep", f"checkpoint {name} was there already, but could not be marked to stay ({error}).")
             else:
                 self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.step))
 
@@ -221,10 +221,10 @@ class CheckpointManager:
         """All state but the weights, or why there is none; of several ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
-            self._say(what, f"{what} cannot be kept in a checkpoint: a fit that goes on from one begins with what is there then.")
+            self._say(what, f"{what} cannot be stored in a checkpoint: a fit that continues from one begins with its value at that time.")
         inexact = self._session.data.exact() if self._session.mid_epoch and not self._session.checking else None
         if inexact is not None:
-            self._say("data", f"a fit that goes on from the middle of an epoch is not exact: {inexact}.")
+            self._say("data", f"a fit that continues from the middle of an epoch is not exact: {inexact}.")
         state: dict[str, Any] | None = None
         why: str | None = None
         try:
@@ -236,7 +236,7 @@ class CheckpointManager:
         state = per_rank.gather_states(self._session, state)
         why = next((found for found in self._session.ranks.gather(why) if found is not None), None)
         if why is not None:
-            self._say("state", f"checkpoints have weights alone, and no fit can go on from them: {why}.")
+            self._say("state", f"checkpoints have weights alone, and no fit can continue from them: {why}.")
         return state, why
 
     def _write(
@@ -265,7 +265,7 @@ class CheckpointManager:
         try:
             files.write(self._folder, name, edits.stored(weights), state, info)
         except OSError as error:
-            self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit goes on.")
+            self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit continues.")
             return
         self._emit(Saved(session.step, epoch, name, best, monitor, value))
         self._clear_away()

@@ -108,7 +108,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     if session.ranks.several:
         session.ranks.seconds = state["seconds"]
     session.resumed = True
-    session.notes += [Message(f"it may not go on exactly as it would have: {doubt}.", "warning", session.step) for doubt in doubts]
+    session.notes += [Message(f"it may not continue exactly as it would have: {doubt}.", "warning", session.step) for doubt in doubts]
     RandomState.from_state(state["random"]).restore()
     if not alike:
         per_rank.begin_anew(session)

@@ -359,13 +359,13 @@ class ResumableLoader:
         """Why a position in the middle of a pass cannot be restored; None: it can."""
         if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._knows:
             return (
-                f"{self._name} can be read only once, so that nobody can go back to the middle of it: give a Dataset, a "
+                f"{self._name} can be read only once, so that its middle cannot be reached again: give a Dataset, a "
                 "DataLoader, or wb.batches(list)"
             )
         if self._here or not self._by_index or not self._data.generators:
             return None
         return (
-            f"{self._name}: {', '.join(self._data.generators)} draws in the loader's workers, where nobody can read how far "
+            f"{self._name}: {', '.join(self._data.generators)} draws in the loader's workers, whose position cannot be read "
             "(the random numbers of torch, numpy and python themselves can be repeated there)"
         )
 

@@ -73,7 +73,7 @@ def _readable(spec: DataSpec) -> Parts | None:
             "preload=False."
         )
     if spec.samples is None:
-        raise TaskError(f"preload=True: {name} has no length, so nobody knows what to read: take preload=False.")
+        raise TaskError(f"preload=True: {name} has no length, so that it cannot be preloaded: take preload=False.")
     if spec.made_by_object:
         spec.refresh()
         if spec.parts.dataset is not parts.dataset:

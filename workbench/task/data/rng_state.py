@@ -71,7 +71,7 @@ class DataRngState:
             try:
                 set_generator_state(self.generators[path], value)
             except (KeyError, TypeError, ValueError, RuntimeError):
-                doubts.append(f"there is no generator like {path} any more, whose random numbers were to go on")
+                doubts.append(f"there is no generator like {path} any more, whose random numbers should continue")
         for path, value in state["states"].items() if states else ():
             if path in self._stateful:
                 self._stateful[path].load_state_dict(decode_arrays(value))
@@ -82,7 +82,7 @@ class DataRngState:
             if path in now and now[path] != value:
                 owner = path.rpartition(".")[0]
                 doubts.append(
-                    f"{path} was {value} and is {now[path]}, which nobody may put back: give {owner} state_dict() and "
+                    f"{path} was {value} and is {now[path]}, which must not be restored: give {owner} state_dict() and "
                     "load_state_dict()"
                 )
         return doubts

@@ -166,7 +166,7 @@ class LightningMembers(Shared):
         """The optimizer, or a list where there are several."""
         made = self._trainer.optimizers
         if not made:
-            raise TaskError(f"{self._name}: the optimizers are there while a job runs, behind configure_optimizers.")
+            raise TaskError(f"{self._name}: the optimizers exist while a job runs, after configure_optimizers.")
         return made[0] if len(made) == 1 else made
 
     def lr_schedulers(self) -> Any:

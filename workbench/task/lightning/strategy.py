@@ -25,14 +25,14 @@ class Strategy:
     def backward(self, loss: Any, optimizer: Any = None, *arguments: Any, **options: Any) -> None:
         """Called by LightningModule.manual_backward: a module's own method calls super()'s."""
         if self._manual is None:
-            raise UnsupportedTrainerAttribute("self.trainer.strategy.backward is served where a module optimises manually; else return the loss.")
+            raise UnsupportedTrainerAttribute("self.trainer.strategy.backward is for manual optimization; else return the loss.")
         self._manual.manual_backward(loss, *arguments, **options)
 
     @property
     def _lightning_optimizers(self) -> list[Any]:
         """Called by LightningModule.optimizers."""
         if self._manual is None:
-            raise UnsupportedTrainerAttribute("super().optimizers() is served where a module optimises manually; self.trainer.optimizers has them.")
+            raise UnsupportedTrainerAttribute("super().optimizers() is for manual optimization; self.trainer.optimizers has them.")
         found = self._manual.optimizers()
         return found if isinstance(found, list) else [found]
 
@@ -40,7 +40,7 @@ class Strategy:
         if name.startswith("__"):
             raise AttributeError(name)
         raise UnsupportedTrainerAttribute(
-            f"self.trainer.strategy.{name} is not served. Served are barrier, broadcast, reduce, reduce_boolean_decision, "
+            f"self.trainer.strategy.{name} is not supported. Supported are barrier, broadcast, reduce, reduce_boolean_decision, "
             "all_gather, root_device, is_global_zero, global_rank, local_rank, node_rank and world_size."
         )
 

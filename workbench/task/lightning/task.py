@@ -72,7 +72,7 @@ class LightningTask(Task):
         self.predict = predict or spec_of("predict", module, preparation.serving)
         step = step_of(module, "training_step")
         if step is None:
-            raise TaskError(f"{self._name} defines no training_step of its own: write one.")
+            raise TaskError(f"{self._name} defines no training_step: write one.")
         self._step: Step = step
         self._scoring = {"val": step_of(module, "validation_step"), "test": step_of(module, "test_step")}
         self._predict = step_of(module, "predict_step")

@@ -29,12 +29,12 @@ _CHECKPOINTS = "the settings checkpoint_every, save_top_k and monitor say when c
 REMEDIES: Mapping[str, str] = {
     **{job: _BENCH.format(job) for job in ("fit", "validate", "test", "predict")},
     "save_checkpoint": _CHECKPOINTS,
-    "ckpt_path": "bench.fit(start=…) goes on from a checkpoint, bench.load(…) loads one",
-    "precision_plugin": "self.clip_gradients and self.manual_backward are served on the module",
-    "distributed_sampler_kwargs": "the workbench deals the batches out to the ranks: world_size and global_rank are served",
-    "accelerator": "self.device is served on the module",
-    "fit_loop": "current_epoch, global_step, num_training_batches and is_last_batch are served",
-    "barebones": "self.log is served on the module that is trained, not on those inside it",
+    "ckpt_path": "bench.fit(start=…) continues from a checkpoint, bench.load(…) loads one",
+    "precision_plugin": "the module itself has self.clip_gradients and self.manual_backward",
+    "distributed_sampler_kwargs": "the workbench shards the batches over the ranks: world_size and global_rank exist",
+    "accelerator": "the module itself has self.device",
+    "fit_loop": "current_epoch, global_step, num_training_batches and is_last_batch exist",
+    "barebones": "self.log is there on the trained module, not on those inside it",
     "profiler": "torch.profiler profiles a part of the code",
 }
 
@@ -90,13 +90,13 @@ class Trainer(Shared):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "should_stop":
-            raise UnsupportedTrainerAttribute(f"self.trainer.{name} = … is not served: should_stop alone can be set.{_instead(name)}")
+            raise UnsupportedTrainerAttribute(f"self.trainer.{name} = … is not supported: only should_stop can be set.{_instead(name)}")
         vars(self)[name] = bool(value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise UnsupportedTrainerAttribute(f"self.trainer.{name} is not served.{_instead(name)}")
+        raise UnsupportedTrainerAttribute(f"self.trainer.{name} is not supported.{_instead(name)}")
 
     # -- what the task tells it
 
@@ -229,7 +229,7 @@ class Trainer(Shared):
     def is_last_batch(self) -> bool:
         batches = self.progress.batches[0]
         if batches is None:
-            raise TaskError("self.trainer.is_last_batch: nobody can know, the training data has no length.")
+            raise TaskError("self.trainer.is_last_batch: unknown, since the training data has no length.")
         return bool(self._batch_idx + 1 >= batches)
 
     # -- how long it takes

@@ -28,7 +28,7 @@ UNSUPPORTED_HOOKS: Mapping[str, str] = {
     "on_pretrain_routine_end": _REMOVED.format("write on_fit_start"),
 }
 """Hooks that are not called, and what to do instead."""
-_LISTENERS = "listeners=[f] hears every event of a run, and the module's own hooks are called as they are"
+_LISTENERS = "listeners=[f] gets every event of a run, and the module's own hooks are called"
 _RATE = "bench.find_lr(), or the setting find_lr_at={0, 5}"
 CALLBACKS: Mapping[str, str] = {
     "ModelCheckpoint": "the settings checkpoint_every, save_top_k and monitor",
@@ -60,7 +60,7 @@ CALLBACKS: Mapping[str, str] = {
 """Lightning's callbacks and loggers, the more special one first, and what replaces them here."""
 _OF_LOGGERS = ("experiment", "log_metrics", "log_hyperparams", "log_image", "log_text", "log_table", "log_graph", "watch")
 _NO_LOGGER = (
-    "self.logger is None, as it is with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
+    "self.logger is None, as with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
     "hand on, and ask `if self.logger is not None` before all else."
 )
 
@@ -77,7 +77,7 @@ def refuse_unsupported(source: Any) -> None:
     for step in ("training_step", "validation_step", "test_step", "predict_step"):
         function = own_method(source, step)
         if function is not None and "dataloader_iter" in inspect.signature(function).parameters:
-            raise TaskError(f"{name}.{step} takes dataloader_iter, which is not served: take a batch, {step}(self, batch, batch_idx).")
+            raise TaskError(f"{name}.{step} takes dataloader_iter, which is not supported: take a batch, {step}(self, batch, batch_idx).")
 
 
 def refuse_callbacks(objects: Any, where: str) -> None:
