@@ -36,9 +36,9 @@ def task_of(
     collate_fn: Collate | None,
     settings: Settings | None = None,
 ) -> Task:
-    """The task of a bench; TaskError says what is missing or does not fit.
+    """Make the task of a bench; raises TaskError naming what is missing or does not fit.
 
-    settings: those that are known already, for objects that read them from their trainer in `setup`.
+    settings: those that are known by now, for objects that read them from their trainer in `setup`.
     """
     if isinstance(model, type):
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
@@ -124,7 +124,7 @@ def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) ->
 
 
 def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collate | None) -> Task:
-    """A user's own Task with its data: data given to the bench win over the task's own, which may be of any kind."""
+    """Set the data of a user's Task: data given to the bench win over the task's, which may be of any kind."""
     if not isinstance(getattr(task, "model", None), nn.Module):
         raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
     for name, spec in specs.items():

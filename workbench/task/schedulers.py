@@ -80,10 +80,10 @@ def schedule_of(
 ) -> Schedule:  # fmt: skip
     """A scheduler, a `Schedule` or Lightning's dict of one, checked.
 
-    where: whose it is, for messages. interval, monitor: the defaults.
-    watches: False where the user steps it himself, so that nothing else needs to be known.
+    where: the source of the scheduler, for messages. interval, monitor: the defaults.
+    watches: False where the user's code steps the scheduler, so that its interval and monitor are not needed.
     by_batches: a frequency of steps counts batches, as in Lightning.
-    custom: the user has an own way to step a scheduler, which may be any object with a state.
+    custom: the user's code steps schedulers (lr_scheduler_step), so any object with a state_dict is accepted.
     """
     entry = _entry(given, where)
     scheduler = entry["scheduler"]

@@ -57,9 +57,9 @@ class Supervised(Task):
         self.names_its_metrics: bool | None = None
         """Whether a function of `metrics` has returned several numbers by name; None: none was called yet."""
         self._carries = False
-        """Whether the model gets its hidden state and returns (output, hiddens)."""
+        """Whether the model takes a hidden state and returns (output, hiddens)."""
         self._tries = False
-        """Whether steps are only tried."""
+        """Whether the dry run is trying steps."""
         self._elements: int | None = None
         """How many parts the last training or validation batch had; None: it was not a tuple."""
 
@@ -87,7 +87,7 @@ class Supervised(Task):
 
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
-        """While a job with `truncated_bptt_steps` runs, the model carries hidden state in each of its calls."""
+        """While a job with `truncated_bptt_steps` runs, each call of the model takes and returns a hidden state."""
         self._carries = settings.truncated_bptt_steps is not None
         try:
             with super().running(settings, phase):
@@ -148,7 +148,7 @@ class Supervised(Task):
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
 
-        The target is what a training batch has more: the keys in `TARGETS` of a dict, the last part of a tuple that is
+        A training batch has the target in addition: the keys in `TARGETS` of a dict, the last part of a tuple that is
         as long as the batches of training and validation. Without a loss= the model gets the whole batch.
         """
         inputs: Any = batch
@@ -235,7 +235,7 @@ class Supervised(Task):
         return loss
 
     def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
-        """The value of a loss or a metric; in a dry run, the shapes that it compares are checked."""
+        """Call a loss or a metric; in a dry run, check the shapes that it compares."""
         if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
             return function(output, target)
         with hints.ShapeCheck(what, function, output, target):

@@ -145,7 +145,7 @@ def test_what_it_works_with(base):
 def test_what_is_not_served(base, name, instead):
     with running(base()) as job:
         trainer = job.task.module.trainer
-        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} is not served\..*{instead}"):
+        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} is not supported\..*{instead}"):
             getattr(trainer, name)
         assert not hasattr(trainer, name)  # modules ask before they reach
         with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} = … is not supported: only should_stop"):

@@ -34,7 +34,7 @@ _LEFT = 0.8
 def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Message | None:
     """Read all samples of this data into memory, once for all jobs, for its loaders.
 
-    free: returns the bytes of memory that can be used. Data that are in memory already are left alone.
+    free: returns the bytes of memory that can be used. Data that are in memory are not read again.
     """
     parts = _readable(spec)
     if parts is None:
@@ -94,12 +94,12 @@ def _still_holds(spec: DataSpec, dataset: Dataset[Any], count: int) -> bool:
 
 
 def _probed(count: int) -> list[int]:
-    """A few samples, from all over the data."""
+    """Return the indices of a few samples, spread over the data."""
     return sorted({i * count // _PROBED for i in range(_PROBED)})
 
 
 def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
-    """A few samples, after a check whether reading them draws random numbers."""
+    """Return a few samples; raises TaskError where reading them draws random numbers."""
     found = []
     for index in _probed(count):
         sample: Any = None
@@ -144,11 +144,11 @@ def _as_is(samples: list[Any]) -> list[Any]:
 
 
 def _gathered(samples: Iterator[Any], count: int) -> Stacked | list[Any]:
-    """The samples as columns if they are alike, else as they are."""
+    """Stack the samples into columns if they have the same types and shapes, else return a list of them."""
     first = next(samples)
     stacked = Stacked.like(first, count)
     if stacked is None:
-        # Copied: what comes from a loader's process is in shared memory, and each tensor keeps a file open.
+        # Copied: tensors from a loader's process are in shared memory, and each keeps a file open.
         return [copy.deepcopy(sample) for sample in itertools.chain([first], samples)]
     for index, sample in enumerate(itertools.chain([first], samples)):
         if not stacked.put(index, sample):
@@ -197,17 +197,15 @@ _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: 
 
 
 class Stacked:
-    """A fixed number of samples of one kind. A sample is read as a copy, so that changes to it do not reach the
-    data.
-    """
+    """Stores samples of one type and shape in one tensor or array per part; reading a sample copies it."""
 
     def __init__(self, kind: type, keys: tuple[Any, ...] | None, kinds: list[type], columns: list[Column]) -> None:
-        """kind: what holds the parts (tuple, list, dict; else there is only one part). keys: a dict's."""
+        """kind: the container of the parts (tuple, list, dict; else there is one part). keys: those of a dict."""
         self._kind, self._keys, self._kinds, self._columns = kind, keys, kinds, columns
 
     @classmethod
     def like(cls, sample: Any, count: int) -> Stacked | None:
-        """Room for `count` samples like this one; None where such samples cannot be stacked."""
+        """Allocate memory for `count` samples like this one; None where such samples cannot be stacked."""
         kind, keys, parts = _taken_apart(sample)
         columns = [_empty_column(part, count) for part in parts]
         made = [column for column in columns if column is not None]
@@ -216,7 +214,7 @@ class Stacked:
         return cls(kind, keys, [type(part) for part in parts], made)
 
     def put(self, index: int, sample: Any) -> bool:
-        """Store a sample; False if it is not like the others."""
+        """Store a sample; return False if it has other types or shapes."""
         kind, keys, parts = _taken_apart(sample)
         if (kind, keys, [type(part) for part in parts]) != (self._kind, self._keys, self._kinds):
             return False

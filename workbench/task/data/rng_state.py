@@ -1,6 +1,6 @@
 """Saves and restores the random states and other states inside data sets and samplers, and the process's own.
 
-All of it is plain containers and tensors, so that a checkpoint can store it.
+The states are plain containers and tensors, so that a checkpoint can store them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _DEPTH, _WIDE, _MOST = 7, 64, 5000
 
 
 class DataRngState:
-    """The generators in some objects, a few levels deep, and their parts with a state of their own.
+    """Finds the generators and stateful parts inside some objects, a few levels deep, and saves and restores them.
 
-    Each is known by its path ("dataset.transform.rng"), which is the same in another process.
+    Each is identified by its path ("dataset.transform.rng"), which is the same in another process.
     """
 
     def __init__(self, *, beside: object = None, **roots: Any) -> None:
@@ -51,11 +51,11 @@ class DataRngState:
 
     @property
     def stateful(self) -> bool:
-        """Whether a part has a state of its own."""
+        """Whether a part has state_dict and load_state_dict."""
         return bool(self._stateful)
 
     def state(self) -> State:
-        """The present state of all of it."""
+        """Return the present states."""
         return {
             "generators": {path: generator_state(generator) for path, generator in self.generators.items()},
             "states": {path: encode_arrays(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
@@ -63,9 +63,7 @@ class DataRngState:
         }
 
     def put(self, state: Mapping[str, Any], states: bool = True) -> list[str]:
-        """Restore all of it (`states`: also states other than generators); returns, in words, what could not be
-        restored.
-        """
+        """Restore the states (`states`: also those other than generators); return in words what could not be restored."""
         doubts = []
         for path, value in state["generators"].items():
             try:
@@ -82,13 +80,13 @@ class DataRngState:
             if path in now and now[path] != value:
                 owner = path.rpartition(".")[0]
                 doubts.append(
-                    f"{path} was {value} and is {now[path]}, which must not be restored: give {owner} state_dict() and "
+                    f"{path} was {value} and is {now[path]}, which the workbench does not restore: give {owner} state_dict() and "
                     "load_state_dict()"
                 )
         return doubts
 
     def _counts(self) -> dict[str, int]:
-        """The counters of the user's own samplers, which may count their passes."""
+        """Return the integer attributes of the user's samplers, which may count passes."""
         return {
             f"{path}.{name}": value
             for path, sampler in self._samplers.items()
@@ -98,7 +96,7 @@ class DataRngState:
 
 
 def process_state() -> State:
-    """The random states of this process that samplers and data sets may draw from."""
+    """Return the random states of this process from which samplers and data sets may draw."""
     return {
         "python": random.getstate(),
         "numpy": encode_arrays(np.random.get_state(legacy=False)),
@@ -108,9 +106,7 @@ def process_state() -> State:
 
 @contextlib.contextmanager
 def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, the process draws the numbers that it would have drawn then; its own random states are restored
-    afterwards.
-    """
+    """Inside, the process draws from the states in `state`; its own random states are restored afterwards."""
     before = process_state()
     set_process_state(state)
     try:
@@ -120,14 +116,14 @@ def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def set_process_state(state: Mapping[str, Any]) -> None:
-    """Set the process's random states to those of then."""
+    """Set the process's random states."""
     _put_python(random, state["python"])
     np.random.set_state(decode_arrays(state["numpy"]))
     torch.set_rng_state(state["torch"])
 
 
 def encode_arrays(value: Any) -> Any:
-    """The same with numpy's arrays as tensors of bytes, in dicts, lists and tuples too."""
+    """Replace numpy arrays by tensors of bytes, also inside dicts, lists and tuples."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -178,7 +174,7 @@ def _put_python(generator: Any, state: Any) -> None:
 
 
 def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Everything in some objects that is not data, with its path, nearest first."""
+    """Yield all objects inside the roots that are not data, with their paths, nearest first."""
     seen: set[int] = set()
     waiting = deque((path, root, 0) for path, root in roots.items())
     while waiting and len(seen) < _MOST:
@@ -198,7 +194,7 @@ def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object, a container or a function holds."""
+    """Yield the parts of an object, a container or a function."""
     if isinstance(value, (dict, list, tuple)):
         # A long container holds data.
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -217,7 +213,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function closes over, and the generators among the globals that it names."""
+    """Yield the values of a function's closure, and the generators among the globals that it uses."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # an empty cell
             yield f":{name}", cell.cell_contents

@@ -16,9 +16,9 @@ _PIECE = 4096
 
 
 class ShuffledSampler(RandomSampler):
-    """torch's RandomSampler to the last draw, but only a part of its indices are Python objects at a time.
+    """Gives the order of torch's RandomSampler, with only a part of the indices as Python objects at a time.
 
-    A million indices as objects take 40 MB, in each process of a job.
+    A million indices as Python objects take 40 MB, in each process of a job.
     """
 
     def __iter__(self) -> Iterator[int]:
@@ -29,14 +29,14 @@ class ShuffledSampler(RandomSampler):
         for piece in order.split(_PIECE):  # type: ignore[no-untyped-call]
             yield from piece.tolist()
         del order
-        self._drawn(count)  # RandomSampler draws once more, for nothing
+        self._drawn(count)  # RandomSampler draws a second, unused permutation
 
     def _drawn(self, count: int) -> Tensor:
         return torch.randperm(count, generator=self.generator, out=_memory(count, torch.int64))
 
 
 def _memory(count: int, dtype: torch.dtype) -> Tensor:
-    """A tensor in pages of its own: memory that malloc gets back, it keeps for the process."""
+    """Return a tensor in its own memory map, which is returned to the system; malloc would keep it for the process."""
     return torch.frombuffer(mmap.mmap(-1, max(count, 1) * dtype.itemsize, access=mmap.ACCESS_COPY), dtype=dtype)[:count]
 
 

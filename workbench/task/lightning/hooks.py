@@ -21,7 +21,7 @@ _TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_b
 
 
 class Transfer(NamedTuple):
-    """The hooks for moving a batch to the device; each is None where there is none."""
+    """Moves a batch to the device with the user's hooks; a hook is None where the user wrote none."""
 
     before: Callable[..., Any] | None
     move: Callable[..., Any] | None
@@ -35,7 +35,7 @@ class Transfer(NamedTuple):
 
 
 class DataHooks(Hooks):
-    """The hooks of objects that bring the data. sources: by stage; a DataModule's hook wins over the module's."""
+    """The hooks of objects that make the data. sources: by stage; a DataModule's hook wins over the module's."""
 
     def __init__(self, preparation: Preparation, sources: Mapping[str, Any], module: Any = None) -> None:
         self.preparation = preparation
@@ -95,9 +95,7 @@ _OF_AN_EVALUATION = (
 
 
 class LightningHooks(DataHooks):
-    """The hooks of one module. `outputs`: what its steps returned, by the number of the batch, while a hook needs
-    them.
-    """
+    """The hooks of one module. `outputs`: the outputs of its steps by batch number, while a hook needs them."""
 
     def __init__(
         self, preparation: Preparation, sources: Mapping[str, Any], module: Any, model: nn.Module, *, manual: bool
@@ -129,7 +127,7 @@ class LightningHooks(DataHooks):
         return {**vars(self), "outputs": {}, "clipper": None}
 
     def _say(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Call a hook, if there is one, and note what is logged in it."""
+        """Call a hook, if the module has it, and collect what it logs."""
         hook = self.overridden.get(name)
         if hook is None:
             return None
@@ -192,8 +190,8 @@ class LightningHooks(DataHooks):
         self._log.end_batch()
 
     def _outputs(self, batch_idx: int) -> dict[str, Any]:
-        """What the training step returned, as Lightning gives it to hooks: the loss detached, and divided where
-        batches accumulate.
+        """Return the training step's output as Lightning passes it to hooks: the loss detached, and divided by the
+        accumulated batches.
         """
         output = self.outputs.pop(batch_idx, None)
         found = dict(output) if isinstance(output, Mapping) else {} if output is None else {"loss": output}
@@ -247,7 +245,7 @@ class LightningHooks(DataHooks):
         if "on_validation_model_zero_grad" in self.overridden:
             with self._trainer.ahead("val"):
                 self._say("on_validation_model_zero_grad")
-        elif self.zeroes:  # gradients that the module left go, as in Lightning
+        elif self.zeroes:  # as in Lightning, gradients that the module did not zero are zeroed
             self._model.zero_grad()
 
     def evaluation_mode(self, stage: Stage) -> bool:
@@ -280,7 +278,7 @@ class LightningHooks(DataHooks):
         self._say(f"on_{_STAGES[stage]}_end")
 
     def _gather(self, *hooks: str, evaluation: bool) -> None:
-        """Gather what all ranks have logged: the next hooks find it in `trainer.callback_metrics`."""
+        """Gather the values that all ranks have logged, so that the next hooks find them in `trainer.callback_metrics`."""
         self._log.end_batch()
         if any(name in self.overridden for name in hooks):
             self._log.gather(evaluation=evaluation)

@@ -19,7 +19,7 @@ from workbench.task.ranks import all_gather
 
 
 class Manual(Shared):
-    """The methods that a module gets while a job runs; `begin` gives them their handle."""
+    """Lightning's methods for manual optimization, which a module gets while a job runs; `begin` sets their handle."""
 
     def __init__(self, name: str, trainer: Trainer) -> None:
         self._name = name
@@ -36,7 +36,7 @@ class Manual(Shared):
         self._handle = handle
         self._optimizers = [ManualOptimizer(one.optimizer, index, handle) for index, one in enumerate(made)]
         found = [schedule.scheduler for one in made for schedule in one.schedules]
-        self._schedulers = [ManualScheduler(one, handle, behind=accumulates) for one in found]
+        self._schedulers = [ManualScheduler(one, handle, accumulates=accumulates) for one in found]
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -97,7 +97,7 @@ class Manual(Shared):
     def clip_gradients(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip the gradients of an optimizer so at its next step."""
+        """Clip the gradients of an optimizer at its next step."""
         value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
         handle, index = self._there(), self._index(optimizer)
         if value > 0:
@@ -118,7 +118,7 @@ class Manual(Shared):
 
 
 class LightningMembers(Shared):
-    """Those of one module. manual: its methods for manual optimization, if it uses them."""
+    """Lightning's methods and attributes for one module. manual: its methods for manual optimization, if it uses them."""
 
     def __init__(self, module: Any, hooks: LightningHooks, manual: Manual | None) -> None:
         self._module = module
@@ -153,7 +153,7 @@ class LightningMembers(Shared):
         }  # fmt: skip
 
     def _attributes(self) -> dict[str, Any]:
-        """What a LightningModule has as properties."""
+        """Return the values that a LightningModule has as properties."""
         return {
             "logger": None, "loggers": [], "print": self._trainer.print,
             "global_rank": self._trainer.global_rank, "local_rank": self._trainer.local_rank,

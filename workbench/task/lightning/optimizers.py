@@ -49,8 +49,8 @@ def _entries(made: Any) -> tuple[list[Mapping[str, Any]], list[Any]]:
     listed: Sequence[Any] = made if isinstance(made, (list, tuple)) else [made]
     apart: list[Any] = []
     if len(listed) == 2 and isinstance(listed[0], (list, tuple)):
-        listed, behind = listed
-        apart = list(behind) if isinstance(behind, (list, tuple)) else [behind]
+        listed, schedulers = listed
+        apart = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
     return [one if isinstance(one, Mapping) else {"optimizer": one} for one in listed], apart
 
 

@@ -1,4 +1,4 @@
-"""Finds a Lightning-like object's own hooks by name, and the places of its settings."""
+"""Finds the hooks that a user wrote on a Lightning-like object, and the attributes that hold its settings."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def call_with_stage(hook: Callable[..., Any], stage: str) -> None:
 
 
 class Step:
-    """A step of the object as a function of (batch, batch_idx, **extra), whichever of these it takes."""
+    """A step of the object, called with those of (batch, batch_idx, **extra) that it accepts."""
 
     def __init__(self, hook: Callable[..., Any]) -> None:
         self._function = hook
@@ -140,27 +140,27 @@ class Hook:
     def __call__(self, *given: Any, index: int = 0, **named: Any) -> Any:
         if not self.of_lightning_1:
             return self.function(*given, **named)
-        told, left = [], list(given)
+        arguments, left = [], list(given)
         for name in self.names:
             if name == "optimizer_idx":
-                told.append(index)
+                arguments.append(index)
             elif name in LIGHTNING_1_ARGUMENTS:
-                told.append(LIGHTNING_1_ARGUMENTS[name])
+                arguments.append(LIGHTNING_1_ARGUMENTS[name])
             elif left:
-                told.append(left.pop(0))
+                arguments.append(left.pop(0))
             else:
-                break  # what follows is given by name, or has a default
-        return self.function(*told, *left, **named)
+                break  # the rest is passed by name, or has a default
+        return self.function(*arguments, *left, **named)
 
 
 def hooks_of(source: Any, names: Sequence[str]) -> dict[str, Hook]:
-    """Those of these hooks that the user wrote."""
+    """Return those of these hooks that the user wrote."""
     found = {name: own_method(source, name) for name in names}
     return {name: Hook(method) for name, method in found.items() if method is not None}
 
 
 def attribute_places(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
-    """All places of a setting on the object: (its `__dict__` or `hparams`, the name there)."""
+    """Return all attributes of a setting on the object: (its `__dict__` or `hparams`, the name there)."""
     hparams = getattr(module, "hparams", None)
     places = [vars(module), *([hparams] if isinstance(hparams, Mapping) else [])]
     return [(place, name) for name in names for place in places if name in place]

@@ -25,17 +25,16 @@ from workbench.values import shown
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
 }  # fmt: skip
-"""The kinds of jobs whose setup makes each kind of data; the first runs where none of them has run."""
+"""For each kind of data, the stages whose `setup` makes it; the first one runs where none has run."""
 _DONE: weakref.WeakKeyDictionary[Any, set[Phase]] = weakref.WeakKeyDictionary()
-"""What each object is set up for: several benches may share it, and a teardown by one undoes it for all."""
+"""The stages for which each object is set up. Several benches may share an object; a teardown by one counts for all."""
 
 
 class Preparation:
     """The objects that bring a bench's data, and its module, set up in Lightning's order: DataModules first.
 
-    setup("fit") runs when the bench is made, and again where a teardown of the object's own has undone it. The ranks of
-    a job get the objects in that state, so that all have the same data. What they set up and tear down beyond that,
-    they do on copies of their own.
+    setup("fit") runs when the bench is made, and again after a teardown. The ranks of a job get the objects in that
+    state, so that all have the same data; further setups and teardowns of a rank act on its copies.
     """
 
     def __init__(self, module: Any, data: Sequence[Any]) -> None:
@@ -58,7 +57,7 @@ class Preparation:
             self._refuse_callbacks()
             self._prepare()
             for done in self._done:
-                done.clear()  # it may differ from the one of the last bench
+                done.clear()  # this bench may have other settings than the last one
             self._set_up(("fit",))
             _call(self._module, "configure_model")
 
@@ -68,10 +67,10 @@ class Preparation:
 
     @contextlib.contextmanager
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
-        """Around a whole job: tear down afterwards, unless an error ends it, or the fit has no end."""
+        """Set up for a job, and tear down after it, unless an error ends it, or it is a search or trial."""
         with self.attached(), self.trainer.running_phase(phase), self.trainer.planned(settings):
             here = rank_of_job()
-            if here.nodes > 1:  # where the bench was made everything is there
+            if here.nodes > 1:  # on the machine of the bench, the data are prepared
                 self._prepare()
             if here.several:
                 _draw_alike(settings.seed)
@@ -85,7 +84,7 @@ class Preparation:
                 self._over = before
 
     def fit_ended(self) -> None:
-        """The fit has ended: a whole one, not a search or a trial."""
+        """Note that a fit (not a search or a trial) has ended."""
         self._over = True
 
     @contextlib.contextmanager
@@ -105,7 +104,7 @@ class Preparation:
             yield
 
     def _prepare(self) -> None:
-        """Download and the like: one process of each machine runs it, or one of all, and the others wait."""
+        """Call `prepare_data` on one rank of each machine, or on one of all ranks; the others wait."""
         here = rank_of_job()
         for source in self.sources:
             each = bool(getattr(source, "prepare_data_per_node", True))
@@ -124,7 +123,7 @@ class Preparation:
                 _call(source, "setup", phases[0])
 
     def _tear_down(self, phase: Phase) -> None:
-        """A teardown of the object's own may undo all of its setups."""
+        """Call `teardown`, which may undo all setups of the object."""
         for source, done in zip(self.sources, self._done, strict=True):
             if _call(source, "teardown", phase):
                 done.clear()
@@ -139,7 +138,7 @@ class Preparation:
 
 
 def _draw_alike(seed: int) -> None:
-    """A setup that splits data at random splits it alike on all ranks; the job seeds again afterwards."""
+    """Seed the generators, so that a setup with a random split gives the same split on all ranks."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -170,7 +169,7 @@ def _with_trainer(source: Any) -> list[Any]:
 
 
 def _home_of_trainer(part: Any) -> str:
-    """The attribute that holds an object's trainer; "": it has something of its own under that name."""
+    """Return the attribute for an object's trainer; "": the user has set another value there."""
     if "_trainer" in vars(part):
         return "_trainer"
     return "trainer" if getattr(part, "trainer", None) is None else ""

@@ -18,7 +18,7 @@ class Strategy:
     """All processes call each method together; in one process nothing happens."""
 
     def __init__(self, device: torch.device, manual: Any = None) -> None:
-        """manual: what steps the optimizers of a module with manual optimization."""
+        """manual: the methods for manual optimization of a module that uses it."""
         self.root_device = device
         self._manual = manual
 
@@ -77,9 +77,9 @@ class Strategy:
         return ranks.all_reduce(tensor, reduce_op)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Whether all processes say so, or (all=False) any of them."""
-        said = torch.tensor(float(decision), device=self.root_device)
-        return bool(ranks.all_reduce(said, "min" if all else "max"))
+        """Whether the decision is true on all ranks, or (all=False) on any."""
+        decisions = torch.tensor(float(decision), device=self.root_device)
+        return bool(ranks.all_reduce(decisions, "min" if all else "max"))
 
     def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """The tensors of all processes, with one more dimension in front."""

@@ -116,12 +116,12 @@ class LightningTask(Task):
         return found
 
     def _own_rate(self, settings: Settings) -> float:
-        """The rate with which the user's own loop would train."""
+        """Return the rate with which the user's own training loop would train."""
         homes = attribute_places(self.module, LR_NAMES)
         rates = [float(place[name]) for place, name in homes if isinstance(place[name], (int, float))]
         with self._attached(settings, lambda: self._likely_updates(settings)):
             made = _rates(self._optimizations())
-            # Where two attributes differ, the one that was read; the code's own rate, where none was.
+            # Where two attributes differ, the one that configure_optimizers used; else the rate in its code.
             standing = next((rate for rate in made if rate in rates), None)
             if standing is None and rates and self._reads(rates[0], made):
                 return rates[0]
@@ -169,10 +169,9 @@ class LightningTask(Task):
 
     @contextlib.contextmanager
     def _attached(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Inside, the object logs to this task and has our trainer and its optimizers; its own attributes are
-        restored afterwards.
+        """Inside, the object has the stand-in for Trainer, and logs to this task; its attributes are restored afterwards.
 
-        count: the updates of the whole fit, as far as they are known before there is a session.
+        count: returns the updates of the whole fit, if they are known before there is a session.
         """
         manual = contextlib.nullcontext() if self._manual is None else self._manual.apart()
         before, self._made = self._made, ()
@@ -284,12 +283,12 @@ class LightningTask(Task):
             found = self._optimizations()
             if self._reads_rate is None and settings.lr not in _rates(found):
                 self._reads(settings.lr, _rates(found))
-                found = self._optimizations()  # the object may have kept the optimizers that it made last
+                found = self._optimizations()  # a second call, since the object may keep the optimizers of the last call
         if any(one.schedules for one in found):
             refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
         for one in found:
             if self._reads_rate is not False:
-                one.lr = None  # the object has read the job's rate and used it in its own way
+                one.lr = None  # the object used the job's rate itself
             for group in one.optimizer.param_groups:
                 if settings.weight_decay is not None and "weight_decay" in group:
                     group["weight_decay"] = settings.weight_decay
@@ -323,5 +322,5 @@ class LightningTask(Task):
 
 
 def _rates(made: Sequence[Optimization]) -> tuple[float, ...]:
-    """The rate at which each was made."""
+    """Return the rate at which each optimizer was made."""
     return tuple(one.lr for one in made if one.lr is not None)

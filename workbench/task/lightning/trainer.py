@@ -65,9 +65,7 @@ class Plan:
 
 
 class Trainer(Shared):
-    """What a module finds as `self.trainer`: the progress of the job and its objects, and an error for anything
-    else.
-    """
+    """The object that a module finds as `self.trainer`: the job's progress and objects; any other attribute raises."""
 
     read_sanity_stage: bool
     """Whether the stage was read during a sanity check."""
@@ -85,7 +83,7 @@ class Trainer(Shared):
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        # A session belongs to its process, and holds everything of a job.
+        # A session belongs to its process, and refers to everything of a job.
         return {**vars(self), "_progress": None, "_made": (), "_mirror": ({}, frozenset()), "_plan": Plan(self._plan.settings)}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -96,41 +94,41 @@ class Trainer(Shared):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise UnsupportedTrainerAttribute(f"self.trainer.{name} is not served.{_instead(name)}")
+        raise UnsupportedTrainerAttribute(f"self.trainer.{name} is not supported.{_instead(name)}")
 
-    # -- what the task tells it
+    # -- set by the task
 
     def set_model(self, model: nn.Module, specs: Mapping[str, DataSpec | None]) -> None:
-        """The task is made: this is its model, and these are its data."""
+        """Set the task's model and data."""
         vars(self).update(_model=model, _specs=dict(specs))
 
     def set_manual(self, manual: Any) -> None:
-        """The module steps its optimizers itself, with these methods."""
+        """Set the methods with which the module steps its optimizers itself."""
         vars(self)["_manual"] = manual
 
     def set_datamodule(self, datamodule: Any) -> None:
-        """This object brings the data."""
+        """Set the object that makes the data."""
         vars(self)["datamodule"] = datamodule
 
     def follow(self, progress: Progress) -> None:
-        """A session has begun."""
+        """Follow a session that has begun."""
         vars(self)["_progress"] = progress
 
     def set_optimizers(self, optimizations: Sequence[Optimization]) -> None:
-        """The session has these optimizers."""
+        """Set the session's optimizers."""
         vars(self)["_made"] = tuple(optimizations)
 
     def set_batch_idx(self, batch_idx: int) -> None:
-        """The number of the current batch."""
+        """Set the number of the current batch."""
         vars(self)["_batch_idx"] = batch_idx
 
     def module_properties(self) -> dict[str, Any]:
-        """The place in the job, as a LightningModule's properties give it."""
-        there = self.progress
-        return {"current_epoch": there.epoch, "global_step": there.step, "device": there.device}
+        """Return the values of a LightningModule's properties: epoch, step, device."""
+        now = self.progress
+        return {"current_epoch": now.epoch, "global_step": now.step, "device": now.device}
 
     def refresh(self) -> None:
-        """Set it as attributes of an object without such properties."""
+        """Update the attributes of an object that lacks these properties."""
         attributes, names = self._mirror
         if names:
             attributes.update({name: value for name, value in self.module_properties().items() if name in names})
@@ -179,7 +177,7 @@ class Trainer(Shared):
         found: Progress = self._plan if self._progress is None else self._progress
         return found
 
-    # -- how far it is
+    # -- progress
 
     @property
     def current_epoch(self) -> int:
@@ -232,7 +230,7 @@ class Trainer(Shared):
             raise TaskError("self.trainer.is_last_batch: unknown, since the training data has no length.")
         return bool(self._batch_idx + 1 >= batches)
 
-    # -- how long it takes
+    # -- length
 
     @property
     def max_epochs(self) -> int:
@@ -319,7 +317,7 @@ class Trainer(Shared):
     def log_dir(self) -> str:
         return os.getcwd()
 
-    # -- where it runs
+    # -- ranks and devices
 
     @property
     def is_global_zero(self) -> bool:
@@ -362,7 +360,7 @@ class Trainer(Shared):
         """The supported part of Lightning's strategies: collectives between the processes of the job."""
         return Strategy(self.progress.device, self._manual)
 
-    # -- what it works with
+    # -- model, optimizers and data
 
     @property
     def model(self) -> Any:
@@ -408,7 +406,7 @@ class Trainer(Shared):
 
     checkpoint_callbacks = early_stopping_callbacks = callbacks
 
-    # -- what was measured
+    # -- metrics
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
@@ -427,7 +425,7 @@ class Trainer(Shared):
         return {name: float(value) for name, value in self.callback_metrics.items() if name in shown}
 
     def print(self, *arguments: Any, **options: Any) -> None:
-        """On rank 0 alone."""
+        """Print on rank 0 only."""
         if self.is_global_zero:
             print(*arguments, **options)
 

@@ -1,4 +1,4 @@
-"""Lists what of Lightning is not supported, each with the remedy, since silence would train something else."""
+"""Lists what is not supported of Lightning, each with a remedy, since ignoring it would train something else."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ CALLBACKS: Mapping[str, str] = {
     "LearningRateFinder": _RATE,
     "BatchSizeFinder": "bench.find_batch_size(), or the setting find_batch_size_at={0}",
     "Timer": "the setting max_time",
-    "RichModelSummary": "nothing: bench.summary says it",
-    "ModelSummary": "nothing: bench.summary says it",
+    "RichModelSummary": "nothing: bench.summary has it",
+    "ModelSummary": "nothing: bench.summary has it",
     "ProgressBar": "nothing: the panel and result() show progress",
     "DeviceStatsMonitor": "nothing: the panel shows the device's memory",
     "ThroughputMonitor": "nothing: the panel shows updates a second",

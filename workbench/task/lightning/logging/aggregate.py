@@ -1,4 +1,4 @@
-"""Aggregates what was logged under one name: its values with their weights, and their reduction."""
+"""Aggregates the values that were logged under one name, with their weights, by mean, sum, min, max or a function."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
 
 
 class LoggedValue:
-    """What was logged under one name in one hook: the values with their weights, or a metric that was updated with
-    them.
-    """
+    """The values logged under one name in one hook, with their weights; or a metric object that was updated with them."""
 
     def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool) -> None:
         self.name = name
@@ -42,18 +40,18 @@ class LoggedValue:
         self.step_name = recorded_name(f"{name}_step" if fork else name)
         self.epoch_names = [recorded_name(f"{name}_epoch"), recorded_name(name)] if fork else [recorded_name(name)]
         self.asked: Any = None
-        """The options with which it was logged; None: only a checkpoint has it."""
+        """The options with which it was logged; None: it comes from a checkpoint and was not logged since."""
         self.metric: Any = None
         self.values: list[Value] = []
         self.weights: list[float] = []
         self.folded: tuple[Tensor, float] | None = None
-        """The sum (or the least, or the greatest) of the earlier values, and their weight."""
+        """The sum (or minimum, or maximum) of the earlier values, and their weight."""
         self.also = False
-        """Whether only other ranks have logged it, and its metric is computed with theirs."""
+        """Whether only other ranks have logged it, and this rank computes its metric together with them."""
 
     @classmethod
     def borrowed(cls, name: str, epoch_names: list[str], metric: Any) -> LoggedValue:
-        """A value that other ranks have logged: their metric, as it is here."""
+        """Make the value that other ranks have logged, with this rank's copy of their metric."""
         kept = cls(name, False, True, "mean", fork=False)
         kept.epoch_names, kept.metric, kept.also = epoch_names, metric, True
         return kept
@@ -76,7 +74,7 @@ class LoggedValue:
         return found[0] / found[1] if self.how == "mean" else found[0]
 
     def whole(self) -> tuple[Tensor, float] | None:
-        """The sum (or the least, or the greatest) of all values so far, and their weight; None where there are none."""
+        """Return the sum (or minimum, or maximum) of all values so far, and their weight; None where there are none."""
         if not self.values:
             return self.folded
         column, weight = _column(self.values), sum(self.weights)
@@ -101,7 +99,7 @@ class LoggedValue:
     def of(cls, state: Mapping[str, Any]) -> LoggedValue:
         kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
         kept.values, kept.weights = list(state["values"]), list(state["weights"])
-        kept.on_epoch &= state["how"] is not None  # a function of the module's own is known again when it logs again
+        kept.on_epoch &= state["how"] is not None  # a function as reduce_fx is known again when the module logs again
         kept.folded = None if state["folded"] is None else (state["folded"][0], state["folded"][1])
         return kept
 
@@ -110,7 +108,7 @@ class LoggedValue:
 
 
 def reduction(name: str, reduce_fx: Any) -> Any:
-    """A reduction by its name; any other is called with all values at the end."""
+    """Return the name of a reduction, or the function that is called with all values at the end."""
     known = {torch.mean: "mean", torch.sum: "sum", torch.min: "min", torch.max: "max", sum: "sum", min: "min", max: "max"}
     if isinstance(reduce_fx, str):
         spoken = {"avg": "mean"}.get(reduce_fx.lower(), reduce_fx.lower())
@@ -134,7 +132,7 @@ def _column(values: list[Value]) -> Tensor:
 
 
 def step_value(name: str, metric: Any) -> Value | None:
-    """A metric's value for the current batch: the result of its forward; without a forward, that of all it has seen."""
+    """Return a metric's value for the current batch: the result of its forward, else its compute()."""
     value = getattr(metric, "_forward_cache", metric)
     if value is metric:
         value = metric.compute()
@@ -142,7 +140,7 @@ def step_value(name: str, metric: Any) -> Value | None:
 
 
 def number(name: str, value: Any) -> Value:
-    """The result of a `compute()` or of a function of the module's, if it is one number."""
+    """Return the result of a `compute()` or a reduce_fx as a number; raises TaskError where it is not one number."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.detach().clone().reshape(())
     if isinstance(value, numbers.Real):

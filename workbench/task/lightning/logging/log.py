@@ -27,11 +27,11 @@ CHUNK = 512
 
 @dataclass(frozen=True, slots=True)
 class LogTarget:
-    """Where the values of a hook go."""
+    """What values of a hook are logged for: updates, epochs, or evaluations."""
 
     evaluation: bool
     by_step: bool
-    """Whether values of single batches may be logged there."""
+    """Whether values of single batches may be logged in the hook."""
     on_step: bool
     """The default: values of single updates, or (False) of epochs."""
 
@@ -61,14 +61,14 @@ _ENDS = {"on_train_epoch_end": False, **{f"on_{s}_{end}": True for s in ("valida
 
 
 class Shared:
-    """Something that a job has once: a copy of a module that refers to it refers to the same."""
+    """An object that a job has once: a deep copy of a module refers to the same object."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
 
 class Log(Shared):
-    """Implements `self.log` and `self.log_dict` of one module. `hook`: which of its hooks runs."""
+    """Implements `self.log` and `self.log_dict` of one module. `hook`: the name of the hook that runs."""
 
     def __init__(self) -> None:
         self.hook: str | None = None
@@ -167,10 +167,10 @@ class Log(Shared):
         for name, value in take() if plain else take(keep_base=False, copy_state=False):
             self.log(name, value, *arguments, **options)
 
-    # -- what the task says
+    # -- what the task calls
 
     def begin_batch(self, batch: Any) -> None:
-        """From here on values belong to this batch, and have its weight."""
+        """Begin a batch: the following values have its weight."""
         self.end_batch()
         self.batch = batch
 
@@ -184,7 +184,7 @@ class Log(Shared):
         self._long.clear()
 
     def set_weight(self, weight: float) -> None:
-        """Set the weight of what was logged for this batch so far, where no other was given."""
+        """Set the weight of the values logged for this batch so far, where the module gave none."""
         for kept, number in self._open:
             kept.weights[number] = weight
         self._open.clear()
@@ -199,10 +199,10 @@ class Log(Shared):
         self._of_epochs |= {name for kept in self._kept[False].values() if kept.on_epoch for name in kept.epoch_names}
         return frozenset(self._of_epochs)
 
-    # -- what comes out
+    # -- the results
 
     def steps(self) -> dict[str, Value]:
-        """What was logged for single updates since the last call; all ranks call it together."""
+        """Return the values logged for single updates since the last call; all ranks call it together."""
         if self._agreed and self._session is not None:
             found = update_over_ranks(self._session.ranks, self._session.device, self._agreed, self._fresh)
             self._fresh.update(found)
@@ -213,9 +213,10 @@ class Log(Shared):
         return found
 
     def reduced(self, *, evaluation: bool) -> dict[str, Value]:
-        """What was logged for the epoch, or for the current evaluation; a fork's value has its plain name too.
+        """Return the values logged for the epoch or for the current evaluation.
 
-        On several ranks: of all of them at the end, before that this rank's own.
+        A value with on_step and on_epoch is there by its plain name too. On several ranks the values are those of all
+        ranks at the end, and this rank's values before.
         """
         self.end_batch()
         found: dict[str, Value] = {}
@@ -234,24 +235,24 @@ class Log(Shared):
             self._agree()
 
     def known(self) -> dict[str, Value]:
-        """The latest values, by the names that the module gave them; at an end also the reduced ones."""
+        """Return the latest values by the module's names; at the end of an epoch or evaluation also the reduced ones."""
         found = dict(self.latest)
         if self.hook in _ENDS:
             found |= self.reduced(evaluation=_ENDS[self.hook])
         return by_own_names(found)
 
     def end(self, *, evaluation: bool) -> dict[str, Value]:
-        """`reduced` over all ranks; then drop it."""
+        """Return the values `reduced` over all ranks, and drop them."""
         self.gather(evaluation=evaluation)
         found = self.reduced(evaluation=evaluation)
         self._so_far = {}
-        # A fork's plain name stands for the latest value: now that of the epoch.
+        # The plain name of a value with on_step and on_epoch is the latest value: now that of the epoch.
         self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
         self._reset(evaluation)
         return found
 
     def forget(self) -> None:
-        """Drop all that was logged."""
+        """Drop all logged values."""
         self.batch, self._fresh, self.latest, self._so_far = None, {}, {}, {}
         self._of_epochs, self.batch_values = set(), {}
         self._open.clear()
@@ -261,7 +262,7 @@ class Log(Shared):
 
     @contextlib.contextmanager
     def discarding_logs(self) -> Iterator[None]:
-        """Inside, everything may be logged, and nothing of it stays."""
+        """Inside, logged values are discarded afterwards."""
         self.end_batch()
         before = dict(vars(self))
         vars(self).update({**vars(Log()), **{name: before[name] for name in ("_session", "_module", "_synced", "_agreed")}})
@@ -271,7 +272,7 @@ class Log(Shared):
             vars(self).update({**before, "_agreed": self._agreed})
 
     def state(self) -> dict[str, Any]:
-        """What was logged in training and is not reported yet, in plain containers."""
+        """Return the values logged in training that are not reported yet, in plain containers."""
         self.end_batch()
         kept = [{"hook": hook, **one.state()} for (hook, _), one in self._kept[False].items()]
         return {"kept": kept, "latest": dict(self.latest)} if kept or self.latest else {}
@@ -285,16 +286,16 @@ class Log(Shared):
 
     def _agree(self) -> None:
         """Agree on the values of updates that ranks exchange; a new one is added at the next validation."""
-        if self._session is not None and self._session.ranks.several:  # else this rank tries something by itself
+        if self._session is not None and self._session.ranks.several:  # else this rank runs a trial alone
             for known in self._session.ranks.gather(self._synced):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))
 
     def _new(self, hook: str, name: str, place: LogTarget, asked: Any, known: LoggedValue | None) -> LoggedValue:
-        """A value that is logged under a name for the first time (known: but for what a checkpoint has of it)."""
+        """Make the value for a name that is logged for the first time; known: its value from a checkpoint, if any."""
         prog_bar, on_step, on_epoch, reduce_fx = asked
         on_step = place.on_step if on_step is None else bool(on_step)
-        # Without any option it is one of the two.
+        # By default a value is for one of the two.
         on_epoch = not place.on_step if on_epoch is None else bool(on_epoch)
         if not on_step and not on_epoch:
             raise TaskError(f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of them.")
@@ -317,7 +318,7 @@ class Log(Shared):
         return kept
 
     def _checked(self, name: str, value: Any) -> Any:
-        """A number, a scalar copy, or an object that computes one."""
+        """Return a number, a copy of a scalar tensor, or a metric object."""
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 raise TaskError(
