@@ -243,8 +243,8 @@ def test_one_process_of_each_machine_prepares(here, each, alone, monkeypatch):
         task, settings = made(Net(), data)
         data.calls.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(lightning_setup, "place", lambda: RankOfJob(here[0], 4, here[1], 2))
-            patch.setattr(lightning_setup, "wait", lambda: waited.append(1))
+            patch.setattr(lightning_setup, "rank_of_job", lambda: RankOfJob(here[0], 4, here[1], 2))
+            patch.setattr(lightning_setup, "barrier", lambda: waited.append(1))
             with task.running(settings):
                 assert ("prepare_data" in data.calls) == expected
     assert len(waited) == 2

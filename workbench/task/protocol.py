@@ -280,9 +280,12 @@ class Task(abc.ABC):
 
     @property
     def uses_batch_size(self) -> bool:
-        """Whether a fit has a use for the setting `batch_size`: not where all its data bring batches of their own."""
+        """Whether a fit uses the setting `batch_size`: not where all its data come in batches of their own.
+
+        An object that makes its loaders may read the setting as an attribute.
+        """
         data = [spec for spec in (self.train, self.val) if spec is not None]
-        return "batch_size" in self.implied or not all(spec.parts.own_batches for spec in data)
+        return any(spec.made_by_object or not spec.parts.own_batches for spec in data)
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on
