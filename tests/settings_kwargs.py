@@ -19,7 +19,7 @@ _GIVEN = {
     "ByEpoch": "int | Mapping[int, int]",
     "Devices": 'Literal["auto"] | int | str | Sequence[int]',
     "Duration": _TIME,
-    "Epochs": "int | Sequence[int] | Set[int]",
+    "Epochs": "int | Sequence[int] | set[int] | frozenset[int]",
     "Every": f"int | {_TIME}",
     "Interval": f"{_NUMBER} | {_TIME}",
     "LaunchOptions": "Mapping[str, str | bool | int | float]",
@@ -37,7 +37,7 @@ _HEAD = '''"""Defines the settings as keyword arguments, which editors complete 
 `python -m tests.settings_kwargs` writes this file from `Settings`.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 

@@ -207,7 +207,7 @@ class Workbench:
     # -- jobs
 
     @property
-    def job(self) -> AnyJob | None:
+    def job(self) -> Job | None:  # type: ignore[type-arg]  # Jedi, which completes in notebooks, takes no `Job[Any] | None`
         """The running job, or else the latest one."""
         with self._lock:
             running = [job for job in self.jobs if job.status in ("running", "paused")]

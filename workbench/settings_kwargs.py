@@ -3,7 +3,7 @@
 `python -m tests.settings_kwargs` writes this file from `Settings`.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
@@ -55,8 +55,8 @@ class SettingsKwargs(TypedDict, total=False):
     annealing_strategy: Literal["cos", "linear"]
     truncated_bptt_steps: int | None
     tbptt_time_dim: int
-    find_lr_at: int | Sequence[int] | Set[int]
-    find_batch_size_at: int | Sequence[int] | Set[int]
+    find_lr_at: int | Sequence[int] | set[int] | frozenset[int]
+    find_batch_size_at: int | Sequence[int] | set[int] | frozenset[int]
     track_grad_norm: Literal["inf"] | float | None
     track_update_ratio: bool
     layer_history_mb: int | None

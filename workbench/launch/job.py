@@ -11,6 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
@@ -126,10 +127,10 @@ class Job(Generic[T]):
         """The settings of the job."""
         return self._work.settings
 
-    @property
-    def status(self) -> Status:
-        """ "queued", "running", "paused", "finished", "stopped" or "failed"."""
-        return self._status
+    # An `attrgetter` has no annotations: Jedi, which completes in notebooks, fails at a property that returns a Literal.
+    status: Status = property(  # type: ignore[assignment]
+        attrgetter("_status"), doc='"queued", "running", "paused", "finished", "stopped" or "failed".'
+    )
 
     def done(self) -> bool:
         """Whether it has ended, one way or another."""
