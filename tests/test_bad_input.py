@@ -17,7 +17,7 @@ from workbench.events import Message, StepsDone
 from workbench.instruments.finite import NonFiniteError
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -54,7 +54,7 @@ def test_no_data_at_all(tmp_path):
 
 @pytest.mark.parametrize("data", [5, "train.csv", object()], ids=["number", "path", "object"])
 def test_what_is_no_data(data, tmp_path):
-    with refused(TaskError, f"train={type(data).__name__} is no data", "give a Dataset"):
+    with refused(TaskError, f"train={type(data).__name__} is not data", "give a Dataset"):
         make(tmp_path, data=data)
 
 
@@ -325,7 +325,7 @@ def test_a_class_and_no_instance(tmp_path):
 
 
 def test_what_is_no_model(tmp_path):
-    with refused(TaskError, "is no nn.Module", "training_step and configure_optimizers"):
+    with refused(TaskError, "is not an nn.Module", "training_step and configure_optimizers"):
         make(tmp_path, lambda x: x)
 
 
@@ -518,7 +518,7 @@ def test_a_start_that_cannot_be(tmp_path):
             b.fit(start=wrong)
     with refused(ValueError, "''", "run's id"):
         b.find_lr(start="@best")
-    with refused(SettingsError, "start='0001-fit@'", "'last', 'best' or the number of updates"):
+    with refused(SettingsError, "start='0001-fit@'", "'last', 'best' or a number of updates"):
         b.fit(start="0001-fit@")
     with refused(SettingsError, "start=None", "'fresh', 'continue' or the id of a run"):
         b.find_lr(start=None)

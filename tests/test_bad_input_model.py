@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -237,7 +237,7 @@ def test_two_metrics_of_one_name(first, second, tmp_path):
 def test_weights_on_the_meta_device(tmp_path):
     with torch.device("meta"):
         model = plain_net()
-    with refused("model: '", "lies on the meta device", "model.to_empty(device='cpu')"):
+    with refused("model: '", "is on the meta device", "model.to_empty(device='cpu')"):
         make(tmp_path, model)
     with refused("'1.weight' (and 1 more)"):
         make(tmp_path, nn.Sequential(plain_net(), nn.Linear(3, 3, device="meta")))

@@ -23,7 +23,7 @@ from tests.engine.problems import (
 from workbench.events import Called, Message, RunStarted, SettingsSet
 from workbench.runs.run import Run
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

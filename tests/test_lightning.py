@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
 from tests.engine.problems import same_weights, weights
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")
 boring = importlib.import_module("lightning.pytorch.demos.boring_classes")

@@ -10,7 +10,7 @@ from torch import nn
 import workbench as wb
 from tests.lightning.both import boring, loader, pl, trainer
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 DATA = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(12, 1)
 

@@ -19,10 +19,10 @@ if _typing.TYPE_CHECKING:
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
     from workbench.task.data.datasets import batches as batches
+    from workbench.task.errors import TaskError as TaskError
     from workbench.task.over_epoch import over_epoch as over_epoch
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
-    from workbench.task.protocol import TaskError as TaskError
     from workbench.tuners.batch_size import BatchSizes as BatchSizes
     from workbench.tuners.lr_finder import LRCurve as LRCurve
     from workbench.values import EarlyStopping as EarlyStopping
@@ -39,7 +39,7 @@ _HOMES = {
     "over_epoch": "workbench.task.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
-    "TaskError": "workbench.task.protocol",
+    "TaskError": "workbench.task.errors",
     "EarlyStopping": "workbench.values",
     "batches": "workbench.task.data.datasets",
     "BatchSizes": "workbench.tuners.batch_size",

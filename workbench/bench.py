@@ -47,9 +47,10 @@ from workbench.runs.delete import delete
 from workbench.runs.run import Run, Runs
 from workbench.settings import Settings, SettingsError, knob, lists_keywords
 from workbench.settings_kwargs import SettingsKwargs
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
 from workbench.task.lightning.unsupported import refuse_callbacks
-from workbench.task.protocol import Phase, Task, TaskError
+from workbench.task.protocol import Phase, Task
 from workbench.task.signature import fits
 from workbench.task.summary import ModelSummary
 from workbench.techniques.cadence import refuse_no_interval

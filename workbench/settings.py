@@ -125,10 +125,10 @@ class Settings(BaseModel):
         "norm", "'norm' scales all gradients by their total norm; 'value' clamps each entry.", "optimisation"
     )
     lr_schedule: Literal["constant", "linear", "cosine", "one_cycle"] = _knob(
-        "constant", "How the learning rate goes on behind the warm-up; 'linear' and 'cosine' fall to 0.", "optimisation"
+        "constant", "How the learning rate changes after the warm-up; 'linear' and 'cosine' fall to 0.", "optimisation"
     )
     warmup: Warmup = _knob(
-        0, "The learning rate rises from near 0 over so many updates, or that fraction of the run.", "optimisation",
+        0, "The learning rate rises from near 0 over this many updates, or this fraction of the run.", "optimisation",
         "updates or a fraction",
     )  # fmt: skip
     precision: Precision = _knob(
@@ -143,9 +143,9 @@ class Settings(BaseModel):
         None, "Passes over the training data; -1: no limit. 10 when neither max_steps nor max_time is given.", "length",
         "epochs", ge=-1,
     )  # fmt: skip
-    min_epochs: int | None = _knob(None, "Early stopping waits for so many epochs.", "length", "epochs", ge=0)
-    max_steps: Unlimited = _knob(None, "Stop after so many updates.", "length", "updates", ge=0)
-    min_steps: int | None = _knob(None, "Early stopping waits for so many updates.", "length", "updates", ge=0)
+    min_epochs: int | None = _knob(None, "Early stopping waits for this many epochs.", "length", "epochs", ge=0)
+    max_steps: Unlimited = _knob(None, "Stop after this many updates.", "length", "updates", ge=0)
+    min_steps: int | None = _knob(None, "Early stopping waits for this many updates.", "length", "updates", ge=0)
     max_time: Duration | None = _knob(
         None, "Stop after so much time, pauses left out: 'DD:HH:MM:SS', a timedelta or a dict.", "length", "DD:HH:MM:SS"
     )
@@ -160,7 +160,7 @@ class Settings(BaseModel):
         "data",
     )
     limit_train_batches: Batches = _knob(
-        1.0, "Of the training batches of an epoch, so many (int) or that fraction (float).", "data", _PART
+        1.0, "Use this many (int) or this fraction (float) of an epoch's training batches.", "data", _PART
     )
     limit_val_batches: Batches = _knob(1.0, "The same for a check of the validation data; 0: none.", "data", _PART)
     limit_test_batches: Batches = _knob(1.0, "The same for `test`.", "data", _PART)
@@ -170,7 +170,7 @@ class Settings(BaseModel):
         "data", _PART,
     )  # fmt: skip
     fast_dev_run: int = _knob(
-        0, "Try everything with so many batches of each kind of data; nothing is recorded. 0: off.", "data", "batches",
+        0, "Try everything with this many batches of each kind of data; nothing is recorded. 0: off.", "data", "batches",
         ge=0,
     )  # fmt: skip
 
@@ -195,14 +195,14 @@ class Settings(BaseModel):
     )
     ema_decay: float = _knob(0.999, "Share of the average that stays at each averaging.", "averaging", gt=0, lt=1)
     averaging_every_n_steps: int = _knob(1, "EMA: average after every n-th update.", "averaging", "updates", ge=1)
-    averaging_start: int = _knob(0, "EMA: the first so many updates are not averaged.", "averaging", "updates", ge=0)
+    averaging_start: int = _knob(0, "EMA: the first updates, this many, are not averaged.", "averaging", "updates", ge=0)
     averaging_start_epoch: int = _knob(0, "EMA: nothing is averaged before this epoch.", "averaging", "epochs", ge=0)
     swa_epoch_start: SwaStart = _knob(
         0.8, "SWA: the first epoch (int, from 0) whose end is averaged, or a fraction of max_epochs.", "averaging",
         "epoch or a fraction",
     )  # fmt: skip
     swa_lrs: float | None = _knob(
-        None, "SWA: the learning rate that the averaged epochs move to; None leaves the schedule as it is.", "averaging",
+        None, "SWA: the learning rate that the averaged epochs move to; None does not change the schedule.", "averaging",
         "per update", gt=0,
     )  # fmt: skip
     annealing_epochs: int = _knob(10, "SWA: epochs in which the rate moves to swa_lrs.", "averaging", "epochs", ge=0)
@@ -246,7 +246,7 @@ class Settings(BaseModel):
         "ends of epochs that lie ten minutes apart, and at the end.", "checkpoints", "updates or time",
     )  # fmt: skip
     save_top_k: int = _knob(
-        1, "So many of the best checkpoints by `monitor` are kept, beside the last; 0: none, -1: all.", "checkpoints",
+        1, "The number of best checkpoints by `monitor` to keep besides the last; 0: none, -1: all.", "checkpoints",
         "checkpoints", ge=-1,
     )  # fmt: skip
     monitor: str | None = _knob(
@@ -278,7 +278,7 @@ class Settings(BaseModel):
         "'main_process_ip': '10.0.0.1'}. None: as your accelerate config has them.", "where",
     )  # fmt: skip
     rank_timeout: float = _knob(
-        600.0, "A process of several that has not come on for so long ends the job; the stacks of all are told.", "where",
+        600.0, "Seconds without progress on several ranks after which the job ends, with the stacks of all.", "where",
         "seconds", gt=0,
     )  # fmt: skip
     seed: int = _knob(0, "Seed of weights drawn in the run, order of samples, dropout, augmentation.", "where", ge=0)

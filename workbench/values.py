@@ -119,7 +119,7 @@ def _batches(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("should be a number of batches (an int) or a fraction of them (a float up to 1.0)")
     if isinstance(value, float) and not 0 <= value <= 1:
-        raise ValueError("a fraction of the batches should lie between 0.0 and 1.0; a number of them is an int")
+        raise ValueError("a fraction of the batches should be between 0.0 and 1.0; a number of them is an int")
     if value < 0:
         raise ValueError("should not be negative")
     return value
@@ -196,9 +196,9 @@ def _precision(value: object) -> object:
         raise ValueError("should be '32-true', '16-mixed', 'bf16-mixed' or '64-true'")
     word = str(value) if isinstance(value, int) else value
     if isinstance(word, str) and word in ("16-true", "bf16-true"):
-        raise ValueError(f"is not served, and should be a mixed precision: {word!r} is one {_TRUE_16.format(word.replace('true', 'mixed'))}")
+        raise ValueError(f"is not supported, and should be a mixed precision: {word!r} is one {_TRUE_16.format(word.replace('true', 'mixed'))}")
     if isinstance(word, str) and word.startswith("transformer-engine"):
-        raise ValueError("is not served, and should be 'bf16-mixed': make the layers of Transformer Engine in the model itself")
+        raise ValueError("is not supported, and should be 'bf16-mixed': make the layers of Transformer Engine in the model itself")
     return _PRECISIONS.get(word, word) if isinstance(word, str) else word
 
 
@@ -211,7 +211,7 @@ def _warmup(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("should be a number of updates (an int) or a fraction of the run (a float below 1.0)")
     if isinstance(value, float) and not 0 <= value < 1:
-        raise ValueError("a fraction of the run should lie between 0.0 and 1.0; a number of updates is an int")
+        raise ValueError("a fraction of the run should be between 0.0 and 1.0; a number of updates is an int")
     if value < 0:
         raise ValueError("should not be negative")
     return value
@@ -226,7 +226,7 @@ def _swa_start(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("should be an epoch (an int, from 0) or a fraction of max_epochs (a float)")
     if not value >= 0 or (isinstance(value, float) and value > 1):
-        raise ValueError("an epoch should not be negative, and a fraction should lie between 0.0 and 1.0")
+        raise ValueError("an epoch should not be negative, and a fraction should be between 0.0 and 1.0")
     return value
 
 
@@ -244,9 +244,9 @@ class EarlyStopping(BaseModel):
 
     monitor: str = Field(description="The metric, as the run reports it: 'val_loss', 'val_accuracy', 'train_loss'.")
     mode: Literal["min", "max"] = Field("min", description="Whether a lower or a higher value is better.")
-    min_delta: float = Field(0.0, ge=0, description="A change of at most this is no improvement.")
+    min_delta: float = Field(0.0, ge=0, description="A change of at most this does not count as an improvement.")
     patience: int = Field(3, ge=0, description="Checks without improvement after which the run ends.")
-    warmup: int = Field(0, ge=0, description="The first so many checks never end the run for want of patience.")
+    warmup: int = Field(0, ge=0, description="The first validations, this many, never end the run for want of patience.")
     stopping_threshold: float | None = Field(None, description="Ends the run as soon as the metric is this good.")
     divergence_threshold: float | None = Field(None, description="Ends the run as soon as the metric is worse.")
     check_finite: bool = Field(True, description="Ends the run when the metric is NaN or infinite.")
@@ -337,9 +337,9 @@ def _options(value: object) -> object:
         raise ValueError("should be a dict of options of `accelerate launch`, {'config_file': 'two_gpus.yaml'}")
     for name, given in value.items():
         if not isinstance(name, str) or not re.fullmatch(r"[a-z]\w*", name):
-            raise ValueError(f"has {name!r}, which is no name of an option: give it as `accelerate launch` has it, without its dashes")
+            raise ValueError(f"has {name!r}, which is not the name of an option: give it as in `accelerate launch`, without dashes")
         if not isinstance(_plain(given), str | bool | int | float):
-            raise ValueError(f"has {name}={given!r}; an option takes a word or a number, and True where it stands alone")
+            raise ValueError(f"has {name}={given!r}; an option takes a word or a number, or True if it has no value")
     return {name: _plain(given) for name, given in value.items()}
 
 

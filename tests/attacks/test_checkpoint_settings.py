@@ -18,7 +18,7 @@ from workbench.events import Resumed
 from workbench.launch.accelerate import command as accelerate
 from workbench.launch.accelerate.command import plan
 from workbench.settings import LOCAL, Settings, SettingsError, knob
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.ui.panel import Panel
 
 

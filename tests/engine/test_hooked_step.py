@@ -39,8 +39,8 @@ class Told(Hooks):
 
 
 class Learner(wb.Task):
-    def __init__(self, net, data, moments=None, optimizer=sgd, schedule=None):
-        self.model, self.moments, self._make, self._schedule = net, moments, optimizer, schedule
+    def __init__(self, net, data, hooks=None, optimizer=sgd, schedule=None):
+        self.model, self.hooks, self._make, self._schedule = net, hooks, optimizer, schedule
         self.train = DataSpec.of("train", data)
         self.val = DataSpec.of("val", data)
 
@@ -60,12 +60,12 @@ class Learner(wb.Task):
         return Optimization(optimizer, tuple(made))
 
 
-def fitted(root, net, moments, data=None, **options):
+def fitted(root, net, hooks, data=None, **options):
     makers = {name: options.pop(name) for name in ("optimizer", "schedule") if name in options}
-    task = Learner(net, labelled() if data is None else data, moments, **makers)
+    task = Learner(net, labelled() if data is None else data, hooks, **makers)
     with wb.Workbench(task, root=root, batch_size=8, lr=0.05, max_epochs=2, accelerator="cpu", **options) as bench:
-        if moments is not None:
-            moments.heard.clear()
+        if hooks is not None:
+            hooks.heard.clear()
         return bench.fit().result()
 
 
@@ -97,16 +97,16 @@ def test_the_long_way_gives_the_same_bits(options, tmp_path):
 
 
 def test_the_order_of_one_epoch_of_two_updates(tmp_path):
-    moments = Told()
+    hooks = Told()
     fitted(
-        tmp_path, plain_net(), moments, labelled(24), accumulate_grad_batches=2, num_sanity_val_steps=1, max_steps=2,
+        tmp_path, plain_net(), hooks, labelled(24), accumulate_grad_batches=2, num_sanity_val_steps=1, max_steps=2,
         schedule=lambda o: Schedule(torch.optim.lr_scheduler.StepLR(o, 1), "epoch"), limit_val_batches=1,
     )  # fmt: skip
     check = [
         ("evaluation_mode", "val"), ("evaluation_started", "val"), ("evaluation_batch_started", "val", 0),
         ("evaluation_batch_ended", "val", 0), ("evaluation_ended", "val"), ("training_mode", "val"), ("evaluated", "val"),
     ]  # fmt: skip
-    heard = [entry for entry in moments.heard if entry[0] not in ("transfer", "step_schedule")]
+    heard = [entry for entry in hooks.heard if entry[0] not in ("transfer", "step_schedule")]
     assert heard == [
         ("fit_started",), *check, ("train_started",), ("epoch_started",),
         ("batch_started", 0), ("zero_grad", 0, 0), ("backward",), ("after_backward",), ("batch_ended", 0),
@@ -115,7 +115,7 @@ def test_the_order_of_one_epoch_of_two_updates(tmp_path):
         ("batch_ended", 2),
         ("validation_begins",), *check, ("epoch_ended",), ("epoch_logged",), ("train_ended",), ("fit_ended",),
     ]  # fmt: skip
-    names = [entry[0] for entry in moments.heard]
+    names = [entry[0] for entry in hooks.heard]
     # The epoch's schedule steps with its last batch, before that batch's end.
     assert names.count("step_schedule") == 1
     assert names.index("step_schedule") == max(n for n, name in enumerate(names) if name == "batch_ended") - 1
@@ -123,9 +123,9 @@ def test_the_order_of_one_epoch_of_two_updates(tmp_path):
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_the_rest_of_an_epoch_is_left_out_and_the_epoch_validated(at, tmp_path):
-    moments = Told(batch_started=lambda self, batch, idx: idx < at)
+    hooks = Told(batch_started=lambda self, batch, idx: idx < at)
     net = plain_net()
-    run = fitted(tmp_path, net, moments, labelled(48), accumulate_grad_batches=2, shuffle=False)
+    run = fitted(tmp_path, net, hooks, labelled(48), accumulate_grad_batches=2, shuffle=False)
     assert run.step == 2 * -(-at // 2)
     assert run.validation["step"].tolist() == [run.step // 2, run.step]
     other = plain_net()
@@ -153,10 +153,10 @@ def test_a_task_clips_its_own_way_and_what_came_of_it_is_recorded(tmp_path):
         assert (clip_val, algorithm) == (0.4, "norm")
         self.clipper(index, clip_val / 2, algorithm)
 
-    moments = Told(clip=clip)
-    moments.clips = True
+    hooks = Told(clip=clip)
+    hooks.clips = True
     mine, plain = plain_net(), plain_net()
-    run = fitted(tmp_path / "1", mine, moments, gradient_clip_val=0.4)
+    run = fitted(tmp_path / "1", mine, hooks, gradient_clip_val=0.4)
     other = fitted(tmp_path / "2", plain, None, gradient_clip_val=0.2)
     np.testing.assert_array_equal(run.history["loss"], other.history["loss"])
     np.testing.assert_allclose(run.history["grad_norm_clipped"], other.history["grad_norm_clipped"], rtol=1e-5)
@@ -183,7 +183,7 @@ def test_a_closure_that_is_asked_twice_evaluates_twice(tmp_path):
 
 def test_a_task_may_ask_for_the_end_which_waits_for_the_minimums(tmp_path):
     class Asking(Told):
-        wants_end = property(lambda self: sum(e[0] == "batch_ended" for e in self.heard) >= 2)
+        stop_requested = property(lambda self: sum(e[0] == "batch_ended" for e in self.heard) >= 2)
 
     assert fitted(tmp_path / "a", plain_net(), Asking(), min_steps=None).step == 2
     run = fitted(tmp_path / "b", plain_net(), Asking(), min_steps=5)
@@ -207,10 +207,10 @@ def test_logged_values_are_columns_of_the_record(tmp_path):
         def epoch_logged(self):
             return {"epoch_share": torch.tensor(0.25)}
 
-    moments = Logging()
-    task = Learner(plain_net(), labelled(32), moments)
+    hooks = Logging()
+    task = Learner(plain_net(), labelled(32), hooks)
     with wb.Workbench(task, root=tmp_path, batch_size=8, lr=0.05, max_epochs=1, accelerator="cpu") as bench:
-        moments.count = 0
+        hooks.count = 0
         run = bench.fit().result()
     np.testing.assert_array_equal(run.history["share"], np.array([np.nan, 1.0, np.nan, 2.0], np.float32))
     logged = [event for event in run.events if type(event).__name__ == "Logged"]
@@ -233,9 +233,9 @@ def test_a_window_that_is_evaluated_again_has_ended_once(tmp_path):
         take(closure)
 
     for says, make in (({}, functools.partial(torch.optim.LBFGS, max_iter=3)), ({"step": step}, sgd)):
-        moments = Told(**says)
-        fitted(tmp_path, plain_net(), moments, labelled(24), accumulate_grad_batches=2, optimizer=make)
-        heard = [entry for entry in moments.heard if entry[0] in ("batch_started", "batch_ended")]
+        hooks = Told(**says)
+        fitted(tmp_path, plain_net(), hooks, labelled(24), accumulate_grad_batches=2, optimizer=make)
+        heard = [entry for entry in hooks.heard if entry[0] in ("batch_started", "batch_ended")]
         assert heard == 2 * [(name, n) for n in range(3) for name in ("batch_started", "batch_ended")]
 
 
@@ -269,10 +269,10 @@ def test_a_search_keeps_its_rates_where_the_task_sets_its_own(tmp_path):
             self.handle.step()
             return loss
 
-    def bench(kind, moments=None):
-        task = kind(plain_net(), labelled(), moments)
-        if moments is not None:
-            moments.task = task
+    def bench(kind, hooks=None):
+        task = kind(plain_net(), labelled(), hooks)
+        if hooks is not None:
+            hooks.task = task
         return wb.Workbench(task, root=tmp_path, batch_size=8, lr=0.05, accelerator="cpu", shuffle=False)
 
     kinds = [(Learner, None), (Known, Told(step=step)), (ByHand, None)]
@@ -282,5 +282,5 @@ def test_a_search_keeps_its_rates_where_the_task_sets_its_own(tmp_path):
         assert found.suggestion == plain.suggestion
     # In a fit they are the task's.
     slow = bench(Learner).fit(max_steps=6, lr=1e-3).result()
-    for kind, moments in ((Known, Told(step=step)), (ByHand, None)):
-        np.testing.assert_array_equal(bench(kind, moments).fit(max_steps=6).result().history["loss"], slow.history["loss"])
+    for kind, hooks in ((Known, Told(step=step)), (ByHand, None)):
+        np.testing.assert_array_equal(bench(kind, hooks).fit(max_steps=6).result().history["loss"], slow.history["loss"])

@@ -18,7 +18,8 @@ from workbench.engine import backward, nonfinite
 from workbench.engine.setup import open_session
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
-from workbench.task.protocol import Optimization, Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Optimization, Task
 from workbench.techniques.tbptt import Piece
 
 pytestmark = pytest.mark.usefixtures("one_thread")

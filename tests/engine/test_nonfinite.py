@@ -15,7 +15,7 @@ from workbench.engine import nonfinite
 from workbench.engine.metrics import flush
 from workbench.events import Message, StepsDone, pack
 from workbench.instruments.finite import NonFiniteError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH = 5

@@ -62,7 +62,7 @@ def test_places_that_cannot_be_written(bench: wb.Workbench, tmp_path: Path, monk
     folder.mkdir()
     monkeypatch.chdir(folder)
     for name in ("", ".", "..", str(folder)):
-        with pytest.raises(ExportError, match="no name for a script"):
+        with pytest.raises(ExportError, match="not a name for a script"):
             bench.export(name)
     with pytest.raises(ExportError, match="cannot be written"):
         bench.export(tmp_path / "user.py" / "train.py")

@@ -132,5 +132,5 @@ def test_another_number_and_a_schedule_made_anew_is_refused(tmp_path: Path) -> N
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=2, checkpoint_every=5, save_top_k=-1, lr_schedule='cosine'")
     first = bench.fit().result()
     bench.fit(start=f"{first.id}@5", accumulate_grad_batches=3).result()
-    with pytest.raises(ExportError, match="accumulate_grad_batches that was set where the run goes on from another one, with a schedule"):
+    with pytest.raises(ExportError, match="accumulate_grad_batches that was set where the run continues another one, with a schedule"):
         bench.export(tmp_path / "out" / "train.py")

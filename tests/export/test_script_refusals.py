@@ -42,7 +42,7 @@ def test_every_setting_is_carried_or_not_needed_or_refused() -> None:
 
 CASES = {
     r"iterator.*give a Dataset": ("model, train=iter([(x, y)] * 9), loss=F.cross_entropy, max_epochs=1", ""),
-    r"model=Loop is no nn\.Module: make it one": (
+    r"model=Loop is not an nn\.Module: make it one": (
         "Loop(), train=(x, y), max_epochs=1",
         "class Loop:\n    def __init__(self):\n        self.net = Net()\n\n    def training_step(self, batch, index):\n"
         "        return F.cross_entropy(self.net(batch[0]), batch[1])\n\n    def configure_optimizers(self):\n"

@@ -129,10 +129,10 @@ def test_a_row_masked_as_a_whole():
 
 def test_what_came_in_with_the_batch():
     model = net()
-    assert "came in with the batch" in replay(lambda: model(X * 1).mean() + model(torch.full((1, 3), torch.nan)).mean(), model)
+    assert "came from the batch" in replay(lambda: model(X * 1).mean() + model(torch.full((1, 3), torch.nan)).mean(), model)
     bad = X.clone()
     bad[0, 0] = torch.nan
-    assert "came in with the batch" in replay(lambda: model(bad).mean(), model)
+    assert "came from the batch" in replay(lambda: model(bad).mean(), model)
 
 
 def test_a_gradient_that_became_infinite():
@@ -219,7 +219,7 @@ def test_recurrent_layers_and_their_hidden_state():
     with torch.no_grad():
         model.weight_hh_l0.fill_(torch.nan)
     said = replay(lambda: model(torch.ones(2, 5, 3))[0].mean(), model)
-    assert "came in with the batch, the weights" in said
+    assert "came from the batch, the weights" in said
 
 
 def test_compiled_code_runs_as_it_is_written():

@@ -11,7 +11,7 @@ from tests.engine.learners import Learner
 from tests.engine.problems import adam, labelled, noisy_net, plain_net, same_weights, weights
 from workbench.events import Called
 from workbench.runs.run import Run
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -84,7 +84,7 @@ def test_without_data_it_is_the_test_data(tmp_path):
     b = made(model, tmp_path, test=held_out)
     right = torch.cat([expected(model, rows) for rows in held_out.tensors[0].split(8)])
     assert torch.equal(torch.cat(b.predict().result()), right)
-    with pytest.raises(TaskError, match=r"no data to predict: give it, bench\.predict\(data\), or test="):
+    with pytest.raises(TaskError, match=r"no data to predict: give bench\.predict\(data\), or test="):
         made(model, tmp_path).predict().result()
 
 
@@ -138,7 +138,7 @@ def test_a_stopped_prediction_has_what_was_done(tmp_path):
 
 def test_what_is_no_data_is_refused_at_once(tmp_path):
     b = made(plain_net(), tmp_path)
-    for wrong, words in ((7, "no data"), (torch.tensor(1.0), "single number"), (torch.empty(0, 6), "is empty")):
+    for wrong, words in ((7, "not data"), (torch.tensor(1.0), "single number"), (torch.empty(0, 6), "is empty")):
         with pytest.raises(TaskError, match=words):
             b.predict(wrong)
     assert b.jobs == []

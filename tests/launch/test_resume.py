@@ -226,7 +226,7 @@ def test_a_child_that_fails_leaves_its_parents_end_and_none_of_its_own(tmp_path)
     job = b.fit(start="continue", max_epochs=3)
     job.result()
     assert of(job, Resumed) == []
-    assert "0002-fit failed, and its end was not saved; start='0002-fit' goes on from update 7" in messages(job)[0]
+    assert "0002-fit failed, and its end was not saved; start='0002-fit' continues from update 7" in messages(job)[0]
     on = b.fit(start="0002-fit", max_epochs=3).result()
     assert same_runs(on, whole(tmp_path / "whole", max_epochs=3)[0])
 
@@ -298,8 +298,8 @@ def test_continue_after_an_error_has_the_weights_alone_and_says_so(tmp_path):
     job = b.fit(start="continue", max_steps=1)
     assert job.result().status == "finished"
     (text,) = messages(job)
-    assert "from the weights as they are, with fresh optimizers: 0001-fit failed" in text
-    assert "start='0001-fit' goes on from update 4" in text
+    assert "from the present weights, with fresh optimizers: 0001-fit failed" in text
+    assert "start='0001-fit' continues from update 4" in text
     assert of(job, Resumed) == []
 
 
@@ -499,7 +499,7 @@ def test_what_was_set_since_holds_and_the_rest_is_the_runs_own(tmp_path):
     assert (job.settings.lr, job.settings.weight_decay, job.settings.gradient_clip_val) == (0.02, 0.1, 1.5)
     assert of(job, Resumed)[0].values == {"gradient_clip_val": 1.5, "track_grad_norm": "inf"}
     (text,) = messages(job)
-    assert "goes on with the run's own lr=0.02, weight_decay=0.1 (the bench has lr=0.05, weight_decay=None)" in text
+    assert "continues with the run's own lr=0.02, weight_decay=0.1 (the bench has lr=0.05, weight_decay=None)" in text
     assert run.settings.gradient_clip_val == 3.0
     assert run.settings.track_grad_norm == "inf"
     # Another bench knows nothing of it.
@@ -626,7 +626,7 @@ def test_a_disk_that_is_full_when_it_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.copyfile", full)
     job = b.fit(start="continue", max_epochs=2)
     assert job.result().step == 14
-    assert "what the run starts from could not be saved ([Errno 28] No space left on device); the run goes on." in messages(job)
+    assert "what the run starts from could not be saved ([Errno 28] No space left on device); the run continues." in messages(job)
 
 
 class Odd(torch.optim.lr_scheduler.LRScheduler):
@@ -776,7 +776,7 @@ def test_another_optimizer_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("start", "words"), [
-    ("0001-fit@", "behind the @"), ("0001-fit@3", "0001-fit"), ("0001-fit@" + "9" * 5000, "has no checkpoint"), ("0001-fit@worst", "worst"), ("0001-fit@start", "start"),
+    ("0001-fit@", "after the @"), ("0001-fit@3", "0001-fit"), ("0001-fit@" + "9" * 5000, "has no checkpoint"), ("0001-fit@worst", "worst"), ("0001-fit@start", "start"),
 ])  # fmt: skip
 def test_a_checkpoint_that_is_not_there(tmp_path, start, words):
     b = make(tmp_path, max_epochs=1)

@@ -30,7 +30,7 @@ from workbench.launch.thread import JobRunner
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
 from workbench.share.package import PackageError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.tuners import trial
 from workbench.tuners.lr_finder import LRCurve
 

@@ -388,13 +388,13 @@ def test_what_cannot_be_commanded_says_so(tmp_path):
     arrived, go = gate.hold(1)
     job = b.fit()
     assert arrived.wait(PATIENCE)
-    with pytest.raises(SettingsError, match="batch_size cannot change while a run goes on; these can: lr, accumulate_grad_batches, gradient"):
+    with pytest.raises(SettingsError, match="batch_size cannot change while a run is running; these can: lr, accumulate_grad_batches, gradient"):
         job.change(batch_size=4)
     with pytest.raises(SettingsError, match=r"lr=-1.*greater than or equal to 0"):
         job.change(lr=-1)
     with pytest.raises(SettingsError, match="Did you mean 'gradient_clip_val'"):
         job.change(gradient_clip=1)
-    with pytest.raises(SettingsError, match=r"change\(\) changes nothing: give what is to change"):
+    with pytest.raises(SettingsError, match=r"change\(\) changes nothing: name a setting"):
         job.change()
     go.set()
     assert job.result().changes == ()

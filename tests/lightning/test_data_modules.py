@@ -11,7 +11,7 @@ import torch
 import workbench as wb
 from tests.lightning.both import Losses, agree, boring, by_lightning, by_workbench, pl, rows, trainer
 from tests.lightning.recorder import AROUND, STEPS, TRANSFER, Tape, recorded
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -21,7 +21,7 @@ from tests.lightning.both import boring, pl, rows
 from tests.trackers.test_choice import Recorder
 from workbench.events import Logged, StepsDone, Validated
 from workbench.runs.run import Run
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

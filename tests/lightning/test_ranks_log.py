@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.lightning.ranked import Net, alone, batches, pairs, ranks, same
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -5,7 +5,7 @@ import torch
 
 import workbench as wb
 from tests.lightning.both import boring, loader
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 class Logs(boring.BoringModel):

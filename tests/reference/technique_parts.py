@@ -144,7 +144,7 @@ class Average:
             self.averaged = AveragedModel(model, multi_avg_fn=fn)
         self.averaged.update_parameters(model)
 
-    def hand_over(self, model, autocast):
+    def copy_to(self, model, autocast):
         with torch.random.fork_rng(devices=[]), autocast():
             update_bn(self.batches(), self.averaged)
         model.load_state_dict(self.averaged.module.state_dict())
@@ -152,7 +152,7 @@ class Average:
     @contextlib.contextmanager
     def in_place_of(self, model, autocast):
         raw = {name: value.clone() for name, value in model.state_dict().items()}
-        self.hand_over(model, autocast)
+        self.copy_to(model, autocast)
         yield
         model.load_state_dict(raw)
 

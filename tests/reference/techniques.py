@@ -111,7 +111,7 @@ def train(model, loader, step, optimizers, **techniques):
     if t.check and (not run.validations or run.validations[-1][0] != count):
         _check(t, run, [], count, losses)
     if t.average and t.average.there:
-        t.average.hand_over(model, t.autocast)
+        t.average.copy_to(model, t.autocast)
     run.weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     return run
 

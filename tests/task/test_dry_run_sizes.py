@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import workbench as wb
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

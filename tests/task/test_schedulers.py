@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import workbench as wb
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 def bench(tmp_path, **options):

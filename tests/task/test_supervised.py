@@ -15,8 +15,8 @@ from tests.engine.problems import labelled, plain_net, same_weights, twin_of
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, sample_count, to_device
 from workbench.task.data.spec import DataSpec
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,7 +8,8 @@ from torch import nn
 import workbench as wb
 from tests.engine.problems import labelled, same_weights, twin_of
 from workbench.task.data.spec import DataSpec
-from workbench.task.protocol import Optimization, Scores, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Optimization, Scores
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

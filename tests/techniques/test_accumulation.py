@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.techniques.accumulation import shares, size_at, updates_in, updates_of_run, windows
+from workbench.techniques.accumulation import normalized_weights, size_at, updates_in, updates_of_run, windows
 
 SETTINGS = st.integers(1, 9) | st.dictionaries(st.integers(0, 12), st.integers(1, 9), min_size=1)
 
@@ -58,5 +58,5 @@ def test_windows_take_no_batch_before_it_is_needed():
 
 
 def test_shares_go_by_weight():
-    assert shares([3, 1]) == [0.75, 0.25]
-    assert shares([7]) == [1.0]
+    assert normalized_weights([3, 1]) == [0.75, 0.25]
+    assert normalized_weights([7]) == [1.0]

@@ -9,7 +9,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 
 from workbench.engine.checkpoint.weights import kept_buffers
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.averaging import (
     Average,
     ema_due,
@@ -105,7 +105,7 @@ def test_integers_cannot_be_averaged_equally_and_are_the_newest():
     number += 4
     average.update([number])
     number += 1
-    average.hand_over([number])
+    average.copy_to([number])
     assert number.item() == 7
 
 
@@ -132,14 +132,14 @@ def test_handed_over_for_good():
     model, average = Mixed(), Average("ema")
     parameters = list(model.parameters())
     with pytest.raises(RuntimeError, match="no average yet"):
-        average.hand_over(parameters)
+        average.copy_to(parameters)
     average.update(parameters)
     first = [p.detach().clone() for p in parameters]
     move(model)
-    average.hand_over(parameters)
+    average.copy_to(parameters)
     assert same(parameters, first)
     move(model)  # the average has its own memory
-    average.hand_over(parameters)
+    average.copy_to(parameters)
     assert same(parameters, first)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.cadence import Cadence
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
-from workbench.techniques.limits import count, effective, smallest_fraction
+from workbench.task.errors import TaskError
+from workbench.techniques.limits import effective_settings, limited_batches, smallest_fraction
 
 NAME = "limit_train_batches"
 
@@ -36,32 +36,32 @@ NAME = "limit_train_batches"
     ],
 )
 def test_so_many_batches_are_taken(length, limit, taken):
-    assert count(length, limit, NAME) == taken
+    assert limited_batches(length, limit, NAME) == taken
 
 
 @given(length=st.integers(1, 10**6), percent=st.integers(1, 100))
 def test_a_fraction_is_rounded_down_as_it_is_written(length, percent):
     exact = int(length * Fraction(percent, 100))
     if exact:
-        assert count(length, percent / 100, NAME) == exact
+        assert limited_batches(length, percent / 100, NAME) == exact
     else:
         with pytest.raises(TaskError):
-            count(length, percent / 100, NAME)
+            limited_batches(length, percent / 100, NAME)
 
 
 def test_a_fraction_that_comes_to_nothing_names_the_smallest_that_does_not():
     with pytest.raises(TaskError) as caught:
-        count(49, 0.001, NAME)
+        limited_batches(49, 0.001, NAME)
     text = str(caught.value)
     assert text.startswith("limit_train_batches=0.001 of 49 batches")
-    assert "smallest valid fraction is 0.0205" in text
-    assert "limit_train_batches=1," in text
+    assert "give limit_train_batches=0.0205 or more" in text
+    assert "(limit_train_batches=1)" in text
 
 
 @given(length=st.integers(1, 10**7))
 def test_the_smallest_fraction_named_is_one_batch_and_hardly_more(length):
     smallest = smallest_fraction(length)
-    assert count(length, smallest, NAME) == 1
+    assert limited_batches(length, smallest, NAME) == 1
     assert 1 / length * (1 - 1e-12) <= smallest <= 1.011 / length
 
 
@@ -69,22 +69,22 @@ def test_a_fraction_of_data_without_a_length_asks_for_a_number():
     with pytest.raises(
         TaskError, match=re.escape("limit_val_batches=0.25 is a fraction, and the data has no length")
     ):
-        count(None, 0.25, "limit_val_batches")
+        limited_batches(None, 0.25, "limit_val_batches")
 
 
 def test_settings_without_either_are_the_same_object():
     settings = Settings.make(limit_train_batches=5, accumulate_grad_batches={0: 2})
-    assert effective(settings) is settings
+    assert effective_settings(settings) is settings
     off = Settings.make(overfit_batches=0.0)
-    assert effective(off) is off
+    assert effective_settings(off) is off
 
 
 @pytest.mark.parametrize("most", [3, 0.25, 1.0])
 def test_overfitting_takes_the_same_first_batches_of_both(most):
     settings = Settings.make(overfit_batches=most, limit_train_batches=50, lr=0.5, early_stopping="val_loss")
     expected = settings.replace(shuffle=False, limit_train_batches=most, limit_val_batches=most)
-    assert effective(settings) == expected
-    assert type(effective(settings).limit_train_batches) is type(most)
+    assert effective_settings(settings) == expected
+    assert type(effective_settings(settings).limit_train_batches) is type(most)
 
 
 def test_a_dry_run_is_one_short_epoch_of_everything_else_as_it_is():
@@ -104,7 +104,7 @@ def test_a_dry_run_is_one_short_epoch_of_everything_else_as_it_is():
         **kept,
     )
     limits = {f"limit_{kind}_batches": 2 for kind in ("train", "val", "test", "predict")}
-    assert effective(settings).changed() == {
+    assert effective_settings(settings).changed() == {
         **kept,
         **limits,
         "max_epochs": 1,
@@ -114,6 +114,6 @@ def test_a_dry_run_is_one_short_epoch_of_everything_else_as_it_is():
 
 
 def test_a_dry_run_of_overfitting_is_as_short_and_unshuffled():
-    both = effective(Settings.make(fast_dev_run=2, overfit_batches=10))
+    both = effective_settings(Settings.make(fast_dev_run=2, overfit_batches=10))
     assert (both.limit_train_batches, both.limit_val_batches, both.shuffle) == (2, 2, False)
-    assert effective(both) == both
+    assert effective_settings(both) == both

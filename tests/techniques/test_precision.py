@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques import precision as module
 from workbench.techniques.precision import Precision
 

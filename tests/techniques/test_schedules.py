@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, SequentialLR
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
-from workbench.techniques.schedules import built_in, is_built_in, move_to
+from workbench.task.errors import TaskError
+from workbench.techniques.schedules import built_in, fast_forward, is_built_in
 
 
 def sgd(*rates, momentum=0.0):
@@ -176,7 +176,7 @@ def test_a_fresh_schedule_moved_to_an_update_is_one_that_came_there(shape, updat
     there, moved = sgd(1.0, 0.5, momentum=0.9), sgd(1.0, 0.5, momentum=0.9)
     came, fresh = built_in(there, settings, 12), built_in(moved, settings, 12)
     steps(there, came, update)
-    move_to(fresh, update)
+    fast_forward(fresh, update)
     moved.step()  # as at the updates that it did not see; or torch warns of a step of the scheduler before one of it
     for group, other in zip(moved.param_groups, there.param_groups, strict=True):
         assert {k: v for k, v in group.items() if k != "params"} == {k: v for k, v in other.items() if k != "params"}
@@ -189,7 +189,7 @@ def test_one_cycle_moved_beyond_its_end_is_at_its_end():
     there, moved = sgd(), sgd()
     came, fresh = built_in(there, settings, 12), built_in(moved, settings, 12)
     steps(there, came, 11)
-    move_to(fresh, 40)
+    fast_forward(fresh, 40)
     assert moved.param_groups[0]["lr"] == there.param_groups[0]["lr"]
 
 

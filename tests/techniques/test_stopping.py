@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.stopping import EarlyStop, minimums_met, reached
 from workbench.values import EarlyStopping
 

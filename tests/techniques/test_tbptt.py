@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.tbptt import Piece, detached, pieces, split
 
 Pair = namedtuple("Pair", "x y")
@@ -51,7 +51,7 @@ def test_another_length_is_named():
 def test_what_cannot_be_split():
     with pytest.raises(TaskError, match="leave truncated_bptt_steps off"):
         split((pack_sequence([torch.zeros(3, 2)]), torch.zeros(1)), 2, 0)
-    with pytest.raises(TaskError, match="dimension 1, which nothing in it has"):
+    with pytest.raises(TaskError, match="dimension 1, which no tensor"):
         split((torch.zeros(4), "text"), 2, 1)
     with pytest.raises(TaskError, match="0 long"):
         split(torch.zeros(4, 0), 2, 1)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from workbench.task.protocol import TaskError
-from workbench.techniques.toggling import Toggle, toggled, turns, whose_turn
+from workbench.task.errors import TaskError
+from workbench.techniques.toggling import Toggle, optimizers_at, toggled, updates_of
 
 
 def parameters():
@@ -44,24 +44,24 @@ def test_a_second_toggle_replaces_the_first():
 
 
 def test_all_step_where_no_frequency_is_given():
-    assert whose_turn((0, 0, 0), 7) == (0, 1, 2)
-    assert whose_turn((0,), 7) == (0,)
+    assert optimizers_at((0, 0, 0), 7) == (0, 1, 2)
+    assert optimizers_at((0,), 7) == (0,)
 
 
 def test_turns_by_frequency():
-    assert [whose_turn((2, 1, 3), step)[0] for step in range(8)] == [0, 0, 1, 2, 2, 2, 0, 0]
-    assert whose_turn((1,), 5) == (0,)
+    assert [optimizers_at((2, 1, 3), step)[0] for step in range(8)] == [0, 0, 1, 2, 2, 2, 0, 0]
+    assert optimizers_at((1,), 5) == (0,)
 
 
 @pytest.mark.parametrize("frequencies", [(1, 0), (0, 2), (2, -1), (-1, -1)])
 def test_a_frequency_that_says_nothing(frequencies):
     with pytest.raises(TaskError, match="at least 1"):
-        whose_turn(frequencies, 0)
+        optimizers_at(frequencies, 0)
 
 
 @pytest.mark.parametrize("frequencies", [(0, 0), (1, 1), (5, 1), (2, 3, 1)])
 def test_turns_are_those_that_whose_turn_gives(frequencies):
     for updates in range(20):
         for index in range(len(frequencies)):
-            counted = sum(index in whose_turn(frequencies, step) for step in range(updates))
-            assert turns(frequencies, index, updates) == counted
+            counted = sum(index in optimizers_at(frequencies, step) for step in range(updates))
+            assert updates_of(frequencies, index, updates) == counted

@@ -22,7 +22,7 @@ from workbench.events import RunEnded, RunStarted, SearchEnded, Trial, TrialStar
 from workbench.runs.run import Run
 from workbench.settings import SettingsError
 from workbench.share.package import PackageError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.tuners import trial as trying
 from workbench.tuners.batch_size_search import BatchSizes, ModelDoesNotFit
 

@@ -32,7 +32,7 @@ from tests.engine.problems import (
 from tests.reference import finder, loop
 from workbench.commands import Stop
 from workbench.settings import SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

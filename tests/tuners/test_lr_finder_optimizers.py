@@ -15,7 +15,7 @@ from workbench.engine.setup import open_session
 from workbench.events import CurveEnded, CurvePoint, RunStarted
 from workbench.runs.read import read_events
 from workbench.settings import SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.tuners.lr_finder import LRRequest, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,7 +10,7 @@ from tests.engine.problems import bench, labelled, noisy_net, plain_net, same_we
 from workbench.events import SearchEnded, Trial
 from workbench.runs.run import Run
 from workbench.settings import Settings, SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.tuners import trial as trying
 from workbench.tuners.batch_size_search import BatchSizes, NotEnoughData, search
 from workbench.tuners.effective_batch import accumulation, effective_batch, next_size
@@ -167,7 +167,7 @@ def test_the_effective_batch_is_kept_exactly_where_a_size_that_passed_allows_it(
 def test_where_it_cannot_be_kept_the_end_says_so():
     found = search(lambda size: Trial(size, size <= 40, 0.1, float(size)), effective=97)
     assert (found.best, found.accumulate_grad_batches) == (32, 3)
-    assert found.ended == "64 did not fit; 97 is no multiple of 32: 3 of them make 96"
+    assert found.ended == "64 did not fit; 97 is not a multiple of 32: 3 of them make 96"
 
 
 def test_a_trial_runs_with_the_batches_that_make_the_effective_batch(tmp_path):

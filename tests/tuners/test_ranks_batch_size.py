@@ -16,8 +16,8 @@ from workbench.commands import Mailbox, Stop
 from workbench.events import SearchEnded, Trial
 from workbench.launch.distributed_search import RankSearch, RankTrial
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 from workbench.tuners.batch_size import BatchSizeRequest, cap_of
 from workbench.tuners.batch_size_search import BatchSizes, NotEnoughData, search
 
@@ -181,7 +181,7 @@ def test_the_effective_batch_is_that_of_all_ranks():
     assert (found.best, found.accumulate_grad_batches) == (6, 4)
     odd = search(trial, init_val=5, max_val=5, effective=48, ranks=2)
     assert odd.accumulate_grad_batches == 5
-    assert odd.ended.endswith("48 is no multiple of 2 x 5: 5 of them make 50")
+    assert odd.ended.endswith("48 is not a multiple of 2 x 5: 5 of them make 50")
     assert "effective batch per device reached (24)" in search(lambda n: Trial(n, True, 1.0, 1.0), effective=48, ranks=2).ended
 
 

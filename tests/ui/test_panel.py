@@ -683,7 +683,7 @@ def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel,
         yield Logged(100, 0, {"train_acc": 0.5}, ("train_acc",))
         yield Saved(100, 1, "00000100", True, "val_loss", 0.5)
         yield Resumed(100, "0001-fit", "00000100", {"max_epochs": 10, "lr": 1e-3})
-        yield from (Changed(100, {"lr": 1e-3}), Message("it goes on with its own seed=3", "info"))
+        yield from (Changed(100, {"lr": 1e-3}), Message("it continues with its own seed=3", "info"))
         yield flush(100, 50, 1, total=400)
         while not job.stopped:
             time.sleep(0.01)
@@ -700,7 +700,7 @@ def test_a_resumed_run_is_drawn_whole_and_says_nothing_of_the_past(panel: Panel,
     until(lambda: done() == "150/400")
     assert panel.pump.drain(60)
     assert panel.pump.errors == ()
-    assert panel.notice.lines == [("info", "it goes on with its own seed=3")]
+    assert panel.notice.lines == [("info", "it continues with its own seed=3")]
     assert panel._in_run["lr"] == 1e-3
     assert not visible(panel.run.apply), "the run has what the controls say"
     late = Panel(bench)

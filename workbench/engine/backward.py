@@ -16,8 +16,8 @@ from workbench.engine.distributed.ddp import DDP
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.window import WindowLoss, WindowPlan
-from workbench.task.protocol import TaskError
-from workbench.techniques.accumulation import samples_at, shares
+from workbench.task.errors import TaskError
+from workbench.techniques.accumulation import normalized_weights, samples_at
 
 Work = Generator[None, None, "Tensor | None"]
 """The backward of a window as a generator. It stops once, before the last batch goes forward, and returns the mean
@@ -62,7 +62,7 @@ def weighted(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
 
 def _alone(session: Session, opt: OptimizerHandle, window: Sequence[Any], anew: bool) -> Work:
     """The window of a single process."""
-    planned = WindowPlan.of(session, window, shares)
+    planned = WindowPlan.of(session, window, normalized_weights)
     passing, held = WindowForward(session, opt, window), WindowLoss(planned, 1.0, single=len(planned.there) == 1)
     for number in planned.there:
         going_on = passing.start(number)
@@ -77,7 +77,7 @@ def _alone(session: Session, opt: OptimizerHandle, window: Sequence[Any], anew: 
                 note_count(session, "train", window[number], planned.weights[number])
             _back(session, opt, part, fresh=fresh)
             if session.within:
-                session.moments.after_backward()
+                session.hooks.after_backward()
         passing.end(number, found, last=number == planned.last, anew=anew)
     passing.leave()
     return _mean(session, opt, held)
@@ -110,7 +110,7 @@ def _in_ranks(session: Session, together: DDP, opt: OptimizerHandle, window: Seq
         # The hooks after the last backward see the gradients of all ranks.
         loss = together.settle(opt, held.loss, held.weight, back=True) if number == last else None
         if session.within:
-            session.moments.after_backward()
+            session.hooks.after_backward()
         passing.end(number, found, last=number == planned.last, anew=anew)
         if number == last:
             passing.leave()
@@ -125,7 +125,7 @@ def _in_ranks(session: Session, together: DDP, opt: OptimizerHandle, window: Seq
     # Its last batch was left out, or it had none: it still takes part in the update of all ranks.
     loss = together.settle(opt, held.loss, held.weight, back=False)
     if session.within and loss is not None:  # all ranks must change the gradients alike
-        session.moments.after_backward()
+        session.hooks.after_backward()
     return loss
 
 
@@ -156,15 +156,15 @@ def _back(session: Session, opt: OptimizerHandle, part: Tensor, *, fresh: bool) 
         return
     if fresh:
         _drop(session, opt)
-    session.moments.backward(scaled)
+    session.hooks.backward(scaled)
 
 
 def _drop(session: Session, opt: OptimizerHandle) -> None:
     """Drop the gradients of the update before, by the task's own zero_grad where it has one; on ranks without a
     batch too.
     """
-    session.moments.zero_grad(opt.index, session.batch_idx)
-    if not session.moments.zeroes:
+    session.hooks.zero_grad(opt.index, session.batch_idx)
+    if not session.hooks.zeroes:
         opt.zero_grad()
 
 

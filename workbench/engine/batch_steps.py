@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece, detached
 from workbench.values import shown
@@ -46,7 +46,7 @@ class WindowForward:
             return False
         batch = session.to_device(_batch(self._window[number]))
         session.task.drawn = samples_at(self._window, number)
-        if _begins(self._window[number]) and not session.moments.batch_started(batch, self._indices[number]):
+        if _begins(self._window[number]) and not session.hooks.batch_started(batch, self._indices[number]):
             session.cut_short = True
             return False
         session.look_again()
@@ -79,7 +79,7 @@ class WindowForward:
         if last:
             session.ending = ending
         elif not anew:
-            session.moments.batch_ended(*ending)
+            session.hooks.batch_ended(*ending)
 
     def leave(self) -> None:
         """Keep the hidden state for the next piece."""

@@ -13,7 +13,7 @@ from workbench.engine.metrics.flush import emit_message, flush
 from workbench.engine.optim import total_steps
 from workbench.engine.session import Session
 from workbench.events import Changed, Emit, Message, StatusChanged
-from workbench.techniques.accumulation import from_now_on
+from workbench.techniques.accumulation import with_size_from
 
 
 class Errands(Protocol):
@@ -114,12 +114,12 @@ def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit
     size = int(values["accumulate_grad_batches"])  # type: ignore[arg-type]
     if session.task.manual:
         text = (
-            f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run goes on, "
-            "since the module knows of it from the beginning. Stop, and go on with fit(start=…, accumulate_grad_batches=…)."
+            f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run is running, "
+            "since the module knows of it from the beginning. Stop, and continue with fit(start=…, accumulate_grad_batches=…)."
         )
         emit_message(session, emit, Message(text, "warning", session.step))
         return False
-    setting = from_now_on(session.settings.accumulate_grad_batches, session.epoch, size)
+    setting = with_size_from(session.settings.accumulate_grad_batches, session.epoch, size)
     if setting == session.settings.accumulate_grad_batches:
         return True
     session.settings = session.settings.replace(accumulate_grad_batches=setting)

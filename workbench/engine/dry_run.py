@@ -23,8 +23,9 @@ from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
 from workbench.task.batch import describe, leaves, made_of_lists, sample_count
 from workbench.task.data.spec import DataSpec
-from workbench.task.hints import strangers
-from workbench.task.protocol import Schedule, Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.hints import unknown_parameters
+from workbench.task.protocol import Schedule, Task
 from workbench.values import shown
 
 SAMPLES = 2
@@ -57,7 +58,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
     with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers
         if samples:
-            with restored_state(task) as lost, session.scratch(), task.trying():
+            with restored_state(task) as lost, session.scratch(), task.checking_steps():
                 _try(session)
     return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
 
@@ -145,7 +146,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
     for name, parameter in zip(session.names, session.parameters, strict=True):
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise TaskError(
-                f"the gradient of {name!r} is sparse, which is not served yet: make the layer with sparse=False."
+                f"the gradient of {name!r} is sparse, which is not supported yet: make the layer with sparse=False."
             )
 
 
@@ -153,7 +154,7 @@ def _warn_of_strangers(session: Session, loss: Tensor) -> None:
     """Warn of parameters in a function's closure: no optimizer has them."""
     known = [p for module in session.task.modules for p in module.parameters()]
     known += [p for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]]
-    found = strangers(loss, known)
+    found = unknown_parameters(loss, known)
     if found:
         shapes = ", ".join(str(tuple(p.shape)) for p in found[:3]) + (", …" if len(found) > 3 else "")
         warnings.warn(

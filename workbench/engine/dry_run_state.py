@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from torch.utils.data import IterableDataset
 
 from workbench.engine.checkpoint.weights import is_container, is_plain, parts_of, refill, slots_of
-from workbench.task.data.rng_state import GENERATORS, OF_PROCESS, put_generator, state_of_generator
+from workbench.task.data.rng_state import GENERATORS, OF_PROCESS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 
 _DEPTH, _WIDE, _MOST = 8, 64, 5000
@@ -74,7 +74,7 @@ def _recorded(task: Task) -> Iterator[tuple[str, PutBack]]:
                     yield from ((f"{path}.{name}", put) for put in _of_module(part))
         elif isinstance(value, GENERATORS):
             if not isinstance(value, random.SystemRandom) and not any(value is other for other in OF_PROCESS):
-                yield path, functools.partial(put_generator, value, state_of_generator(value))
+                yield path, functools.partial(set_generator_state, value, generator_state(value))
         elif not (ours and (is_container(value) or isinstance(value, (Tensor, np.ndarray, Iterator)))):
             yield from ((path + name, put) for name, put in _puts(value, only_numbers=id(value) in sources))
 

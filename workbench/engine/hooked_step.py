@@ -56,7 +56,7 @@ def turn(session: Session, opt: OptimizerHandle, window: Sequence[Any], take: Ta
 
     # A rank without batches steps with the others, with rank 0's batch number.
     batches = len(window) or (0 if session.together is None else session.together.size)
-    session.moments.step(opt.index, session.batch_idx + batches - 1, closure, step)
+    session.hooks.step(opt.index, session.batch_idx + batches - 1, closure, step)
     return (evaluated[0] if evaluated else None), stepped
 
 
@@ -87,7 +87,7 @@ def finish(session: Session) -> None:
         session.step_epoch_schedules()
     ending, session.ending = session.ending, None
     if ending is not None:
-        session.moments.batch_ended(*ending)
+        session.hooks.batch_ended(*ending)
     if session.together is not None and not session.together.whole:
         # Hooks may move weights (a teacher's), and ranks without a batch have not called them.
         session.ranks.take_first([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])

@@ -25,8 +25,8 @@ from workbench.engine.validation.validate import floats
 from workbench.events import Emit, Logged, Message, Status
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.batch import describe
-from workbench.task.hints import of_step
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
+from workbench.task.hints import explain_step_error
 from workbench.techniques.accumulation import size_at, windows
 from workbench.techniques.stopping import minimums_met, reached
 
@@ -77,8 +77,8 @@ def fit(
     try:
         stopped = fitting.begin() or fitting.train(at_epoch or {})
         with keeper.the_end() if keeper is not None else contextlib.nullcontext():
-            weight_averaging.hand_over(session)
-        session.moments.fit_ended()
+            weight_averaging.copy_average(session)
+        session.hooks.fit_ended()
     except BaseException as error:
         flush_after_error(session, emit)
         _tell_failure(session, error)
@@ -108,11 +108,11 @@ class _Fit:
         session.train_mode()
         session.fitting = True
         if not session.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
-            session.moments.forget()
-        elif session.moments.wants_end and minimums_met(session.settings, session.step, session.epoch):
-            session.moments.goes_on()
+            session.hooks.forget()
+        elif session.hooks.stop_requested and minimums_met(session.settings, session.step, session.epoch):
+            session.hooks.clear_stop()
         with self._as_drawn():
-            session.moments.fit_started()
+            session.hooks.fit_started()
         return apply_commands(session, self.emit, self.inbox, self.errands) or (
             not session.resumed and self.checks.sanity(self.emit, self.inbox)
         )
@@ -125,13 +125,13 @@ class _Fit:
         """Run epochs until the fit ends."""
         session, stopped = self.session, False
         with self._as_drawn():
-            session.moments.train_started()
+            session.hooks.train_started()
         while not stopped and not self.checks.ended and (session.mid_epoch or not self.over(session.epoch)):
             if session.epoch in milestones and not session.mid_epoch:
                 stopped = milestones[session.epoch](session, self.emit, self.inbox)
             stopped = stopped or self.epoch()
         session.stage = ""
-        session.moments.train_ended()
+        session.hooks.train_ended()
         return stopped
 
     def epoch(self) -> bool:
@@ -161,16 +161,16 @@ class _Fit:
         if not resumed:
             weight_averaging.begin_epoch(session)
             session.epoch_step, session.batch_idx, session.mid_epoch = session.step, 0, True
-            session.moments.epoch_started()
+            session.hooks.epoch_started()
         session.look_around()
 
     def _end_epoch(self) -> None:
         """Call the hooks at the end of an epoch, judge the validation, and count the epoch."""
         session = self.session
-        session.moments.epoch_ended()
-        logged = floats(session.moments.epoch_logged())
+        session.hooks.epoch_ended()
+        logged = floats(session.hooks.epoch_logged())
         if logged:
-            shown = tuple(name for name in logged if name in session.moments.on_bar)
+            shown = tuple(name for name in logged if name in session.hooks.on_bar)
             self.emit(Logged(session.step, session.epoch, logged, shown))
             session.metrics.update(logged)
         self.checks.judge(session.epoch + 1, logged)
@@ -268,7 +268,7 @@ class _Fit:
         seconds = 0.0 if session.settings.max_time is None else session.seconds  # read between any two updates
         if reached(session.settings, session.step, finished, seconds) is not None:
             return True
-        self.asked = session.task.moments is not None and session.ranks.any(session.moments.wants_end)
+        self.asked = session.task.hooks is not None and session.ranks.any(session.hooks.stop_requested)
         return (self.asked and minimums_met(session.settings, session.step, finished)) or self.checks.ended is not None
 
 
@@ -279,7 +279,7 @@ def _take(session: Session, window: Sequence[Any]) -> None:
     except Exception as error:
         batch = window[0].batch if session.tbptt is not None else window[0]
         error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
-        if remedy := of_step(error):
+        if remedy := explain_step_error(error):
             error.add_note(remedy)
         if session.settings.detect_anomaly and "returned nan values" in str(error):
             raise NonFiniteError(f"at update {session.step}, detect_anomaly: {error}") from error
@@ -289,7 +289,7 @@ def _take(session: Session, window: Sequence[Any]) -> None:
 def _tell_failure(session: Session, error: BaseException) -> None:
     """Call the hook for an exception; an error in it must not hide the first."""
     try:
-        session.moments.failed(error)
+        session.hooks.failed(error)
     except Exception as second:  # noqa: BLE001
         error.add_note(f"and on_exception failed as well: {type(second).__name__}: {second}")
 
@@ -305,7 +305,7 @@ def _conclude(session: Session, fitting: _Fit, emit: Emit) -> None:
     """Emit the messages at the end of a fit."""
     emit_notes(session, emit)  # on a device: what the last flush has shown
     checks = fitting.checks
-    if checks.ended is None and (fitting.asked or session.moments.wants_end):
+    if checks.ended is None and (fitting.asked or session.hooks.stop_requested):
         emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.step))
     if checks.ended:
         emit(Message(f"the run ended early: {checks.ended}.", "info", session.step))

@@ -22,7 +22,7 @@ from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.instruments import finite
 from workbench.instruments.replay import replay
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 TOLD = 3
 """The number of skipped updates that get a message each; the rest are counted."""

@@ -33,11 +33,12 @@ from workbench.events import Message
 from workbench.instruments.grad_norm import layer_norms, total_norm
 from workbench.settings import Settings
 from workbench.task.batch import to_device
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks, Stage
-from workbench.task.protocol import Phase, Task, TaskError
+from workbench.task.protocol import Phase, Task
 from workbench.techniques import clipping, limits
 from workbench.techniques.precision import Precision
-from workbench.techniques.toggling import toggled, whose_turn
+from workbench.techniques.toggling import optimizers_at, toggled
 
 
 class Session:
@@ -50,7 +51,7 @@ class Session:
         self, task: Task, settings: Settings, runtime: Runtime, phase: Phase = "fit",
         past: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        settings = limits.effective(settings)
+        settings = limits.effective_settings(settings)
         self.task = task
         self.settings = settings
         self.device = runtime.device
@@ -133,15 +134,15 @@ class Session:
 
     def _hear(self, task: Task) -> None:
         """Resolve the task's hooks."""
-        self.moments = Hooks() if task.moments is None else task.moments
-        self._clipper, self.moments.clipper = self.moments.clipper, self.clip
-        self.within = self.moments.within
+        self.hooks = Hooks() if task.hooks is None else task.hooks
+        self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
+        self.within = self.hooks.within
         """Whether the task has hooks within an update (engine/hooked_step.py)."""
         self.ready: dict[int, Any] = {}
         """The batches of the current window on the device, for hooks."""
         self.ending: tuple[Any, Any, int] | None = None
         """The arguments of the hook after the batch that the update completes."""
-        self.moves = not self.on_cpu or self.moments.transfers
+        self.moves = not self.on_cpu or self.hooks.transfers
         """Whether batches are moved to the device, by torch or by the task's own hook."""
         self.noted: dict[str, Tensor | float] = {}
         """The latest value of each metric that the task logged for single updates."""
@@ -236,8 +237,8 @@ class Session:
 
     def to_device(self, batch: Any, stage: Stage = "train") -> Any:
         """The batch on the session's device, moved by the task's own hook where it has one."""
-        if self.moments.transfers:
-            return self.moments.transfer(batch, self.device, stage)
+        if self.hooks.transfers:
+            return self.hooks.transfer(batch, self.device, stage)
         return to_device(batch, self.device)
 
     def clip(self, index: int, clip_val: float, algorithm: str) -> None:
@@ -274,7 +275,7 @@ class Session:
         if self.epochs_scheduled <= self.epoch:
             self.epochs_scheduled = self.epoch + 1
             for opt in self.optimizers:
-                opt.step_schedules("epoch", self.epoch + 1, self.moments)
+                opt.step_schedules("epoch", self.epoch + 1, self.hooks)
 
     @property
     def records(self) -> bool:
@@ -289,7 +290,7 @@ class Session:
         """The optimizers that step at this update."""
         if not self.several:
             return self._all_of_them
-        return [self.optimizers[n] for n in whose_turn(self._frequencies, self.step)]
+        return [self.optimizers[n] for n in optimizers_at(self._frequencies, self.step)]
 
     def only(self, opt: OptimizerHandle) -> contextlib.AbstractContextManager[None]:
         """Inside, only this optimizer's parameters require gradients."""
@@ -326,7 +327,7 @@ class Session:
         self.scheduling = self.recording = False
         self.hiddens, self.next_hiddens = {}, {}
         try:
-            with self.moments.unheard():
+            with self.hooks.discarding_logs():
                 self._begin()
                 yield
         finally:
@@ -350,10 +351,10 @@ class Session:
         """Call the hooks that a fit would have called by now."""
         self.stage = "train"
         if not self.fitting:
-            self.moments.fit_started()
-            self.moments.train_started()
+            self.hooks.fit_started()
+            self.hooks.train_started()
         if not self.mid_epoch:
-            self.moments.epoch_started()
+            self.hooks.epoch_started()
         self.look_around()
 
     @property
@@ -382,7 +383,7 @@ class Session:
 
     def close(self) -> None:
         """Free gradients and end loader processes."""
-        self.moments.clipper = self._clipper  # of the session within which this one was opened
+        self.hooks.clipper = self._clipper  # of the session within which this one was opened
         self.drop_gradients()
         self.modes.eval()  # also of a fit that failed
         self.data.close()

@@ -50,7 +50,7 @@ def update(session: Session, window: Sequence[Any]) -> Tensor | None:
         _follow_up(session, taken)
     if session.within:
         hooked_step.finish(session)
-    logged = session.moments.logged()
+    logged = session.hooks.logged()
     if logged:
         session.noted.update(logged)
     if loss is not None and records:
@@ -127,7 +127,7 @@ def _by_closure(
         loss = backward.backward(session, opt, window) if own is None else own()
         if loss is None:
             raise _NothingThere
-        session.moments.before_step(opt.index)
+        session.hooks.before_step(opt.index)
         with session.measuring_only(first is None):
             _ready(session, opt, window, loss)
         first = loss if first is None else first
@@ -176,7 +176,7 @@ def take_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], los
     """Clip the gradients and step; False: the step was skipped."""
     session.precision.unscale(opt.optimizer)
     if session.within:
-        session.moments.before_step(opt.index)
+        session.hooks.before_step(opt.index)
     try:
         total = _ready(session, opt, window, loss)
     except nonfinite.UpdateSkipped:
@@ -202,8 +202,8 @@ def _ready(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: 
     total = _measure(session, opt, gradients) if measures else None
     if session.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, total)
-    if session.moments.clips:
-        session.moments.clip(opt.index, session.clip_val, session.settings.gradient_clip_algorithm)
+    if session.hooks.clips:
+        session.hooks.clip(opt.index, session.clip_val, session.settings.gradient_clip_algorithm)
         _note_clipped(session, opt, gradients)
     elif opt.index in session.clip_next:
         session.clip(opt.index, *session.clip_next.pop(opt.index))
@@ -219,7 +219,7 @@ def _follow_up(session: Session, taken: Sequence[OptimizerHandle]) -> None:
         opt.taken += 1
         if session.scheduling:
             batches = session.batch_idx if session.tbptt is None else opt.taken
-            opt.step_schedules("step", opt.taken, session.moments, batches)
+            opt.step_schedules("step", opt.taken, session.hooks, batches)
     ema = session.settings.weight_averaging == "ema" and session.scheduling
     if (
         taken

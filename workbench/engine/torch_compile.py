@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from workbench.engine.distributed.ddp import batch_weights
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 if TYPE_CHECKING:
     from workbench.engine.batch_steps import Result

@@ -59,7 +59,7 @@ def script_spec_of(path: Path, run: Run, site: CallSite, task: Task, weights: st
     started = next((e for e in run.outline if isinstance(e, RunStarted)), None)
     planned = None if started is None or started.updates is None else int(started.updates)
     ranks = int(started.ranks) if started else 1
-    settings = limits.effective(run.settings)
+    settings = limits.effective_settings(run.settings)
     _check_task(task)
     sources = sources_of(task, sliced)
     own = own_of(task, sources, sliced.code)  # now: in a session the objects have more than they define

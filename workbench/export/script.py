@@ -67,7 +67,7 @@ def script(path: Path, run: Run, site: CallSite, task: Task) -> str:
 def _weights(path: Path, run: Run) -> tuple[Path | None, Path | None]:
     """The path of the starting weights, and their path next to the script; None where the run has no record."""
     if not path.name or path.is_dir():
-        raise ExportError(f"{str(path)!r} is no name for a script: give a file, as in 'train.py'.")
+        raise ExportError(f"{str(path)!r} is not a name for a script: give a file, as in 'train.py'.")
     start = start_of(run)
     return start, None if start is None else path.with_name(f"{path.stem}.start.safetensors")
 

@@ -83,7 +83,7 @@ def _resumed(r: ScriptSpec) -> dict[str, bool]:
     scheduled = (r.built_in and (s.lr_schedule != "constant" or isinstance(s.warmup, float))) or r.by_length
     swa = s.weight_averaging == "swa" and isinstance(s.swa_epoch_start, float)
     asks = {"max_epochs", "max_steps", "min_epochs", "min_steps", "estimated_stepping_batches"} & r.own.asks
-    where = "where the run goes on from another one"
+    where = "where the run continues another one"
     return {
         f"{lengths} that was set {where}, with a schedule that was made for another length": bool(lengths) and scheduled,
         f"accumulate_grad_batches that was set {where}, with a schedule that was made for another length": scheduled

@@ -1,4 +1,4 @@
-"""Describes a non-finite value: at which update it was seen, and where it began."""
+"""Reports a loss or gradient that is NaN or infinite: at which update, and where it began."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class NonFiniteError(FloatingPointError):
         super().__init__(message)
         self.loss = loss
         self.own = True
-        """Of several processes: whether it was this one's own loss. The others know the sum alone."""
+        """On several ranks: whether it was this rank's loss. The other ranks know only the sum."""
 
 
 def headline(step: int, loss: float, began: str | None = None, gradient: str | None = None) -> str:
-    """What was seen at update `step`, and the first layer in the order of the forward pass with it.
+    """Describe what is not finite at update `step`, and the first layer (in forward order) in which it is so.
 
-    began: where it began, in the words of `replay`; None: unknown. gradient: the first gradient that is not finite.
+    began: where it began, as `replay` describes it; None: unknown. gradient: the first gradient that is not finite.
     """
     what = "a gradient is not finite" if _finite(loss) else f"loss not finite ({loss})"
     if began is not None and began.startswith("first in "):
@@ -32,8 +32,8 @@ def headline(step: int, loss: float, began: str | None = None, gradient: str | N
     return f"{what} at update {step}" + (f", first in {gradient!r}" if gradient is not None else "")
 
 
-def behind(began: str | None) -> str:
-    """What `headline` could not say of where it began, as a sentence of its own."""
+def origin_sentence(began: str | None) -> str:
+    """Return where it began as a separate sentence, where `headline` does not contain it."""
     return "" if began is None or began.startswith("first in ") else f" {began[:1].upper()}{began[1:]}."
 
 
@@ -41,14 +41,14 @@ def explain(
     step: int, loss: float, gradients: Mapping[str, Tensor], batches: Sequence[Any], before: Mapping[str, Tensor],
     began: str | None = None,
 ) -> str:  # fmt: skip
-    """Why update `step` was not taken, in words: where, then inputs, weights, the loss.
+    """Explain why update `step` was not taken: where, then inputs, weights, the loss.
 
     gradients, before: by name, in the order of the forward pass. began: as in `headline`.
     """
     bad_inputs = [f"{where} ({count} of {total} values)" for where, count, total in _bad(batches)]
     bad_weights = [name for name, value in before.items() if not bool(torch.isfinite(value).all())]
     bad_gradients = [name for name, value in gradients.items() if not bool(torch.isfinite(value).all())]
-    # What came in bad, and mostly a bad loss too, makes every gradient bad: then the first of them says nothing.
+    # Bad inputs, and mostly a bad loss too, make every gradient bad: then the first of them means nothing.
     telling = bad_gradients and not (bad_inputs or bad_weights) and (_finite(loss) or len(bad_gradients) < len(gradients))
     gradient = bad_gradients[0] if telling else None
     lines = [headline(step, loss, began, gradient)]
@@ -60,7 +60,7 @@ def explain(
         lines.append(f"the loss is {loss:.4g}")
     else:
         lines.append("inputs and weights are finite: lower the learning rate, clip, or look for log(0) or 0/0")
-    return "; ".join(lines) + f". The update was not taken.{behind(began)}"
+    return "; ".join(lines) + f". The update was not taken.{origin_sentence(began)}"
 
 
 def _finite(value: float) -> bool:

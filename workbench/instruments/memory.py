@@ -1,4 +1,4 @@
-"""Measures memory: how much is free, how much was needed, and whether an error means that it ran out."""
+"""Measures memory: how much is free, how much a process needed, and whether an error means that it ran out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if sys.platform != "win32":
     import resource
 
 _OUT_OF_MEMORY = (
-    "cannot allocate memory",  # the system's own words, as torch and the loaders repeat them
+    "cannot allocate memory",  # the system's message, as torch and the loaders repeat it
     "can't allocate memory",  # CPU, with DefaultCPUAllocator before it
     "defaultcpuallocator: not enough memory",  # CPU on Windows
     "not enough memory: you tried to allocate",
@@ -38,10 +38,10 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` means that memory ran out, on any device. By type first, then by what it says."""
+    """Whether `error` means that memory ran out, on any device, by its type or its message."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # Only errors that a backend raises: somebody's ValueError about memory is a ValueError.
+    # Only errors that a backend raises: a user's ValueError about memory is a ValueError.
     if not isinstance(error, RuntimeError | OSError):
         return False
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
@@ -51,9 +51,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be used now: what the system has, or what this process's container has left if that is less.
+    """Return the bytes that can be used now: those of the system, or of this process's container if they are fewer.
 
-    Pages of files that the system would give up at once count as free.
+    Cached pages of files, which the system can drop at once, count as free.
     """
     left = [psutil.virtual_memory().available]
     for folder, limit, usage, cache in _cgroups(root):
@@ -65,7 +65,7 @@ def available_memory(root: Path = Path("/")) -> int:
 
 
 def total_memory(device: torch.device, root: Path = Path("/")) -> int | None:
-    """Bytes that a device has; of a CPU what the machine has, or its container may take if that is less. None: unknown."""
+    """Return the bytes of a device; for the CPU those of the machine, or its container's limit if that is less. None: unknown."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     if device.type == "mps":
@@ -80,9 +80,9 @@ def total_memory(device: torch.device, root: Path = Path("/")) -> int | None:
 
 
 def memory_in_use(device: torch.device) -> int | None:
-    """Bytes in use on a device by this process (of a CPU: its resident memory, without its loaders'). None: unknown.
+    """Return the bytes that this process uses on a device (CPU: its resident memory). None: unknown.
 
-    Loader processes are left out: what they share with this one would count for each of them.
+    Loader processes do not count: the memory that they share with this one would count for each of them.
     """
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
@@ -92,7 +92,7 @@ def memory_in_use(device: torch.device) -> int | None:
 
 
 def _cgroups(root: Path) -> list[tuple[Path, str, str, str]]:
-    """The folders whose limits hold for this process, with the names of their files. All levels count."""
+    """Return the cgroup folders whose limits apply to this process, with the names of their files. All levels count."""
     found = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -124,7 +124,7 @@ _idle = _Idle()
 
 
 def reset_peak() -> None:
-    """From here on `peak_bytes` counts: what this process holds now is its idle memory."""
+    """Begin to measure `peak_bytes`: the memory that this process uses now is its idle memory."""
     with contextlib.suppress(OSError):  # not Linux: the peak is then the whole process's
         Path("/proc/self/clear_refs").write_text("5")
     _idle.resident = _status().get("VmRSS", psutil.Process().memory_info().rss)
@@ -132,10 +132,10 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory of this process since `reset_peak`, above what it had then.
+    """Return the most memory that this process used since `reset_peak`, above its idle memory.
 
-    Pages of files and of packages that were first touched meanwhile are left out: libraries and the data are there once
-    for all processes, and no trial pays for them.
+    Pages of files and of packages in shared memory that were first read meanwhile do not count: libraries and data
+    exist once for all processes.
     """
     peak = _status().get("VmHWM")
     if peak is None:
@@ -144,19 +144,19 @@ def peak_bytes() -> int:
 
 
 def data_bytes() -> int:
-    """This process's private writable memory: what RLIMIT_DATA limits. 0 where the system does not say."""
+    """Return this process's private writable memory, which RLIMIT_DATA limits. 0 where the system does not report it."""
     return _status().get("VmData", 0)
 
 
 @contextlib.contextmanager
 def limited(memory: int | None) -> Iterator[None]:
-    """No more than `memory` bytes of new private memory. What is here already does not count."""
+    """Inside, this process can allocate at most `memory` bytes of new private memory."""
     if memory is None:
         yield
         return
     held = data_bytes()
     if sys.platform == "win32" or not held:
-        print("memory_limit: this system cannot limit a process's memory; the trial runs without.", file=sys.stderr)
+        print("memory_limit: this system cannot limit a process's memory; the trial runs without a limit.", file=sys.stderr)
         yield
         return
     torch.ones(torch.get_num_threads() << 15).mul_(2)  # starts the threads: their stacks are not the function's
@@ -170,7 +170,7 @@ def limited(memory: int | None) -> Iterator[None]:
 
 
 def _status() -> dict[str, int]:
-    """The sizes in /proc/self/status, in bytes."""
+    """Return the sizes in /proc/self/status, in bytes."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -180,7 +180,7 @@ def _status() -> dict[str, int]:
 
 
 def _file_pages() -> int:
-    """Resident pages that belong to files or to a parcel's segment, not written to here."""
+    """Return the bytes of resident pages of files and shared-memory segments that this process has not written to."""
     total = _status().get("RssFile", 0)
     try:
         lines = Path("/proc/self/smaps").read_text().splitlines()

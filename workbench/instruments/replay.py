@@ -1,8 +1,8 @@
-"""Repeats a step that was not finite, slowly, to find where it began.
+"""Runs a step again that was not finite, to find the operation in which NaN or infinity began.
 
-Forward, every operation is watched: the first whose result is not finite though its inputs are, if that result reached
-the loss. (An infinite mask on the way to a softmax is not a fault.) Backward, every node of the graph is watched in the
-same way; `torch.autograd.set_detect_anomaly` remembers the line of the forward pass that made it.
+In the forward pass it checks every operation for the first one whose inputs are finite and whose result is not, and
+reaches the loss. (An infinite mask before a softmax is no fault.) In the backward pass it checks every node of the
+graph in the same way; `torch.autograd.set_detect_anomaly` gives the line of the forward pass that made the node.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NOT_THE_USERS = tuple(str(Path(file).parent) + os.sep for file in (torch.__file
 
 
 def replay(forward: Callable[[], Tensor], modules: nn.Module) -> str | None:
-    """Where a NaN or infinity began in `forward` (which gives the loss) or its backward, in words; None: nowhere.
+    """Return in words where a NaN or infinity began in `forward` (which returns the loss) or its backward; None: nowhere.
 
-    Gradients and buffers are as before afterwards, and no hook stays. Random generators are the caller's affair:
-    put them where they were before the step, so that it is the same step.
+    Gradients and buffers do not change, and no hook stays. The caller restores the random generators to their states
+    before the step, so that it is the same step.
     """
     remembering = torch.autograd.set_detect_anomaly(True, check_nan=False)
     with remembering, _eager(), _kept_buffers(modules), torch.enable_grad():
@@ -58,19 +58,19 @@ class _Place:
 
     @property
     def opaque(self) -> bool:
-        """Whether it has no line of the user's."""
+        """Whether it contains no line of the user's."""
         return type(self.module).__module__.partition(".")[0] == "torch"
 
 
 class _Watch(TorchFunctionMode):
-    """Remembers which operation made each tensor that is not finite, and which module each node of the graph is of."""
+    """Records which operation made each tensor that is not finite, and which module each node of the graph belongs to."""
 
     def __init__(self, modules: nn.Module) -> None:
         super().__init__()
         self.owners: dict[Node, _Place | None] = {}
         self._modules = modules
         self._running: list[_Place] = []
-        # By identity; the tensor is kept, so that no other takes its number.
+        # By identity; the tensor is kept, so that no other tensor gets its id.
         self._origins: dict[int, tuple[Tensor, str]] = {}
         self._first: str | None = None
 
@@ -79,7 +79,7 @@ class _Watch(TorchFunctionMode):
         given = _floats([args, kwargs])
         bad = [t for t in given if not _finite(t)]
         result = func(*args, **kwargs)
-        written = given[:1] if not any(t is given[0] for t in bad) else []  # an operation in place gives no result
+        written = given[:1] if not any(t is given[0] for t in bad) else []  # an operation in place returns no new tensor
         made = [t for t in [*_floats([result]), *written] if not _finite(t)]
         if made and (origin := self._origin(func, bad, made, [args, kwargs])) is not None:
             self._note(made, origin)
@@ -93,7 +93,7 @@ class _Watch(TorchFunctionMode):
             return self._words(func.__name__.strip("_"))
         if any(map(_has_nan, made)) and not any(map(_has_nan, bad)):
             return self._words(func.__name__.strip("_"), "which made NaN of infinite values")
-        return None  # it came in so: a mask, or what was given from outside
+        return None  # it was an input: a mask, or a value from outside
 
     def _words(self, operation: str, remark: str = "") -> str:
         place = self._running[-1] if self._running else None
@@ -113,7 +113,7 @@ class _Watch(TorchFunctionMode):
 
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
-        """Inside, it is known which module is running."""
+        """Inside, hooks record which module is running."""
         handles: list[torch.utils.hooks.RemovableHandle] = []
         try:
             for path, module in self._modules.named_modules():
@@ -140,11 +140,11 @@ class _Watch(TorchFunctionMode):
             self.claim(made)
             place = self._running.pop()
             bad = [t for t in made if not _finite(t)]
-            if place.clean and any(id(t) not in self._origins for t in bad):  # made where no operation is seen
+            if place.clean and any(id(t) not in self._origins for t in bad):  # made by code that no operation shows
                 self._note(bad, f"first in {place.words}, whose inputs and weights are finite")
 
     def claim(self, tensors: list[Tensor]) -> None:
-        """New nodes of these tensors' graph belong to the module that is running."""
+        """Assign the new graph nodes of these tensors to the module that is running."""
         place = self._running[-1] if self._running else None
         todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
         while todo:
@@ -154,14 +154,14 @@ class _Watch(TorchFunctionMode):
                 todo += [after for after, _ in node.next_functions if after is not None]
 
     def why(self, loss: Tensor) -> str:
-        """Where a loss that is not finite came from."""
+        """Return in words where a loss that is not finite came from."""
         found = self._origins.get(id(loss))
         origin = found[1] if found else self._first
-        return origin or "no operation made it of finite values: it came in with the batch, the weights or a constant"
+        return origin or "no operation on finite values made it: it came from the batch, the weights or a constant"
 
 
 def _backward(loss: Tensor, watch: _Watch) -> str | None:
-    """The first node whose result is not finite though what it was given is; no gradient is stored anywhere."""
+    """Return the first node whose inputs are finite and whose result is not; no gradient is stored."""
     if not loss.requires_grad:
         return None
     watch.claim([loss])
@@ -203,7 +203,7 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)\n(?:    (.*))?')
 
 
 def _stack_of(node: Node) -> list[traceback.FrameSummary]:
-    """The stack on which anomaly mode saw the node made."""
+    """Return the stack of the forward pass that made a node, as anomaly mode recorded it."""
     metadata = cast("dict[str, Any]", node.metadata)
     found = [_FRAME.match(entry) for entry in metadata.get("traceback_", ())]
     return [
@@ -212,10 +212,10 @@ def _stack_of(node: Node) -> list[traceback.FrameSummary]:
 
 
 def _user_line(stack: list[traceback.FrameSummary]) -> str:
-    """The innermost line of the user's own, below `replay`, as ", of `line` at file:number"; "" where there is none."""
+    """Return the innermost line of the user's code, below `replay`, as ", of `line` at file:number"; "" where there is none."""
     for frame in reversed(stack):
         if frame.filename == __file__ and frame.name == replay.__name__:
-            break  # the frames above belong to whoever started the run
+            break  # the frames above belong to the caller of the run
         if not frame.filename.startswith(_NOT_THE_USERS):
             return f", of `{(frame.line or '?').strip()}` at {Path(frame.filename).name}:{frame.lineno}"
     return ""
@@ -233,7 +233,7 @@ def _kept_buffers(modules: nn.Module) -> Iterator[None]:
 
 
 def _eager() -> contextlib.AbstractContextManager[Any]:
-    """Compiled code knows neither hooks nor lines; without torch.compile in use, there is nothing to switch off."""
+    """Inside, compiled models run eagerly, since compiled code has neither hooks nor lines."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
@@ -247,7 +247,7 @@ def _floats(value: Any) -> list[Tensor]:
 def _finite(tensor: Tensor) -> bool:
     try:
         return bool(torch.isfinite(tensor.detach()).all())
-    except RuntimeError:  # one that cannot be asked: sparse, or inside of vmap
+    except RuntimeError:  # torch cannot check it: sparse, or inside vmap
         return True
 
 
@@ -256,7 +256,7 @@ def _has_nan(tensor: Tensor) -> bool:
 
 
 def _asked_for(value: Any) -> bool:
-    """Whether a plain number among an operation's arguments is infinite: masked_fill(mask, -inf)."""
+    """Whether a plain number among an operation's arguments is not finite: masked_fill(mask, -inf)."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):

@@ -191,7 +191,7 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     name = f"limit_{stage}_batches"
     loader = spec.loader(session.settings)
     set_epoch(loader, session.epoch)
-    count = limits.count(batches_in(loader), getattr(session.settings, name), name)
+    count = limits.limited_batches(batches_in(loader), getattr(session.settings, name), name)
     return session.ranks.rounds(with_sample_counts(session.task, loader, first_batches(loader, count)), lambda: inbox.has(Stop))
 
 

@@ -94,7 +94,7 @@ def _with_trackers(words: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
             with pack(tracker):
                 going.append(tracker)
         except Exception as error:  # noqa: BLE001 - whatever of its arguments cannot be sent
-            text = f"tracker {tracker.name!r} stays in this process, and hears the run as long as it is followed here: {error}"
+            text = f"tracker {tracker.name!r} stays in this process, and gets the run's events as long as it is followed here: {error}"
             messages.append(Message(text, "warning"))
     return words._replace(messages=messages, trackers=going), going
 
@@ -156,7 +156,7 @@ class LaunchedJob:
                 inbox.wait(PERIOD)
             self._pass_on(inbox, emit)
             if self._left.is_set():
-                raise StillRunning(f"{self._run.name} goes on without this process: wb.attach({self._run.name!r}) follows it.")
+                raise StillRunning(f"{self._run.name} continues without this process: wb.attach({self._run.name!r}) follows it.")
 
     def _pass_on(self, inbox: Mailbox, emit: EventSink) -> None:
         while (command := inbox.take()) is not None:

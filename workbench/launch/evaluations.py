@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 from workbench.events import Validated
 from workbench.launch.job import Job
 from workbench.task.data.spec import Collate, DataSpec, Parts
+from workbench.task.errors import TaskError
 from workbench.task.lightning.overrides import has_loader, spec_of
-from workbench.task.protocol import TaskError
 
 
 def metrics_of(job: Job[dict[str, float]]) -> dict[str, float]:

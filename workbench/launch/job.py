@@ -195,20 +195,20 @@ class Job(Generic[T]):
         """
         self._only_fits("change")
         if not values:
-            raise SettingsError("change() changes nothing: give what is to change, change(lr=1e-3), say.")
+            raise SettingsError("change() changes nothing: name a setting, for example change(lr=1e-3).")
         given = Settings.named(values, "change")
         checked = self.settings.replace(**given)
         fixed = [name for name in given if not knob(name).live]
         if fixed:
             live = [name for name in type(checked).model_fields if knob(name).live]
-            raise SettingsError(f"{fixed[0]} cannot change while a run goes on; these can: {', '.join(live)}.")
+            raise SettingsError(f"{fixed[0]} cannot change while a run is running; these can: {', '.join(live)}.")
         if "lr" in given and not checked.lr:
-            raise SettingsError("lr=0: while a run goes on its rate cannot become 0, from where no ratio leads back: pause() the run.")
+            raise SettingsError("lr=0: the rate of a running run cannot become 0, since groups and schedules could not return from it: pause() the run.")
         plan = next((name for name in given if isinstance(getattr(checked, name), dict)), None)
         if plan is not None:
             raise SettingsError(
                 f"{plan}={given[plan]!r}: while a run goes on it changes to one number, which holds from the next update on: "
-                f"change({plan}=4), say. A plan by epochs belongs to fit({plan}=…)."
+                f"change({plan}=4), for example. A schedule by epochs belongs to fit({plan}=…)."
             )
         self._ask("change", Change({name: getattr(checked, name) for name in given}), **given)
 
@@ -310,7 +310,7 @@ class Job(Generic[T]):
 AnyJob = Job[Any]
 
 _MEANT = {
-    "stop() ends it at its next update and keeps what there is": ("cancel", "kill", "terminate", "abort", "interrupt", "end_job", "quit"),
+    "stop() ends it at its next update and keeps the results so far": ("cancel", "kill", "terminate", "abort", "interrupt", "end_job", "quit"),
     "done() says whether it is over": ("finished", "is_done", "isdone", "complete", "completed", "ready", "is_alive"),
     "status says where it is: 'queued', 'running', 'paused', 'finished', 'stopped' or 'failed'": (
         "state", "running", "is_running", "queued", "paused", "is_paused", "cancelled", "canceled", "stopped", "failed", "phase",
@@ -318,7 +318,7 @@ _MEANT = {
     "wait() waits until it is over": ("join", "block"),
     "result() gives what it found": ("get", "results", "value", "run", "output_value", "fetch"),
     "exception() gives the error that it failed with": ("error", "traceback"),
-    "resume() goes on after a pause": ("unpause", "continue_", "proceed", "restart"),
+    "resume() continues after a pause": ("unpause", "continue_", "proceed", "restart"),
     "output is what its processes printed, and events what they reported": ("log", "logs", "stdout", "stderr", "print"),
     "change(lr=…) changes settings of a fit while it runs": ("set", "update", "set_lr"),
     "checkpoint() writes a checkpoint before the next update": ("save", "save_checkpoint"),

@@ -136,7 +136,7 @@ def run_folder(root: Path, id: str) -> Path:
 def recorded(run: Run | str, root: Path) -> Path:
     """The folder of a run that is meant; FileNotFoundError where there is none."""
     if not isinstance(run, Run | str):
-        raise TypeError(f"{shown(run)} is no run: give one (bench.runs[-1], say) or its id.")
+        raise TypeError(f"{shown(run)} is not a run: give one (bench.runs[-1]) or its id.")
     if isinstance(run, str):
         return run_folder(root, run)
     if run.folder is None or not run.folder.is_dir():

@@ -139,7 +139,7 @@ class _Begun:
                 run, point = self.past
                 take_over(run, folder, point)
         except OSError as error:
-            yield Message(f"what the run starts from could not be saved ({error}); the run goes on.", "warning")
+            yield Message(f"what the run starts from could not be saved ({error}); the run continues.", "warning")
         yield from name_next_to_go(self.run, self.keep_runs)
 
 

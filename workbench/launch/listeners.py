@@ -9,8 +9,8 @@ from typing import Any
 
 from workbench.events import BenchEvent, Called, Event
 from workbench.launch.job import AnyJob
+from workbench.task.errors import TaskError
 from workbench.task.lightning.unsupported import refuse_callbacks
-from workbench.task.protocol import TaskError
 from workbench.values import shown
 
 Listener = Callable[[BenchEvent], None]
@@ -39,7 +39,7 @@ class Listeners:
         """Give an event of a job to all; returns, in words, the errors of listeners that had not failed before."""
         new = [(listener, text) for listener, text in self.tell(event) if listener not in self._failing]
         self._failing += [listener for listener, _ in new]
-        return [f"a listener failed (this is said once; it goes on hearing):\n{text}" for _, text in new]
+        return [f"a listener failed (it is called again; this message comes once):\n{text}" for _, text in new]
 
     def tell(self, event: BenchEvent) -> list[tuple[Listener, str]]:
         """Give an event to all; returns those that failed, with their tracebacks."""

@@ -125,7 +125,7 @@ class ResumeSettings:
                 was, now = getattr(own, name), getattr(settings, name)
                 where = "" if name in self.given else f" (bench.set({name}={was!r}) puts it back)"
                 raise SettingsError(
-                    f"{name}={now!r}: a run that goes on keeps what decides which samples come when, and {id} has "
+                    f"{name}={now!r}: a continued run keeps what decides which samples come when, and {id} has "
                     f"{name}={was!r}{where}. To train on from its weights alone: bench.load({id!r}), then bench.fit()."
                 )
 
@@ -157,13 +157,13 @@ class ResumeSettings:
             )
 
     def _differing(self, own: Settings, settings: Settings, edits: Mapping[str, Any]) -> Message | None:
-        bench = limits.effective(self.bench)  # as the recorded ones are
+        bench = limits.effective_settings(self.bench)  # as the recorded ones are
         free = [name for name in Settings.model_fields if name not in edits]
         kept = [name for name in free if not _same(name, settings, bench)]
         local = [name for name in free if name in LOCAL and not _same(name, settings, own)]
         told = []
         if kept:
-            told.append(f"it goes on with the run's own {_values(kept, settings)} (the bench has {_values(kept, bench)})")
+            told.append(f"it continues with the run's own {_values(kept, settings)} (the bench has {_values(kept, bench)})")
         if local:
             told.append(f"it runs with the bench's {_values(local, settings)} (the run had {_values(local, own)})")
         return Message(f"{'; '.join(told)}; what is given to fit() counts.") if told else None

@@ -32,7 +32,7 @@ class StartSpec:
     def of(cls, start: Any) -> StartSpec:
         """Read `start=`: "fresh", "continue", "0012-fit", "0012-fit@best" or "0012-fit@1200"."""
         if not isinstance(start, str):
-            hint = f" So many epochs are max_epochs={start!r}." if type(start) is int else ""
+            hint = f" A number of epochs is max_epochs={start!r}." if type(start) is int else ""
             id = getattr(start, "id", None)
             hint = f" That of this one is {id!r}." if isinstance(id, str) else hint
             raise SettingsError(f"start={shown(start)}: give 'fresh', 'continue' or the id of a run (run.id).{hint}")
@@ -43,7 +43,7 @@ class StartSpec:
             raise SettingsError(f"start={start!r}: give 'fresh', 'continue', or a run's id as in '0012-fit', '0012-fit@best'.")
         check_id(run)
         if at and not which:
-            raise SettingsError(f"start={start!r}: behind the @ stands 'last', 'best' or the number of updates.")
+            raise SettingsError(f"start={start!r}: after the @ comes 'last', 'best' or a number of updates.")
         return cls(start, run, int(which) if which.isdecimal() and len(which) < 20 else which or "last")
 
     def weights(self, root: Path) -> Path | None:
@@ -145,7 +145,7 @@ class StartResolver:
             fits = [run.id for run in list_runs(self._root) if run.kind == "fit" and list_checkpoints(run.path)]
         except OSError:  # it is not a folder
             return ""
-        return f"; start={fits[-1]!r} goes on from the last run in {self._root}" if fits else ""
+        return f"; start={fits[-1]!r} continues from the last run in {self._root}" if fits else ""
 
     # -- a run
 
@@ -185,13 +185,13 @@ def _end_of(job: AnyJob) -> tuple[Checkpoint | None, str]:
     # A checkpoint that was copied from the run before is not one of its end.
     end = there[-1] if there and there[-1].end and there[-1].step == job.updates else None
     if end is None:
-        mid = f"; start={job.id!r} goes on from update {there[-1].step}" if there else ""
+        mid = f"; start={job.id!r} continues from update {there[-1].step}" if there else ""
         return None, f"{job.id} {job.status}, and its end was not saved{mid}"
     return end, "" if end.resumable else f"the end of {job.id} has weights alone ({printable(str(end.why))})"
 
 
 def _as_they_are(why: str) -> Message:
-    return Message(f"start='continue' goes on from the weights as they are, with fresh optimizers: {why}.", "warning")
+    return Message(f"start='continue' starts from the present weights, with fresh optimizers: {why}.", "warning")
 
 
 def _kind(folder: Path) -> str:

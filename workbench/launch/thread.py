@@ -201,7 +201,7 @@ class JobRunner:
     def away(self) -> Iterator[Detached]:
         """Inside, another process does the job and writes its record; afterwards too, if it has emitted the end."""
         if self._job.folder is None:
-            raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, by which another process could do it.")
+            raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, which another process would need.")
         self.settle()
         self._writing, left = False, threading.Event()
         self._job._away(left)

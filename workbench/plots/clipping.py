@@ -92,7 +92,7 @@ def _norms(step: Array, rows: Array, name: str, part: Clipped, limit: Array | No
     log = wide(np.concatenate([part.before, part.after, line]), 10)
     total = "Gradient norm before and after clipping"
     if not part.same and part.on.any():
-        note = "What was measured before clipping (track_grad_norm) is not the 2-norm, which is what is known behind it: do not compare them."
+        note = "What was measured before clipping (track_grad_norm) is not the 2-norm, which was measured after it: do not compare them."
     else:
         note = "Clipping was off." if part.share is None else f"{part.share:.0%} of the updates with clipping on were cut."
     return Chart(

@@ -229,7 +229,7 @@ class _Record:
         now = self._now_created()
         another = None not in (now, self._created) and now != self._created
         if another or not self._folder.is_dir():
-            raise RecordGone(f"run {self._folder.name} was deleted, and what is asked for was in its record ({self.path}).")
+            raise RecordGone(f"run {self._folder.name} was deleted, and these events were in its record ({self.path}).")
 
     def _now_created(self) -> Any:
         with contextlib.suppress(OSError, ValueError):

@@ -43,4 +43,4 @@ class Capacity:
                 f"{lacking}; the disk of {self.folder} has {on_disk / 1e6:,.0f} MB left, which is too little as well: free memory "
                 "or disk space, or train on less data."
             )
-        return self.folder, f"{lacking}: they lie in a file in {self.folder}, which is slower and is gone with the job."
+        return self.folder, f"{lacking}: they are in a file in {self.folder}, which is slower and is gone with the job."

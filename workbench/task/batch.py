@@ -19,7 +19,7 @@ _MANY = 12
 
 
 def sample_count(batch: Any) -> int:
-    """How many samples a batch holds: its own `batch_size` or `num_graphs`, else the first dimension of its first
+    """Return how many samples a batch has: its `batch_size` or `num_graphs`, else the first dimension of its first
     tensor or array; 1 where there is none.
     """
     own = _own_count(batch)
@@ -42,7 +42,7 @@ def _number(samples: int) -> str:
 
 
 def _own_count(batch: Any) -> int | None:
-    """The number of samples that a batch states."""
+    """Return the number of samples that a batch declares."""
     where = own_count(batch)
     if where is None:
         return None
@@ -51,7 +51,7 @@ def _own_count(batch: Any) -> int | None:
 
 
 def own_count(batch: Any) -> str | None:
-    """Where a batch states how many samples it holds (PyG's `num_graphs`, a tensordict's `batch_size[0]`); None:
+    """Return the attribute in which a batch declares its number of samples (PyG's `num_graphs`, a tensordict's `batch_size[0]`); None:
     nowhere.
     """
     if type(batch) in (tuple, list, dict, Tensor):
@@ -84,7 +84,7 @@ def is_several(batch: Any) -> bool:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch on `device`, in the same containers."""
+    """Move the batch to `device`, in the same containers."""
     if isinstance(batch, PackedSequence):
         return batch.to(device, non_blocking=True)  # type: ignore[arg-type]  # its batch_sizes stay on the CPU
     if isinstance(batch, Tensor):
@@ -113,7 +113,7 @@ def _mapping_to(batch: Mapping[Any, Any], device: torch.device) -> Any:
 
 
 def describe(batch: Any) -> str:
-    """Shapes and types in a batch, as a person would write them down; a long list of like tensors in one."""
+    """Describe the shapes and types in a batch; a long list of similar tensors is one entry."""
     found = _parts(batch, "")
     if not found:
         return type(batch).__name__
@@ -129,9 +129,9 @@ def describe(batch: Any) -> str:
 
 
 def made_of_lists(batch: Any) -> tuple[str, int] | None:
-    """Of a batch of lists of numbers, the first element that is a list of one-dimensional tensors, and their number.
+    """Return the first element of a batch that is a list of one-dimensional tensors, and their number; None: there is none.
 
-    torch's default collation makes one tensor for each place in the lists. None: there is no such element.
+    torch's default collation makes such a list, with one tensor for each position, of samples that are lists of numbers.
     """
     if not isinstance(batch, (Mapping, tuple, list)):
         return None
@@ -148,7 +148,7 @@ def _described(part: Tensor | PackedSequence) -> str:
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
-    """The tensors in a batch, each with where it is ("0", "image.1"); of a PackedSequence its data alone."""
+    """Return the tensors in a batch, each with its path ("0", "image.1"); of a PackedSequence only its data."""
     return [(name, part.data if isinstance(part, PackedSequence) else part) for name, part in _parts(value, path)]
 
 

@@ -10,10 +10,10 @@ _WRAPPED = "_orig_mod."
 
 
 def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
-    """The model inside, and how its calls are compiled; None: it is not compiled.
+    """Return the model inside, and the compiler of its calls; None: it is not compiled.
 
-    The weights are those of the model inside, under their own names. While a job runs, its calls go through the same
-    compiler (engine/torch_compile.py); the dry run does without it.
+    The weights are those of the model inside, by their names there. While a job runs, calls of the model go through
+    the same compiler (engine/torch_compile.py), except in the dry run.
     """
     dynamo = sys.modules.get("torch._dynamo")  # whoever has compiled a model has imported it
     if dynamo is None or not isinstance(model, dynamo.OptimizedModule):
@@ -23,5 +23,5 @@ def uncompiled(model: Any) -> tuple[Any, Callable[..., Any] | None]:
 
 
 def own_name(name: str) -> str:
-    """The name of a parameter as the model has it, without the prefix of a compiled part."""
+    """Return the name of a parameter in the model, without the prefix of a compiled part."""
     return name.replace(_WRAPPED, "")

@@ -11,12 +11,13 @@ from torch import nn
 from workbench.settings import Settings
 from workbench.task.compiled_model import uncompiled
 from workbench.task.data.spec import Collate, DataSpec
+from workbench.task.errors import TaskError
 from workbench.task.hints import check_loss, refuse_unusable
-from workbench.task.lightning import overrides as hooks
-from workbench.task.lightning.data_hooks import DataHooks
+from workbench.task.lightning import overrides
+from workbench.task.lightning.hooks import DataHooks
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.task import LightningTask
-from workbench.task.protocol import Task, TaskError
+from workbench.task.protocol import Task
 from workbench.task.schedulers import MakeScheduler, check_scheduler
 from workbench.task.supervised import MakeOptimizer, Supervised, check_optimizer
 from workbench.values import shown
@@ -35,9 +36,9 @@ def task_of(
     collate_fn: Collate | None,
     settings: Settings | None = None,
 ) -> Task:
-    """The task of a bench; TaskError says what is missing or does not fit.
+    """Make the task of a bench; raises TaskError naming what is missing or does not fit.
 
-    settings: those that are known already, for objects that read them from their trainer in `setup`.
+    settings: those that are known by now, for objects that read them from their trainer in `setup`.
     """
     if isinstance(model, type):
         raise TaskError(f"model={model.__name__} is a class: give an instance, {model.__name__}(…).")
@@ -46,7 +47,7 @@ def task_of(
     check_scheduler(scheduler)
     given = {"train": train, "val": val, "test": test, "predict": None}
     sources = _sources(given)
-    lightning = not isinstance(model, Task) and hooks.looks_like(model)
+    lightning = not isinstance(model, Task) and overrides.is_lightning_like(model)
     preparation = _prepared(model, lightning, sources, settings or Settings())
     specs = {name: _spec(name, data, sources.get(name), collate_fn, preparation) for name, data in given.items()}
     own = {"loss": loss, "metrics": metrics, "scheduler": scheduler}
@@ -70,7 +71,7 @@ def task_of(
                     "or nn.ModuleDict keeps them), whose forward calls them."
                 )
             raise TaskError(
-                f"model={shown(model)} is no nn.Module, and has no training_step and configure_optimizers either."
+                f"model={shown(model)} is not an nn.Module, and has no training_step and configure_optimizers."
             )
         refuse_unusable("model", model)
         check_loss(loss)
@@ -86,9 +87,9 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
     """For each kind of data the object that makes its loader; the one given as `train` serves the others too."""
     found = {}
     for name, data in given.items():
-        if data is None and hooks.has_loader(given["train"]):
+        if data is None and overrides.has_loader(given["train"]):
             found[name] = given["train"]
-        elif data is not None and (hooks.has_loader(data) or hooks.has_loader(data, f"{name}_dataloader")):
+        elif data is not None and (overrides.has_loader(data) or overrides.has_loader(data, f"{name}_dataloader")):
             found[name] = data
     return found
 
@@ -96,7 +97,7 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Any]:
 def _prepared(model: Any, lightning: bool, sources: Mapping[str, Any], settings: Settings) -> Preparation:
     """Set up the module, if it is a Lightning-like one, and the objects that make the loaders."""
     data = {id(source): source for source in sources.values()}
-    if hooks.has_loader(model):  # a plain network may make its own loaders
+    if overrides.has_loader(model):  # a plain network may make its own loaders
         data[id(model)] = model
     if lightning:
         data.pop(id(model), None)
@@ -109,21 +110,21 @@ def _listen(task: Task, preparation: Preparation, sources: Mapping[str, Any]) ->
     """Attach the objects that make the task's loaders, and their hooks."""
     if not preparation.data:
         return
-    moments = DataHooks(preparation, sources)
-    if task.moments is None:
-        task.moments = moments
-    elif moments.transfers:
+    hooks = DataHooks(preparation, sources)
+    if task.hooks is None:
+        task.hooks = hooks
+    elif hooks.transfers:
         raise TaskError(
-            f"{type(task).__name__} has moments of its own, and the data a way of its own to the device: do it in the "
-            "task's moments (transfer)."
+            f"{type(task).__name__} has hooks, and its data moves batches to the device with hooks too: do both in the task's "
+            "`hooks.transfer`."
         )
     task.preparation = preparation
     specs = {"train": task.train, "val": task.val, "test": task.test, "predict": task.predict}
-    preparation.trainer.belongs(task.model, specs)
+    preparation.trainer.set_model(task.model, specs)
 
 
 def _with_data(task: Task, specs: dict[str, DataSpec | None], collate_fn: Collate | None) -> Task:
-    """A user's own Task with its data: data given to the bench win over the task's own, which may be of any kind."""
+    """Set the data of a user's Task: data given to the bench win over the task's, which may be of any kind."""
     if not isinstance(getattr(task, "model", None), nn.Module):
         raise TaskError(f"{type(task).__name__} has no model: set self.model to the nn.Module that is trained.")
     for name, spec in specs.items():
@@ -140,7 +141,7 @@ def _spec(
 ) -> DataSpec | None:
     """The spec of one data set; source: the object that makes its loader."""
     if source is not None:
-        return hooks.spec_of(name, source, preparation)
+        return overrides.spec_of(name, source, preparation.serving)
     return None if data is None else DataSpec.of(name, data, collate_fn)
 
 

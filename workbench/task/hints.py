@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.task.signature import parameters
 from workbench.values import shown
 
@@ -31,7 +31,7 @@ def refuse_unusable(name: str, module: nn.Module) -> None:
     if empty:
         more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
         raise TaskError(
-            f"{name}: {empty[0]!r}{more} lies on the meta device, where weights have a shape and no values: "
+            f"{name}: {empty[0]!r}{more} is on the meta device, where weights have a shape and no values: "
             f"{name}.to_empty(device='cpu') gives them memory; then load or initialise them."
         )
     scripted = next((path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
@@ -54,7 +54,7 @@ def check_loss(loss: Any) -> None:
         raise TaskError(f"loss={shown(loss)} cannot be called: give a function of (output, target).")
 
 
-def of_missing_loss(model: nn.Module, batch: Any) -> str:
+def explain_missing_loss(model: nn.Module, batch: Any) -> str:
     """The error where no `loss=` was given, and the model does not accept the whole batch."""
     called = f"{type(model).__name__}.forward"
     if not isinstance(batch, Mapping):
@@ -82,7 +82,7 @@ def of_missing_loss(model: nn.Module, batch: Any) -> str:
     )
 
 
-def of_no_loss_in(model: nn.Module, output: Any, batch: Any) -> str:
+def explain_output_without_loss(model: nn.Module, output: Any, batch: Any) -> str:
     """The error where no `loss=` was given, and the output has no loss."""
     keys = [key for key, _ in batch.items()] if isinstance(batch, Mapping) else []
     near = next((key for key in ("label", "target", "targets", "y") if key in keys and "labels" not in keys), None)
@@ -95,7 +95,7 @@ def of_no_loss_in(model: nn.Module, output: Any, batch: Any) -> str:
     )
 
 
-def of_loss(loss: Callable[..., Any], output: Any, target: Any, error: BaseException) -> str | None:
+def explain_loss_error(loss: Callable[..., Any], output: Any, target: Any, error: BaseException) -> str | None:
     """Why a loss may have failed on an output and a target, with the remedy; None: unknown."""
     if isinstance(error, torch.OutOfMemoryError):
         return None
@@ -114,7 +114,7 @@ def of_loss(loss: Callable[..., Any], output: Any, target: Any, error: BaseExcep
     return None
 
 
-def of_step(error: BaseException) -> str | None:
+def explain_step_error(error: BaseException) -> str | None:
     """The remedy for an error of an optimizer's own step; None: it is another error, or unknown."""
     kind = next((kind for frame, _ in traceback.walk_tb(error.__traceback__) if (kind := _stepping(frame)) is not None), None)
     if kind is None:
@@ -195,7 +195,7 @@ class ShapeCheck(TorchFunctionMode):
             )
 
 
-def strangers(loss: Tensor, known: Iterable[Tensor]) -> list[Tensor]:
+def unknown_parameters(loss: Tensor, known: Iterable[Tensor]) -> list[Tensor]:
     """Parameters that a loss depends on and that are not among the known ones."""
     own, found = set(map(id, known)), dict[int, Tensor]()
     waiting, seen = [loss.grad_fn], set()

@@ -8,20 +8,99 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from workbench.task.batch import to_device
-from workbench.task.lightning.checkpoint_hooks import CheckpointEdits
+
+_PARTS = ("state_dict", "optimizer_states", "lr_schedulers")
+
+
+@dataclass(frozen=True)
+class CheckpointEdits:
+    """The changes that `on_save_checkpoint` or `on_load_checkpoint` made in the checkpoint's dictionary. Default: none."""
+
+    removed: tuple[str, ...] = ()
+    """Names of weights that are not to be stored."""
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    """Weights that were replaced by another tensor, or added."""
+    optimizers: list[Any] | None = None
+    """The states of all optimizers, if they were changed."""
+    schedulers: list[Any] | None = None
+    """The states of all schedulers, if they were changed."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Other entries that were added or changed."""
+    gone: tuple[str, ...] = ()
+    """Entries that were removed."""
+
+    @classmethod
+    def between(cls, before: Mapping[str, Any], after: Mapping[str, Any]) -> Self:
+        """Compare the dictionary before the hook (made with `copy_of`) with the one after it."""
+        there, now = before["state_dict"], after.get("state_dict") or {}
+        return cls(
+            tuple(name for name in there if name not in now),
+            {name: value for name, value in now.items() if isinstance(value, Tensor) and value is not there.get(name)},
+            _changed(before, after, "optimizer_states"),
+            _changed(before, after, "lr_schedulers"),
+            {name: value for name, value in after.items() if name not in _PARTS and not _same(before.get(name, _NONE), value)},
+            tuple(name for name in before if name not in after and name != "state_dict"),
+        )
+
+    def stored(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights to store."""
+        return {**{name: value for name, value in weights.items() if name not in self.removed}, **self.weights}
+
+    @property
+    def unresumable(self) -> str:
+        """Return why no fit can continue from the stored checkpoint; "": it can."""
+        gone = [name for name in ("optimizer_states", "lr_schedulers") if name in self.gone]
+        return f"on_save_checkpoint removed {' and '.join(gone)}" if gone else ""
+
+    def put_states(self, optimizers: list[dict[str, Any]]) -> None:
+        """Put changed states into those of a checkpoint (engine/checkpoint/optimizer_state.py), in their order."""
+        for one, state in zip(optimizers, self.optimizers or (), strict=False):
+            one["state"] = state
+        schedules = [schedule for one in optimizers for schedule in one["own"]]
+        for schedule, state in zip(schedules, self.schedulers or (), strict=False):
+            schedule["state"] = state
+
+
+_NONE = object()
+
+
+def copy_of(value: Any) -> Any:
+    """Copy the containers, and not what they contain."""
+    if isinstance(value, Mapping):
+        return {key: copy_of(one) for key, one in value.items()}
+    return type(value)(map(copy_of, value)) if type(value) in (list, tuple) else value
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> list[Any] | None:
+    return None if name not in after or _same(before[name], after[name]) else list(after[name])
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values have the same contents; a tensor is equal only to itself."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if one is other:
+        return True
+    if isinstance(one, Tensor) or isinstance(other, Tensor) or type(one) is not type(other):
+        return False
+    return bool(one == other)
+
 
 Stage = Literal["train", "val", "test", "predict"]
 Values = Mapping[str, "Tensor | float"]
 
 
 class Hooks:
-    """All hooks of a job, which do nothing; a task overrides those it needs."""
+    """The hooks of a job. Each does nothing; a task overrides those that it needs."""
 
     within: bool = False
     """Whether the task has hooks within an update: for batches, backward, zero_grad, the step, clipping, a
@@ -36,7 +115,7 @@ class Hooks:
     place.
     """
     zeroes: bool = False
-    """Whether the task drops gradients itself: what is left in them between two updates is state then."""
+    """Whether the task zeroes gradients itself: gradients between two updates are part of the state then."""
 
     # -- of a fit
 
@@ -64,17 +143,17 @@ class Hooks:
         """The job ends with this error."""
 
     @property
-    def wants_end(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether the task has asked for the end of the fit (`trainer.should_stop`)."""
         return False
 
-    def goes_on(self) -> None:
-        """A fit that the task had ended continues: it no longer asks for the end."""
+    def clear_stop(self) -> None:
+        """Drop the task's request to end the fit, since the fit continues."""
 
     # -- of a batch and an update
 
     def batch_started(self, batch: Any, batch_idx: int) -> bool:
-        """The batch is on the device. False: leave out the rest of this epoch, with this batch."""
+        """The batch is on the device. Return False to leave out this batch and the rest of the epoch."""
         return True
 
     def batch_ended(self, result: Any, batch: Any, batch_idx: int) -> None:
@@ -83,7 +162,7 @@ class Hooks:
         """
 
     def transfer(self, batch: Any, device: torch.device, stage: Stage) -> Any:
-        """The batch on the device."""
+        """Return the batch on the device."""
         return to_device(batch, device)
 
     def backward(self, loss: Tensor, **options: Any) -> None:
@@ -96,9 +175,9 @@ class Hooks:
         """
 
     def zero_grad(self, index: int, batch_idx: int) -> None:
-        """Between a window's first forward and its backward: drop the gradients of optimizer `index`.
+        """Between a window's first forward and its backward: zero the gradients of optimizer `index`.
 
-        The engine drops them itself where `zeroes` is False; until then they are all there.
+        The engine zeroes them itself where `zeroes` is False.
         """
 
     def before_step(self, index: int) -> None:
@@ -108,12 +187,12 @@ class Hooks:
         """Clip the gradients of optimizer `index` in place; clip_val and algorithm are the settings."""
 
     def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
-        """Evaluate the window's last batch and step: `take(closure)` does both; a task may do more, less, or
-        neither.
+        """Evaluate the window's last batch and step the optimizer: `take(closure)` does both; an override may do more
+        or less.
 
         closure() computes the gradients and returns the loss (None: nothing to learn from). take(closure) calls it,
         then `before_step`, clips, and steps; it returns what closure returned, and may be called more than once. Its
-        further keyword arguments are given to the optimizer's own step.
+        further keyword arguments go to the optimizer's step.
         """
         take(closure)
 
@@ -122,7 +201,7 @@ class Hooks:
         with in_its_turn(scheduler):
             usual()
 
-    # -- of an evaluation ("val", "test", "predict"): random numbers and modes come back behind it
+    # -- of an evaluation ("val", "test", "predict"); random states and modes are restored after it
 
     def validation_begins(self) -> None:
         """In a fit, before a validation: gradients are still there (on_validation_model_zero_grad)."""
@@ -132,7 +211,7 @@ class Hooks:
         return False
 
     def training_mode(self, stage: Stage) -> None:
-        """Last of all; afterwards the engine restores the modes of all modules."""
+        """Put the model into training mode, as the last hook; afterwards the engine restores the modes of all modules."""
 
     def evaluation_started(self, stage: Stage) -> None:
         """Before the first batch."""
@@ -149,27 +228,23 @@ class Hooks:
     # -- what the task logs
 
     def logged(self) -> Values:
-        """What was logged for single updates since the last call (`on_step`); scalars. Cheap where nothing was.
+        """Return the values logged for single updates since the last call (`on_step`), as scalars.
 
-        Like the next two, it is called on all ranks, also on one that had no batch. Ranks may return different values
-        here, and never there.
+        The engine calls this method and the next two on all ranks, also on one that had no batch. Ranks may return
+        different values here, but not from the next two.
         """
         return {}
 
     def epoch_logged(self) -> Values:
-        """What was logged for the epoch that has ended (`on_epoch`), reduced; after `epoch_ended`. It is dropped
-        then.
-        """
+        """Return and drop the reduced values logged for the epoch that has ended (`on_epoch`); after `epoch_ended`."""
         return {}
 
     def evaluated(self, stage: Stage) -> Values:
-        """What was logged in this evaluation, reduced over its batches; after `evaluation_ended`. It is dropped
-        then.
-        """
+        """Return and drop the values logged in this evaluation, reduced over its batches; after `evaluation_ended`."""
         return {}
 
     @property
-    def tells_sanity(self) -> bool:
+    def read_sanity(self) -> bool:
         """Whether the task has read the stage in a sanity check: it may log less there than in a validation."""
         return False
 
@@ -179,10 +254,10 @@ class Hooks:
         return frozenset()
 
     def forget(self) -> None:
-        """Drop all that was logged, after a dry run."""
+        """Drop all logged values, after a dry run."""
 
-    def unheard(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, nothing that is logged counts, and what was logged before stays."""
+    def discarding_logs(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, logged values are discarded; earlier ones stay."""
         return contextlib.nullcontext()
 
     @property
@@ -198,7 +273,7 @@ class Hooks:
     def restoring(self, checkpoint: Mapping[str, Any], kept: Mapping[str, Any]) -> CheckpointEdits:
         """A fit is about to continue from `checkpoint`, in Lightning's form; returns the task's changes to it.
 
-        kept: what `state` gave when it was written.
+        kept: what `state` returned when it was written.
         """
         return CheckpointEdits()
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from workbench.task.errors import TaskError
 from workbench.task.over_epoch import OverEpoch
-from workbench.task.protocol import TaskError
 from workbench.task.signature import fits, parameters
 from workbench.values import shown
 
@@ -22,16 +22,16 @@ _OF_LOSS = ("loss", "loss_averaged")
 """Names under which a validation reports the loss: of the weights, and of their average."""
 
 
-def is_running(metric: Any) -> bool:
+def is_metric_object(metric: Any) -> bool:
     """Whether an object is updated by batch and computed at the end (torchmetrics, torcheval, ignite, …)."""
     return not isinstance(metric, type) and all(callable(getattr(metric, name, None)) for name in _METHODS)
 
 
-def checked(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
+def checked_metrics(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
     """The metrics by name, as given in `metrics=`. TaskError: one of them is not a metric."""
     if metrics is None:
         return {}
-    if is_running(metrics) and callable(getattr(metrics, "items", None)):
+    if is_metric_object(metrics) and callable(getattr(metrics, "items", None)):
         return {"metrics": metrics}  # a collection, which names its own values
     if not isinstance(metrics, Mapping | nn.ModuleDict):
         raise TaskError(f"metrics= takes a dict of names: {_example(metrics)}.")
@@ -43,7 +43,7 @@ def checked(metrics: Any) -> dict[str, Callable[[Any, Any], Any] | Any]:
 
 def split(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The functions of one batch, and the objects that are computed over a validation."""
-    running = {name: metric for name, metric in metrics.items() if is_running(metric)}
+    running = {name: metric for name, metric in metrics.items() if is_metric_object(metric)}
     return {name: metric for name, metric in metrics.items() if name not in running}, running
 
 
@@ -52,7 +52,7 @@ def takes_pair(metric: Any) -> bool:
     return not fits(metric.update, None, None) and fits(metric.update, None)
 
 
-def in_words(output: Any, target: Any) -> str:
+def describe_arguments(output: Any, target: Any) -> str:
     """The arguments of a metric, in words."""
     return f"the model's output ({_what(output)}) and the target ({_what(target)})"
 
@@ -62,7 +62,7 @@ def synchronises(metric: Any) -> bool:
     return any(kind.__module__.partition(".")[0] == "torchmetrics" for kind in type(metric).__mro__)
 
 
-def numbers(stage: str, name: str, value: Any) -> dict[str, float]:
+def epoch_values(stage: str, name: str, value: Any) -> dict[str, float]:
     """The values of a metric over a validation, by the names under which they are reported; a dict brings its own
     names.
     """
@@ -138,11 +138,11 @@ def _check(name: Any, metric: Any) -> None:
     if isinstance(metric, type):
         raise TaskError(f"{where}={metric.__name__} is a class: give an instance, {metric.__name__}(…).")
     function = metric.function if isinstance(metric, OverEpoch) else metric
-    if isinstance(metric, OverEpoch) and is_running(function):
+    if isinstance(metric, OverEpoch) and is_metric_object(function):
         raise TaskError(f"{where}: {type(function).__name__} is computed over a check already: give it without wb.over_epoch.")
     if callable(getattr(metric, "increment", None)):
         raise TaskError(f"{where}: a {type(metric).__name__} keeps values of epochs, as the run's record does: give the metric in it.")
-    if is_running(metric):
+    if is_metric_object(metric):
         first = next(iter(parameters(metric.update) or ()), "")
         if first == "value":  # torchmetrics' aggregators
             raise TaskError(
@@ -155,14 +155,14 @@ def _check(name: Any, metric: Any) -> None:
                 f"{where}: update({names}) of {type(metric).__name__} is called as update(output, target), which it does not "
                 "take: give a metric of these two."
             )
-    if not (is_running(function) or callable(function)):
+    if not (is_metric_object(function) or callable(function)):
         raise TaskError(
             f"{where}={shown(function)} cannot be called, and has no update, compute and reset: give a function of (output, "
             "target), a metric object (torchmetrics), or wb.over_epoch(function)."
         )
-    if not is_running(function):
+    if not is_metric_object(function):
         _warn_of_inner(where, function, over=isinstance(metric, OverEpoch))
-    if not is_running(function) and next(iter(parameters(function) or ()), "") == _TARGET_FIRST:
+    if not is_metric_object(function) and next(iter(parameters(function) or ()), "") == _TARGET_FIRST:
         called = getattr(function, "__name__", "f")
         given = f"lambda output, y: {called}(y, output)"
         raise TaskError(
@@ -177,7 +177,7 @@ def _warn_of_inner(where: str, function: Any, *, over: bool) -> None:
         found = inspect.getclosurevars(function)
     except (TypeError, ValueError):
         return
-    inner = {name: value for name, value in {**found.globals, **found.nonlocals}.items() if is_running(value)}
+    inner = {name: value for name, value in {**found.globals, **found.nonlocals}.items() if is_metric_object(value)}
     for name, value in inner.items():
         told = "and keeps all it has seen" if over else "and the mean over batches need not be its value over a check"
         warnings.warn(

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.task.signature import parameters
 
 _PROBED = 1e-3
@@ -18,11 +18,10 @@ _PROBED = 1e-3
 
 
 class OptimizerFactory:
-    """Makes the optimizer of each run: `make(params, lr=…, weight_decay=…)`, with those of the arguments that it
-    takes.
+    """Makes the optimizer of each run: `make(params, lr=…, weight_decay=…)`, with those arguments that it accepts.
 
-    A rate that is in `make` already (`partial(SGD, lr=0.5)`, a function with a rate of its own, a default) is the rate
-    of the run until the user sets `lr`.
+    A rate that `make` contains (`partial(SGD, lr=0.5)`, a function with its own rate, a default) is the rate of the run
+    until the user sets `lr`.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -40,7 +39,7 @@ class OptimizerFactory:
         return self._takes("lr")
 
     def own_rate(self, parameters: Sequence[Tensor]) -> float | None:
-        """The rate of its optimizer while nobody sets `lr`; None: it needs the setting's."""
+        """Return the rate of its optimizer while the user has not set `lr`; None: it needs the setting."""
         default = self._default_rate()
         if default is not None and self._is_plain:
             return default
@@ -49,7 +48,7 @@ class OptimizerFactory:
         return self.made_at(parameters)
 
     def made_at(self, parameters: Sequence[Tensor]) -> float | None:
-        """The base rate of its optimizer whatever `lr` is; None: it uses `lr`."""
+        """Return the base rate of its optimizer if it does not depend on `lr`; None: it uses `lr`."""
         if self._is_plain:
             return None
         if not self._probed:
@@ -66,9 +65,7 @@ class OptimizerFactory:
         return self._made_at
 
     def __call__(self, parameters: Sequence[Tensor], lr: float, weight_decay: float | None) -> Optimizer:
-        """An optimizer at the base rate `lr`; parameter groups keep their ratios to it. TaskError says what does not
-        fit.
-        """
+        """Make an optimizer at the base rate `lr`; parameter groups keep their ratios to it."""
         made_at = self.made_at(parameters)
         optimizer = self._call(parameters, lr, weight_decay)
         base_rate(optimizer, self.name)
@@ -106,7 +103,7 @@ class OptimizerFactory:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether it is an optimizer class, perhaps with bound options: these use the `lr` that they get."""
+        """Whether it is an optimizer class, perhaps with bound options: such a class uses the given `lr`."""
         make = self.make
         while isinstance(make, functools.partial):
             make = make.func
@@ -140,7 +137,7 @@ class OptimizerFactory:
             )
         names = " and ".join(missing)
         return (
-            f"optimizer={self.name} needs {names}, which nobody gives it: it is called as {called}. Bind the rest: "
+            f"optimizer={self.name} needs {names}, for which there is no value: it is called as {called}. Bind the rest: "
             f"lambda params, lr: f(params, lr, {missing[0]}=…)"
         )
 
@@ -150,8 +147,8 @@ def group_rates(optimizer: Optimizer) -> list[float]:
     return [float(group.get("max_lr", group.get("initial_lr", group["lr"]))) for group in optimizer.param_groups]
 
 
-def leading(rates: Sequence[float]) -> int:
-    """The number of the group whose rate is `lr`: the first that is not 0, since nothing has a ratio to 0."""
+def leading_group(rates: Sequence[float]) -> int:
+    """Return the index of the group whose rate is `lr`: the first rate that is not 0."""
     return next((number for number, rate in enumerate(rates) if rate), 0)
 
 
@@ -165,4 +162,4 @@ def base_rate(optimizer: Optimizer, whose: str) -> float:
                 "number, which schedules and finders multiply. Give it one (lr=1e-3), and turn off a rate that it finds itself."
             )
     rates = group_rates(optimizer)
-    return rates[leading(rates)]
+    return rates[leading_group(rates)]

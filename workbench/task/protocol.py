@@ -21,21 +21,16 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.batch import sample_count
 from workbench.task.compiled_model import own_name
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.ranks import Communication
-from workbench.tracebacks import UserError
 
 if TYPE_CHECKING:
     from workbench.task.data.spec import DataSpec
-    from workbench.task.lightning.setup import Preparation
 
 
 Phase = Literal["fit", "validate", "test", "predict"]
 """A kind of job, as in `setup(stage)`; finders and trials are fits."""
-
-
-class TaskError(UserError):
-    """A model, loss or data set that cannot be trained; the message says why and what to do."""
 
 
 @dataclass(slots=True)
@@ -90,7 +85,7 @@ example) or "hiddens" (state for the next piece of a split batch); None to leave
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """The user's own functions for averaging weights: `avg_fn(averaged, current, count)`, `should_update(step,
+    """The user's functions for averaging weights: `avg_fn(averaged, current, count)`, `should_update(step,
     epoch)`.
     """
 
@@ -111,16 +106,16 @@ class Handle(Protocol):
         """Run the backward of the loss, times the batch's share of its window."""
 
     def step(self, optimizer: int = 0, **options: Any) -> None:
-        """Clip and step with this optimizer, at the window's last batch; before it, set its gradients aside.
+        """Clip and step with this optimizer at the window's last batch; at earlier ones, only keep its gradients.
 
         options: further arguments of the optimizer's step.
         """
 
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
-        """Clip this optimizer's gradients so at its next step, instead of by the settings; "norm" or "value"."""
+        """Clip this optimizer's gradients in this way ("norm" or "value") at its next step, instead of by the settings."""
 
     def zero_grad(self, optimizer: int = 0) -> None:
-        """Drop the gradients of this optimizer's parameters; those set aside stay."""
+        """Zero the gradients of this optimizer's parameters; the kept ones of earlier batches stay."""
 
     def toggle(self, optimizer: int) -> None:
         """From here on only this optimizer's parameters require gradients."""
@@ -158,6 +153,20 @@ class Progress(Protocol):
         """Training batches of an epoch, and batches of a validation; None where they cannot be known."""
 
 
+class Preparation(Protocol):
+    """Sets up the user's objects before a job, and tears them down afterwards (`lightning/setup.py`)."""
+
+    @property
+    def sources(self) -> Sequence[Any]:
+        """The objects that are set up."""
+
+    def follow(self, progress: Progress) -> None:
+        """A session has begun."""
+
+    def around(self, phase: Phase, settings: Settings) -> contextlib.AbstractContextManager[None]:
+        """Inside, the objects are set up for a job of this kind."""
+
+
 class Task(abc.ABC):
     """A model, its loss, its optimizer and its data, in the form that the engine runs.
 
@@ -170,7 +179,7 @@ class Task(abc.ABC):
     test: DataSpec | None = None
     predict: DataSpec | None = None
     averaging: Averaging = Averaging()
-    moments: Hooks | None = None
+    hooks: Hooks | None = None
     """The task's hooks while a job runs; None: it has none."""
     preparation: Preparation | None = None
     """The objects that make the loaders, and their set-up before a job (a DataModule's setup); None: there are none."""
@@ -193,7 +202,7 @@ class Task(abc.ABC):
         return (self.model,)
 
     def samples_in(self, batch: Any) -> int:
-        """How many samples the current batch holds: those that its loader counted, else as `sample_count` says."""
+        """Return how many samples the current batch has: as its loader counted them, else by `sample_count`."""
         return sample_count(batch) if self.drawn is None else self.drawn
 
     @property
@@ -210,12 +219,12 @@ class Task(abc.ABC):
         return {name: parameter for parameter, name in found.items()}
 
     def weight(self, batch: Any) -> float:
-        """How much a batch counts within an accumulation window: its samples if the loss is their mean, else 1."""
+        """Return the weight of a batch within an accumulation window: its samples if the loss is their mean, else 1."""
         return 1.0
 
     @abc.abstractmethod
     def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
-        """The loss of one batch on the model's device, as a scalar with a graph.
+        """Return the loss of one batch on the model's device, as a scalar with a graph.
 
         extra: `optimizer_idx` where there are several optimizers and the task is not manual; `hiddens` with
         `truncated_bptt_steps` (None at the first piece of a batch).
@@ -223,33 +232,33 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
-        """The metrics of one batch, named as they are reported ("val_loss", "val_accuracy", …)."""
+        """Return the metrics of one batch, by the names under which they are reported ("val_loss", "val_accuracy", …)."""
 
     @abc.abstractmethod
     def configure(self, settings: Settings, updates: int | None) -> Optimization | Sequence[Optimization]:
-        """The optimizers at `settings.lr`, each with its schedules for a run of `updates` updates (None: unknown)."""
+        """Make the optimizers at `settings.lr`, each with its schedules for a run of `updates` updates (None: unknown)."""
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """The model's output for one batch, with or without targets."""
+        """Return the model's output for one batch, with or without targets."""
         raise TaskError(f"{type(self).__name__} defines no predict_step.")
 
     def split(self, batch: Any, length: int, time_dim: int) -> Sequence[Any] | None:
-        """The batch in pieces of `length` time steps, where the task has its own way; None: the workbench's."""
+        """Split the batch into pieces of `length` time steps; None: the workbench splits it."""
         return None
 
-    def trying(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, steps are only tried: look for mistakes that raise no error of their own."""
+    def checking_steps(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the dry run tries steps: the task also checks for mistakes that raise no error by themselves."""
         return contextlib.nullcontext()
 
     def drive(self, handle: Handle) -> None:  # noqa: B027  # only a manual task needs it
-        """Give a manual task the handle of the session that begins. Other tasks never get it."""
+        """Give a manual task the handle of the session that begins. It is not called for other tasks."""
 
     def reported(self, settings: Settings) -> tuple[str, ...] | None:
-        """The names of all metrics that validations of a fit will report; None: unknown until it runs."""
+        """Return the names of all metrics that the validations of a fit will report; None: unknown until it runs."""
         return None
 
     def follow(self, progress: Progress) -> None:
-        """A session of this task has begun; `progress` always has its present state."""
+        """Note that a session of this task has begun; `progress` always has its present state."""
         if self.preparation is not None:
             self.preparation.follow(progress)
 

@@ -1,7 +1,7 @@
 """Gives a task's code the processes of its job (ranks): which one this is, and collectives between them.
 
-What the engine communicates goes through the session's own process group (`Communication`). What the user's code asks
-for, also before there is a session, goes through torch's default process group, as under Lightning.
+The engine communicates through the session's process group (`Communication`). The user's code communicates through
+torch's default process group, also before there is a session, as under Lightning.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from workbench.task.batch import is_several
 T = TypeVar("T")
 
 RANK = "WORKBENCH_RANK"
-"""An environment variable of processes that do one job together."""
+"""An environment variable that is set in the ranks of a job."""
 
 
 class Communication(Protocol):
-    """The ranks of a session; all of them call each method together."""
+    """The collectives of a session's ranks; all ranks call each method together."""
 
     @property
     def rank(self) -> int:
@@ -36,7 +36,7 @@ class Communication(Protocol):
 
     @property
     def several(self) -> bool:
-        """Whether there is more than this process."""
+        """Whether there is more than one rank."""
 
     def gather(self, value: T) -> list[T]:
         """The values of all ranks, in their order."""
@@ -64,7 +64,7 @@ class SingleProcess:
 
 
 class RankOfJob(NamedTuple):
-    """The place of this process among those of its job, over all machines and on its own one."""
+    """The rank of this process and the number of ranks, over all machines and on this machine."""
 
     rank: int = 0
     world: int = 1
@@ -85,27 +85,27 @@ class RankOfJob(NamedTuple):
         return max(1, self.world // self.local_world)
 
 
-ALONE = RankOfJob()
+SINGLE_RANK = RankOfJob()
 
 
-def place() -> RankOfJob:
-    """The place of this process; a process group that the user made for something else does not make it a rank."""
+def rank_of_job() -> RankOfJob:
+    """Return the rank of this process; a process group that the user made for something else does not count."""
     if RANK not in os.environ or not dist.is_available() or not dist.is_initialized():
-        return ALONE
+        return SINGLE_RANK
     world = dist.get_world_size()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     return RankOfJob(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", 0)), local)
 
 
-def wait() -> None:
+def barrier() -> None:
     """Wait until all processes have called this."""
-    if place().several:
+    if rank_of_job().several:
         dist.barrier()
 
 
-def from_one(value: T, source: int = 0) -> T:
-    """The value of rank `source`."""
-    if not place().several:
+def broadcast(value: T, source: int = 0) -> T:
+    """Return the value of rank `source` on all ranks."""
+    if not rank_of_job().several:
         return value
     box: list[Any] = [value]
     dist.broadcast_object_list(box, src=source)
@@ -113,17 +113,17 @@ def from_one(value: T, source: int = 0) -> T:
     return found
 
 
-def stacked(data: Any, device: torch.device, *, graph: bool = False) -> Any:
-    """The data of all processes: each tensor with one more dimension in front, and numbers as tensors.
+def all_gather(data: Any, device: torch.device, *, graph: bool = False) -> Any:
+    """Gather the data of all ranks: each tensor gets one more dimension in front, and numbers become tensors.
 
-    graph: gradients flow back to the process that each part came from. A single process gets its data unchanged.
+    graph: gradients flow back to the rank that each part came from. A single process gets its data unchanged.
     """
-    return _through(data, device, (_with_graph if graph else _gathered) if place().several else _as_it_is)
+    return _through(data, device, (_with_graph if graph else _gathered) if rank_of_job().several else _as_it_is)
 
 
-def reduced(tensor: Any, how: Any = "mean") -> Any:
-    """The mean of a tensor over all processes, or another of torch's ReduceOps; other values are returned unchanged."""
-    where = place()
+def all_reduce(tensor: Any, how: Any = "mean") -> Any:
+    """Return the mean of a tensor over all ranks, or another of torch's ReduceOps; other values are returned unchanged."""
+    where = rank_of_job()
     if not isinstance(tensor, Tensor) or not where.several:
         return tensor
     mean = isinstance(how, str) and how.lower() in ("mean", "avg")
@@ -163,7 +163,7 @@ def _with_graph(tensor: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """An all-gather whose gradient is the sum of what all processes need of this one's part."""
+    """An all-gather with a gradient: the sum over ranks of the gradients of this rank's part."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from workbench.settings import Settings
-from workbench.task.protocol import Schedule, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Schedule
 from workbench.task.signature import fits, parameters
 
 MakeScheduler = Callable[[Optimizer, int], Any]
@@ -46,7 +47,7 @@ def check_scheduler(scheduler: Any) -> None:
         shown, remedy = (repr(scheduler), "") if name == "<lambda>" else (shown, f", {remedy}")
         raise TaskError(
             f"scheduler={shown} cannot be called as scheduler(optimizer, updates), with the number of updates of the run: give a "
-            f"function of these two{remedy}; or one of the built-in schedules, lr_schedule='cosine', say."
+            f"function of these two{remedy}; or a built-in schedule, for example lr_schedule='cosine'."
         )
     second = _second(scheduler)
     is_class = isinstance(made, type) and issubclass(made, (LRScheduler, ReduceLROnPlateau))
@@ -79,10 +80,10 @@ def schedule_of(
 ) -> Schedule:  # fmt: skip
     """A scheduler, a `Schedule` or Lightning's dict of one, checked.
 
-    where: whose it is, for messages. interval, monitor: the defaults.
-    watches: False where the user steps it himself, so that nothing else needs to be known.
+    where: the source of the scheduler, for messages. interval, monitor: the defaults.
+    watches: False where the user's code steps the scheduler, so that its interval and monitor are not needed.
     by_batches: a frequency of steps counts batches, as in Lightning.
-    custom: the user has an own way to step a scheduler, which may be any object with a state.
+    custom: the user's code steps schedulers (lr_scheduler_step), so any object with a state_dict is accepted.
     """
     entry = _entry(given, where)
     scheduler = entry["scheduler"]

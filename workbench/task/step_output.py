@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 def reported_weight(result: Any, where: str) -> Tensor | float | None:

@@ -9,7 +9,7 @@ from workbench.task.protocol import Task
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """Counts of numbers, not tensors; `bytes` is what parameters and buffers take."""
+    """The size of a model: `parameters` and `trainable` count numbers, `bytes` is the memory of parameters and buffers."""
 
     name: str
     parameters: int
@@ -18,11 +18,11 @@ class ModelSummary:
     device: str
     optimizers: int = 1
     in_loss: int = 0
-    """How many of the parameters are the loss's."""
+    """How many of the parameters belong to the loss."""
 
     @classmethod
     def of(cls, task: Task, optimizers: int = 1) -> ModelSummary:
-        """The summary of a task's model, trained by so many optimizers; an object that holds its networks gives its own name."""
+        """Summarise a task's model, which `optimizers` optimizers train; an object with networks as attributes gives its name."""
         owner = getattr(task, "module", task.model)
         parameters = list(task.trained_parameters().values())
         tensors = [*parameters, *(buffer for module in task.trained_modules.values() for buffer in module.buffers())]

@@ -15,10 +15,11 @@ from workbench.settings import Settings
 from workbench.task import hints
 from workbench.task.batch import is_several, sample_count
 from workbench.task.data.spec import DataSpec
-from workbench.task.metrics import batch_values, checked, in_words, is_running, split
+from workbench.task.errors import TaskError
+from workbench.task.metrics import batch_values, checked_metrics, describe_arguments, is_metric_object, split
 from workbench.task.optimizer_factory import OptimizerFactory
 from workbench.task.over_epoch import OverEpoch
-from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task, TaskError
+from workbench.task.protocol import Optimization, Phase, Schedule, Scores, StepResult, Task
 from workbench.task.schedulers import MakeScheduler, refuse_built_in, schedule_of
 from workbench.task.signature import fits
 from workbench.task.step_output import reported_weight, score_weight
@@ -50,15 +51,15 @@ class Supervised(Task):
         self.loss_is_mean = loss is None or _is_mean(loss)
         self.optimizer_factory = OptimizerFactory(optimizer)
         self._scheduler = scheduler
-        self.metrics, self.epoch_metrics = split(checked(metrics))
-        self.one_collection = is_running(metrics)
+        self.metrics, self.epoch_metrics = split(checked_metrics(metrics))
+        self.one_collection = is_metric_object(metrics)
         """Whether `metrics=` was a collection, which names its own values, and not a dict."""
         self.names_its_metrics: bool | None = None
         """Whether a function of `metrics` has returned several numbers by name; None: none was called yet."""
         self._carries = False
-        """Whether the model gets its hidden state and returns (output, hiddens)."""
+        """Whether the model takes a hidden state and returns (output, hiddens)."""
         self._tries = False
-        """Whether steps are only tried."""
+        """Whether the dry run is trying steps."""
         self._elements: int | None = None
         """How many parts the last training or validation batch had; None: it was not a tuple."""
 
@@ -86,7 +87,7 @@ class Supervised(Task):
 
     @contextlib.contextmanager
     def running(self, settings: Settings, phase: Phase = "fit") -> Iterator[None]:
-        """While a job with `truncated_bptt_steps` runs, the model carries hidden state in each of its calls."""
+        """While a job with `truncated_bptt_steps` runs, each call of the model takes and returns a hidden state."""
         self._carries = settings.truncated_bptt_steps is not None
         try:
             with super().running(settings, phase):
@@ -95,7 +96,7 @@ class Supervised(Task):
             self._carries = False
 
     @contextlib.contextmanager
-    def trying(self) -> Iterator[None]:
+    def checking_steps(self) -> Iterator[None]:
         self._tries = True
         try:
             yield
@@ -127,7 +128,7 @@ class Supervised(Task):
                 found = self._called_with(metric, f"metrics[{name!r}]", output, target)
             except (TypeError, AttributeError, ValueError) as error:
                 if not isinstance(error, TaskError):
-                    error.add_note(f"It was metrics[{name!r}], called with {in_words(output, target)}.")
+                    error.add_note(f"It was metrics[{name!r}], called with {describe_arguments(output, target)}.")
                 raise
             self.names_its_metrics = bool(self.names_its_metrics) or isinstance(found, Mapping)
             own = batch_values(stage, name, found, counts)
@@ -147,7 +148,7 @@ class Supervised(Task):
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """The model's output for a batch with or without its target.
 
-        The target is what a training batch has more: the keys in `TARGETS` of a dict, the last part of a tuple that is
+        A training batch has the target in addition: the keys in `TARGETS` of a dict, the last part of a tuple that is
         as long as the batches of training and validation. Without a loss= the model gets the whole batch.
         """
         inputs: Any = batch
@@ -173,7 +174,7 @@ class Supervised(Task):
         except TaskError:
             raise
         except Exception as error:
-            remedy = hints.of_loss(self._loss, output, target, error)
+            remedy = hints.explain_loss_error(self._loss, output, target, error)
             if remedy is not None:
                 raise TaskError(f"the loss failed with {type(error).__name__}: {remedy}") from error
             if carries or not is_several(output) or not isinstance(error, TypeError | AttributeError):
@@ -221,7 +222,7 @@ class Supervised(Task):
             if taken:
                 raise
             if self._loss is None:
-                raise TaskError(hints.of_missing_loss(self.model, inputs)) from error
+                raise TaskError(hints.explain_missing_loss(self.model, inputs)) from error
             left_out = "the target's key" if by_name else "the last element of a batch"
             error.add_note(f"The model is called with all but {left_out}.")
             raise
@@ -230,11 +231,11 @@ class Supervised(Task):
         """The loss in an output."""
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if not isinstance(loss, torch.Tensor):
-            raise TaskError(hints.of_no_loss_in(self.model, output, batch))
+            raise TaskError(hints.explain_output_without_loss(self.model, output, batch))
         return loss
 
     def _called_with(self, function: Callable[..., Any], what: str, output: Any, target: Any) -> Any:
-        """The value of a loss or a metric; in a dry run, the shapes that it compares are checked."""
+        """Call a loss or a metric; in a dry run, check the shapes that it compares."""
         if not self._tries or hasattr(function, "_torchdynamo_orig_callable") or hasattr(function, "_orig_mod"):  # compiled
             return function(output, target)
         with hints.ShapeCheck(what, function, output, target):

@@ -1,7 +1,7 @@
-"""Gradient accumulation: several batches make one update, each weighted by its samples.
+"""Accumulates gradients over several batches, each weighted by its samples, before one update.
 
-The last, shorter window of an epoch is divided by its true length, and an uneven batch is weighted by its samples, so K
-batches of N give the update of one batch of K·N (to float tolerance). K may change from epoch to epoch.
+The last, shorter window of an epoch is divided by its true length, and an uneven batch counts by its samples,
+so K batches of N give the update of one batch of K·N (to float tolerance). K may change from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -14,34 +14,37 @@ Batch = TypeVar("Batch")
 
 
 def size_at(setting: int | Mapping[int, int], epoch: int) -> int:
-    """How many batches make one update in this epoch: {0: 8, 4: 2} holds 8 to epoch 3 and 2 from then on."""
+    """Return how many batches make one update in this epoch: {0: 8, 4: 2} means 8 up to epoch 3 and 2 from epoch 4."""
     if isinstance(setting, int):
         return setting
     begun = [start for start in setting if start <= epoch]
     return setting[max(begun)] if begun else 1
 
 
-def from_now_on(setting: int | Mapping[int, int], epoch: int, size: int) -> int | dict[int, int]:
-    """The setting after a live change to `size` in this epoch: it holds to the end of the run.
+def with_size_from(setting: int | Mapping[int, int], epoch: int, size: int) -> int | dict[int, int]:
+    """Return the setting after a live change to `size` in this epoch, which applies to the end of the run.
 
-    Of {epoch: size} the next key wins, as in Lightning's GradientAccumulationScheduler.
+    With {epoch: size} the size applies until the next key, as in Lightning's GradientAccumulationScheduler.
     """
     return size if isinstance(setting, int) else {**setting, epoch: size}
 
 
 class Window(list[Batch]):
-    """The batches of one update, as `windows` makes them; `samples`: how many samples each was made of, where that is known."""
+    """The batches of one update, as `windows` makes them; `samples`: how many samples each has, where that is known."""
 
     __slots__ = ("samples",)
     samples: Sequence[int | None]
 
 
 def _unknown() -> None:
-    """Nobody knows how many samples there were."""
+    """The number of samples where it is not known."""
 
 
 def windows(batches: Iterable[Batch], size: int, samples: Callable[[], int | None] = _unknown) -> Iterator[Window[Batch]]:
-    """The batches in windows of `size`, the last one as long as what is left. samples: of the latest batch, if it is known."""
+    """Yield the batches in windows of `size`; the last window may be shorter.
+
+    samples: returns the number of samples of the latest batch, or None where it is not known.
+    """
     iterator = iter(batches)
     if size == 1:
         for batch in iterator:
@@ -61,24 +64,24 @@ def windows(batches: Iterable[Batch], size: int, samples: Callable[[], int | Non
 
 
 def samples_at(window: Sequence[object], number: int) -> int | None:
-    """How many samples one batch of a window was made of; None if unknown."""
+    """Return how many samples one batch of a window has; None where it is not known."""
     counts = window.samples if isinstance(window, Window) else ()
     return counts[number] if counts else None
 
 
-def shares(weights: Sequence[float]) -> list[float]:
-    """Each batch's share of its window; they add up to 1."""
+def normalized_weights(weights: Sequence[float]) -> list[float]:
+    """Return each batch's share of its window; the shares add up to 1."""
     total = sum(weights)
     return [weight / total for weight in weights]
 
 
 def updates_in(batches: int, size: int) -> int:
-    """Updates in an epoch of this many batches."""
+    """Return the number of updates in an epoch of `batches` batches."""
     return -(-batches // size)
 
 
 def updates_of_run(batches: int, setting: int | Mapping[int, int], epochs: int) -> int:
-    """Updates in this many epochs of this many batches each."""
+    """Return the number of updates in `epochs` epochs of `batches` batches each."""
     changes = [] if isinstance(setting, int) else [epoch for epoch in setting if 0 < epoch < epochs]
     bounds = [0, *sorted(changes), epochs]
     return sum(

@@ -1,9 +1,10 @@
-"""Weight averaging: EMA over updates or SWA over epochs, to the bits of `torch.optim.swa_utils.AveragedModel`.
+"""Averages weights: EMA over updates or SWA over epochs, bit for bit as `torch.optim.swa_utils.AveragedModel`.
 
-The average is a list of tensors next to the model, and is swapped into the parameters for validation; the statistics of
-batch-norm layers belong to the weights, and are computed anew for the averaged ones.
-Sources: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization" (2018); the arithmetic is
-that of `get_ema_multi_avg_fn` and `get_swa_multi_avg_fn`.
+The average is a list of tensors beside the model. It is swapped into the parameters for a validation. The statistics
+of batch-norm layers depend on the weights, so they are collected again for the averaged weights.
+
+Sources: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization" (2018); the
+arithmetic is that of `get_ema_multi_avg_fn` and `get_swa_multi_avg_fn`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 AvgFn = Callable[[Tensor, Tensor, "int | Tensor"], Tensor]
 
@@ -29,7 +30,7 @@ class Average:
 
     def __init__(self, kind: Literal["ema", "swa"], decay: float = 0.999, avg_fn: AvgFn | None = None) -> None:
         self.count = 0
-        """How many times was averaged; 0: there is no average yet."""
+        """How many times the weights were averaged; 0: there is no average yet."""
         self._kind = kind
         self._averages: list[Tensor] = []
         self._avg_fn = avg_fn
@@ -39,7 +40,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, parameters: Sequence[Tensor]) -> None:
-        """Add the present parameters to the average; the first time, copy them."""
+        """Add the parameters' present values to the average; the first call copies them."""
         if self.count == 0:
             self._averages = [p.detach().clone() for p in parameters]
         elif self._avg_fn is not None:
@@ -57,34 +58,33 @@ class Average:
         for ((_, dtype), (pair, _)) in groups.items():
             averages, current = cast("list[list[Tensor]]", pair)
             if self._kind == "swa" and not (dtype.is_floating_point or dtype.is_complex):
-                torch._foreach_copy_(averages, current)  # torch refuses to divide integers; the newest stand
+                torch._foreach_copy_(averages, current)  # torch refuses to divide integers: the newest values are kept
             else:
                 self._multi(averages, current, count)
 
     @contextlib.contextmanager
     def swapped(self, parameters: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, the parameters hold the averages; afterwards, whatever happened, their raw values."""
+        """Inside, the parameters have the averages; afterwards their raw values are restored, also after an error."""
         targets = [p.detach() for p in parameters]
         raw = [p.clone() for p in targets]
         try:
-            self.hand_over(parameters)
+            self.copy_to(parameters)
             yield
         finally:
             torch._foreach_copy_(targets, raw)
 
-    def hand_over(self, parameters: Sequence[Tensor]) -> None:
-        """Make the averages the parameters' values, for good."""
+    def copy_to(self, parameters: Sequence[Tensor]) -> None:
+        """Set the parameters to the averages."""
         if self.count == 0:
             raise RuntimeError("there is no average yet")
         torch._foreach_copy_([p.detach() for p in parameters], self._averages)
 
-
     def state_dict(self) -> dict[str, Any]:
-        """The averages and how many times was averaged."""
+        """Return the averages and how many times the weights were averaged."""
         return {"kind": self._kind, "count": self.count, "averages": self._averages}
 
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
-        """Go on from a state of an average of these parameters; one of another kind begins anew."""
+        """Continue from the state of an average of these parameters; a state of another kind is ignored."""
         if state["kind"] == self._kind:
             self.count = state["count"]
             pairs = zip(state["averages"], parameters, strict=True) if self.count else ()
@@ -102,7 +102,7 @@ def _checked(found: object, average: Tensor) -> Tensor:
 
 
 def ema_due(settings: Settings, updates: int, epoch: int) -> bool:
-    """Whether to average the weights after update number `updates` (1, 2, …), taken in `epoch` (0, 1, …)."""
+    """Whether the weights are averaged after update number `updates` (1, 2, …), taken in `epoch` (0, 1, …)."""
     return (
         updates > settings.averaging_start
         and updates % settings.averaging_every_n_steps == 0
@@ -111,15 +111,15 @@ def ema_due(settings: Settings, updates: int, epoch: int) -> bool:
 
 
 def swa_first_epoch(settings: Settings) -> int:
-    """The first epoch whose end is averaged, and at whose start the rates begin to move to `swa_lrs`."""
+    """Return the first epoch at whose end the weights are averaged; at its start the rates begin to move to `swa_lrs`."""
     start, epochs = settings.swa_epoch_start, settings.epochs
     if settings.fast_dev_run:
-        return 0  # of the one epoch of a dry run, which should try the average rather than refuse it
+        return 0  # a dry run of one epoch tries the average
     if isinstance(start, int):
         if epochs is not None and start >= epochs > 0:
             raise TaskError(
                 f"swa_epoch_start={start}: the run ends after {epochs} epochs (the last is number {epochs - 1}), so nothing "
-                "would be averaged; begin earlier."
+                f"would be averaged; give swa_epoch_start={epochs - 1} or less."
             )
         return start
     if epochs is None:
@@ -136,24 +136,24 @@ def swa_due(settings: Settings, epoch: int) -> bool:
 
 
 def has_batch_norm(modules: Iterable[nn.Module]) -> bool:
-    """Whether there are running statistics that averaged weights need anew."""
+    """Whether a module has running statistics, which must be collected again for averaged weights."""
     return any(layer.running_mean is not None for layer in batch_norms(modules))
 
 
 @contextlib.contextmanager
 def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside, forward passes collect batch-norm statistics from nothing, all batches counting alike.
+    """Inside, forward passes collect batch-norm statistics from zero, with all batches weighted equally.
 
-    What `torch.optim.swa_utils.update_bn` does around its pass: training mode, no gradients, no momentum. But a
-    layer that is kept in eval mode while the model trains keeps its statistics, which training does not move either.
-    The statistics stay; momenta, and the mode of each module alone, come back.
+    This is what `torch.optim.swa_utils.update_bn` does around its pass: training mode, no gradients, no momentum. But
+    a layer that is in eval mode while the model trains keeps its statistics, since training does not change them either.
+    Afterwards the new statistics stay, and the momenta and the mode of each module are restored.
     """
     wholes = list(modules)
     modes = {part: part.training for whole in wholes for part in whole.modules()}
     momenta: dict[_BatchNorm, float | None] = {}
     try:
         for whole in wholes:
-            if not whole.training:  # else a part in eval mode is so because the user wants it
+            if not whole.training:  # a part in eval mode within a training module is the user's choice
                 whole.train()
         for layer in batch_norms(wholes):
             if layer.training:
@@ -170,6 +170,6 @@ def refreshing_batch_norm(modules: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
-    """The batch-norm layers in these modules, each once."""
+    """Return the batch-norm layers in these modules, each once."""
     parts = dict.fromkeys(part for module in modules for part in module.modules())
     return [part for part in parts if isinstance(part, _BatchNorm)]

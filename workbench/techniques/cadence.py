@@ -1,4 +1,4 @@
-"""Decides when to validate: every so many updates, at points of an epoch, or after some time."""
+"""Decides when a validation is due: every N updates, at fractions of an epoch, or after an interval of time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
-from workbench.techniques.limits import part
+from workbench.task.errors import TaskError
+from workbench.techniques.limits import fraction_of
 from workbench.values import seconds as in_seconds
 
 
 def refuse_no_interval(settings: Settings) -> None:
-    """Refuse checks that follow neither epochs nor an interval of updates or time."""
+    """Raise TaskError for validations that follow neither epochs nor an interval of updates or time."""
     if settings.check_val_every_n_epoch is None and isinstance(settings.val_check_interval, float):
         raise TaskError(
             f"check_val_every_n_epoch=None with val_check_interval={settings.val_check_interval}, a fraction of an epoch: "
@@ -21,10 +21,10 @@ def refuse_no_interval(settings: Settings) -> None:
 
 
 class Cadence:
-    """Says after each update and at the end of each epoch whether a check is due; `checked` tells it of one.
+    """Answers after each update and at the end of each epoch whether a validation is due; `checked` records one.
 
-    Numbers of updates and times run on across epochs; fractions are points of an epoch, each epoch anew, and only
-    of every `check_val_every_n_epoch`-th. The end of the fit is always checked.
+    Intervals of updates and of time count across epochs. Fractions count within each epoch, and only in every
+    `check_val_every_n_epoch`-th. A validation is always due at the end of the fit.
     """
 
     def __init__(self, settings: Settings, updates_per_epoch: int | None) -> None:
@@ -40,7 +40,7 @@ class Cadence:
 
     @property
     def updates_per_epoch(self) -> int | None:
-        """Updates of the present epoch (None: unknown); to be set again where accumulation changes them."""
+        """The updates of the current epoch (None: unknown); the loop sets it again when accumulation changes it."""
         return self._updates_per_epoch
 
     @updates_per_epoch.setter
@@ -54,13 +54,13 @@ class Cadence:
         self._updates_per_epoch = updates
 
     def due(self, step: int, epoch: int, in_epoch: int, seconds: float) -> bool:
-        """Whether to check now, after update `step`, the `in_epoch`-th (not the last) of epoch `epoch` (from 0)."""
+        """Whether a validation is due after update `step`, the `in_epoch`-th (not the last) of epoch `epoch` (from 0)."""
         if self._fraction is None:
             return self._due_anywhere(step, seconds)
         return self._fraction < 1 and self._epoch_counts(epoch + 1) and in_epoch % self._stride() == 0
 
     def due_at_end(self, step: int, epoch: int, last: bool, seconds: float) -> bool:
-        """Whether to check now, with `epoch` epochs finished. last: the fit ends here."""
+        """Whether a validation is due with `epoch` epochs finished. last: the fit ends here."""
         if step == self._checked_step:
             return False
         if last:
@@ -70,16 +70,16 @@ class Cadence:
         return self._epoch_counts(epoch) and (self._updates_per_epoch or 0) % self._stride() == 0
 
     def checked(self, step: int, seconds: float) -> None:
-        """A check has been made after update `step`, at this time of the run."""
+        """Record a validation after update `step`, at this time of the run."""
         self._checked_step = step
         self._checked_seconds = seconds
 
     def state_dict(self) -> dict[str, Any]:
-        """When the last check was."""
+        """Return when the last validation was."""
         return {"step": self._checked_step, "seconds": self._checked_seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, at whatever interval."""
+        """Continue from a state, whatever the interval is now."""
         self._checked_step, self._checked_seconds = state["step"], state["seconds"]
 
     def _due_anywhere(self, step: int, seconds: float) -> bool:
@@ -91,8 +91,8 @@ class Cadence:
         return finished % self._every_n_epoch == 0
 
     def _stride(self) -> int:
-        """Updates from one point of an epoch to the next; where the fraction is less than one update, every update."""
+        """Return the updates between two validations of an epoch; 1 where the fraction is less than one update."""
         whole = self._updates_per_epoch
         if whole is None or self._fraction is None or self._fraction == 1:
             return whole or 1
-        return max(1, part(whole, self._fraction))
+        return max(1, fraction_of(whole, self._fraction))

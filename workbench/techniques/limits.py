@@ -1,6 +1,6 @@
-"""Limits the data: a number of batches or a fraction of them, a dry run, overfitting on purpose.
+"""Limits how many batches a job uses: by number or fraction, in a dry run, and for overfitting a few batches.
 
-Names and meaning are Lightning's; a fraction that comes to no batch at all is an error instead of an empty run.
+Names and meanings are Lightning's. A fraction of less than one batch raises TaskError instead of an empty run.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
-def part(length: int, fraction: float) -> int:
-    """That fraction of a count, rounded down: 0.29 of 100 is 29 (though 100 * 0.29 is 28.999… in floats)."""
+def fraction_of(length: int, fraction: float) -> int:
+    """Return that fraction of `length` batches, rounded down: 0.29 of 100 is 29 (though 100 * 0.29 is 28.999… in floats)."""
     product = length * fraction
     nearest = round(product)
     return nearest if math.isclose(product, nearest, rel_tol=1e-12) else int(product)
 
 
-def count(length: int | None, limit: int | float, name: str) -> int | None:
-    """How many batches to take of `length` (None: unknown) under the setting `name`. None: all that come."""
+def limited_batches(length: int | None, limit: int | float, name: str) -> int | None:
+    """Return how many of `length` batches (None: unknown) the setting `name` allows. None: all of them."""
     if isinstance(limit, int):
         return limit if length is None else min(limit, length)
     if limit == 0:
@@ -30,24 +30,24 @@ def count(length: int | None, limit: int | float, name: str) -> int | None:
         return length
     if length is None:
         raise TaskError(
-            f"{name}={limit!r} is a fraction, and the data has no length: give a number of batches, {name}=100, say."
+            f"{name}={limit!r} is a fraction, and the data has no length: give a number of batches ({name}=100)."
         )
-    taken = part(length, limit)
+    taken = fraction_of(length, limit)
     if length and not taken:
         raise TaskError(
-            f"{name}={limit!r} of {length} batches is none at all: the smallest valid fraction is "
-            f"{smallest_fraction(length)}; a number of batches does too, {name}=1, say."
+            f"{name}={limit!r} of {length} batches is less than one batch: give {name}="
+            f"{smallest_fraction(length)} or more, or a number of batches ({name}=1)."
         )
     return taken
 
 
 def smallest_fraction(length: int) -> float:
-    """The smallest fraction of this many batches that is one of them, in as few digits as a person would type."""
+    """Return the smallest fraction of `length` batches that gives one batch, rounded up to three digits."""
     return float(Context(prec=3, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(length)))
 
 
-def effective(settings: Settings) -> Settings:
-    """What `fast_dev_run` and `overfit_batches` amount to in the other settings; a dry run has the last word."""
+def effective_settings(settings: Settings) -> Settings:
+    """Return the settings with `overfit_batches` and `fast_dev_run` applied to the others; `fast_dev_run` wins."""
     changes: dict[str, Any] = {}
     if settings.overfit_batches:
         most = settings.overfit_batches

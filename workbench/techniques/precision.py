@@ -1,7 +1,7 @@
-"""Mixed precision: most products of a forward pass in 16 bits, and for float16 a scaled loss.
+"""Runs forward passes in mixed precision (float16 or bfloat16 products), and scales the loss for float16.
 
-Source: Micikevicius et al., "Mixed Precision Training" (2018); the work is done by `torch.autocast` and
-`torch.amp.GradScaler`. Backward passes lie outside of autocast, as torch asks.
+Source: Micikevicius et al., "Mixed Precision Training" (2018). It uses `torch.autocast` and `torch.amp.GradScaler`.
+Backward passes run outside of autocast, as torch recommends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _TYPES = {"32-true": None, "64-true": None, "16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
@@ -32,7 +32,7 @@ class Precision:
 
     @classmethod
     def of(cls, setting: str, device: torch.device) -> Precision:
-        """The precision of a setting, or a TaskError where the device does not have it."""
+        """Return the precision of a setting; raises TaskError where the device does not support it."""
         dtype = _TYPES[setting]
         if dtype is torch.float16 and device.type == "cpu":
             raise TaskError(
@@ -47,7 +47,7 @@ class Precision:
 
     @staticmethod
     def refuse_single(model: nn.Module) -> None:
-        """Refuse a model whose weights are not float64, as '64-true' has them; the user converts it, and its data."""
+        """Raise TaskError for a model with weights other than float64, which '64-true' needs; the user converts them."""
         weights = [*model.named_parameters(), *model.named_buffers()]
         found = next(((name, w.dtype) for name, w in weights if w.is_floating_point() and w.dtype is not torch.float64), None)
         if found is not None:
@@ -57,30 +57,30 @@ class Precision:
             )
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """What a forward pass runs in."""
+        """Return the context in which a forward pass runs."""
         if self._dtype is None:
             return self._plain
         return torch.autocast(self._device_type, self._dtype)
 
     def scale(self, loss: Tensor) -> Tensor:
-        """The loss that backward is called on."""
+        """Return the loss to call backward on."""
         if self.scaler is None:
             return loss
         self._begun = True
         return self.scaler.scale(loss)
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Bring the optimizer's gradients to their true size, to be measured and clipped; once per update."""
+        """Divide the optimizer's gradients by the scale, so that they can be measured and clipped; once per update."""
         if self.scaler is not None and _has_gradients(optimizer):
             self.scaler.unscale_(optimizer)
             self._checked = True
 
     def step(self, optimizer: Optimizer, **options: Any) -> bool:
-        """Take the optimizer's step; whether it was taken. With a scaler the device is asked, and waited for."""
+        """Step the optimizer; return whether it stepped. With a scaler this waits for the device."""
         if self.scaler is None or not _has_gradients(optimizer):
             optimizer.step(**options)
             return True
-        # Read before the step: the device has nothing else to do then, and the scaler's own look costs no more.
+        # Reading it before the step costs nothing: the scaler waits for the same value in its step.
         if not self.scaler._found_inf_per_device(optimizer):
             self.unscale(optimizer)
         found = self.scaler._found_inf_per_device(optimizer)
@@ -90,21 +90,21 @@ class Precision:
 
     def update(self) -> None:
         """Adapt the scale, after the last optimizer of an update."""
-        # Where no optimizer had gradients there is nothing to go by, and the scaler would take it for an error.
+        # Where no optimizer had gradients, GradScaler.update would raise an error.
         if self.scaler is not None and self._checked:
             self.scaler.update()
             self._checked = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and its counters; {} where nothing is scaled."""
+        """Return the scale and its counters; {} where nothing is scaled."""
         return {} if self.scaler is None else self.scaler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, between two updates; a state without a scale does not change the scale."""
+        """Continue from a state, between two updates; an empty state does not change the scale."""
         if self.scaler is None or not state:
             return
         if self._begun:
-            self.scaler.update(float(state["scale"]))  # which forgets an update that was broken off
+            self.scaler.update(float(state["scale"]))  # it forgets an update that was interrupted
             self._checked = False
         self.scaler.load_state_dict(dict(state))
 

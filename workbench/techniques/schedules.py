@@ -1,4 +1,4 @@
-"""The built-in learning-rate schedules: a warm-up, then constant, linear, cosine, or one cycle.
+"""Makes the built-in learning-rate schedules: a warm-up, then constant, linear, cosine, or one cycle.
 
 All of them step once per update. Sources: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm
 Restarts" (2017) for the cosine, here without restarts; Smith and Topin, "Super-Convergence" (2018) for one cycle.
@@ -13,20 +13,20 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 @dataclass(frozen=True)
 class Multiplier:
-    """What the base rate is multiplied by at each update; an object, so that a LambdaLR's state keeps it."""
+    """Computes the factor of the base rate at each update; an object, so that a LambdaLR's state_dict contains it."""
 
     shape: str
     warmup: int
     updates: int
-    """Of the whole run; not looked at where the shape is "constant"."""
+    """Updates of the whole run; not used where the shape is "constant"."""
 
     def __call__(self, update: int) -> float:
-        """The factor of one update, counted from 0. Behind the last update it stays where it has come to."""
+        """Return the factor of one update, counted from 0. After the last update the factor does not change."""
         if update < self.warmup:
             return (update + 1) / self.warmup
         if self.shape == "constant":
@@ -35,18 +35,18 @@ class Multiplier:
         return 1.0 - done if self.shape == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def wanted(settings: Settings) -> bool:
-    """Whether the settings ask for a schedule at all."""
+def has_schedule(settings: Settings) -> bool:
+    """Whether the settings ask for a schedule."""
     return settings.lr_schedule != "constant" or bool(settings.warmup)
 
 
 def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> LRScheduler | None:
-    """The schedule of the settings, over a run of this many updates (None: unknown); None: the rate stays.
+    """Make the schedule of the settings for a run of `updates` updates (None: unknown); None: the rate is constant.
 
-    Parameter groups keep their ratios: each group's own rate is what its schedule starts from or rises to.
+    Parameter groups keep their ratios: each group's own rate is the base of its schedule.
     """
     shape = settings.lr_schedule
-    if updates == 0 or not wanted(settings):
+    if updates == 0 or not has_schedule(settings):
         return None
     warmup = _warmup(settings, updates)
     if shape == "constant":
@@ -59,26 +59,26 @@ def built_in(optimizer: Optimizer, settings: Settings, updates: int | None) -> L
 
 
 def is_built_in(schedule: object, settings: Settings) -> bool:
-    """Whether a scheduler of a run with these settings is one that `built_in` has made."""
+    """Whether `built_in` made this scheduler of a run with these settings."""
     if isinstance(schedule, LambdaLR):
         return isinstance(schedule.lr_lambdas[0], Multiplier)
     return isinstance(schedule, OneCycleLR) and settings.lr_schedule == "one_cycle"
 
 
-def move_to(schedule: LRScheduler, update: int) -> None:
-    """Move a fresh schedule to its rates after this many updates, for a resumed run."""
+def fast_forward(schedule: LRScheduler, update: int) -> None:
+    """Set a new schedule to the rates after `update` updates, for a run that changes to it or resumes with it."""
     if isinstance(schedule, OneCycleLR):
         update = min(update, schedule.total_steps - 1)
     if not update:
         return
     schedule.last_epoch = update - 1
-    schedule._step_count = update + 1  # torch's own count begins at 1; at 1 it would ask for a step of the optimizer
+    schedule._step_count = update + 1  # torch's count begins at 1, and at 1 it warns that the optimizer has not stepped
     schedule.step()
     schedule._step_count = update + 1
 
 
 def _warmup(settings: Settings, updates: int | None) -> int:
-    """The warm-up in updates, which leaves at least one update of the run."""
+    """Return the warm-up in updates; it leaves at least one update of the run."""
     asked = settings.warmup
     if updates is None:
         if isinstance(asked, float) and asked:
@@ -87,9 +87,7 @@ def _warmup(settings: Settings, updates: int | None) -> int:
     length = asked if isinstance(asked, int) else round(asked * updates)
     if length < updates:
         return length
-    if (
-        settings.fast_dev_run
-    ):  # a dry run is short on purpose, and should try the schedule rather than refuse it
+    if settings.fast_dev_run:  # a dry run is short on purpose, and tries the schedule
         return updates - 1
     come_to = "" if isinstance(asked, int) else f" comes to {length} updates, which"
     raise TaskError(
@@ -106,7 +104,7 @@ def _unknown(what: str, instead: str) -> TaskError:
 
 
 def _lambda(optimizer: Optimizer, multiplier: Multiplier) -> LambdaLR:
-    for group in optimizer.param_groups:  # an earlier scheduler's base would win over the group's rate
+    for group in optimizer.param_groups:  # else an earlier scheduler's base would replace the group's rate
         group["initial_lr"] = group["lr"]
     return LambdaLR(optimizer, multiplier)
 
@@ -114,8 +112,8 @@ def _lambda(optimizer: Optimizer, multiplier: Multiplier) -> LambdaLR:
 def _one_cycle(optimizer: Optimizer, updates: int, warmup: int | None) -> OneCycleLR:
     rise = 0.3 if warmup is None else warmup / updates
     if warmup == 1:
-        # The peak is the first update, and torch divides by the length of the way there. A hair less, and it is
-        # the fall that begins at the first update, with the peak.
+        # The peak is the first update, and torch would divide by a rise of length 0. With a slightly shorter rise the
+        # fall begins at the first update, with the peak.
         rise *= 1 - 1e-9
     return OneCycleLR(
         optimizer,
@@ -127,7 +125,7 @@ def _one_cycle(optimizer: Optimizer, updates: int, warmup: int | None) -> OneCyc
 
 
 def _has_momentum(optimizer: Optimizer) -> bool:
-    """Whether there is a momentum that may be cycled: none is turned on in a group that has none."""
+    """Whether momentum is cycled: only where every group has one."""
     if "betas" in optimizer.defaults:
         return True
     return "momentum" in optimizer.defaults and all(group["momentum"] for group in optimizer.param_groups)

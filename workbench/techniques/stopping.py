@@ -1,7 +1,7 @@
-"""Decides when a fit ends: by its length in updates, epochs or time, and by early stopping.
+"""Decides when a fit ends: by updates, epochs or time, and by early stopping.
 
-Names and meaning are Lightning's. The first limit that is reached ends the fit; early stopping counts once both
-minimums are met.
+Names and meanings are Lightning's. The first limit that is reached ends the fit. Early stopping ends it only after
+both `min_steps` and `min_epochs`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.values import EarlyStopping
 from workbench.values import seconds as in_seconds
 
 
 def reached(settings: Settings, step: int, epoch: int, seconds: float) -> str | None:
-    """The limit that is reached after these updates, finished epochs and seconds, in words; None: none yet."""
+    """Return in words which limit these updates, finished epochs and seconds have reached; None: none yet."""
     most, epochs = settings.max_steps, settings.epochs
     if most is not None and step >= most:
         return f"max_steps={most} reached"
@@ -29,12 +29,12 @@ def reached(settings: Settings, step: int, epoch: int, seconds: float) -> str | 
 
 
 def minimums_met(settings: Settings, step: int, epoch: int) -> bool:
-    """Whether early stopping may end the fit by now."""
+    """Whether early stopping may end the fit now."""
     return step >= (settings.min_steps or 0) and epoch >= (settings.min_epochs or 0)
 
 
 class EarlyStop:
-    """Follows one metric from check to check, and says when it gives a reason to end the fit."""
+    """Follows one metric over validations and gives a reason to end the fit where there is one."""
 
     def __init__(self, monitor: EarlyStopping) -> None:
         self.monitor = monitor
@@ -42,11 +42,11 @@ class EarlyStop:
         self.best = self._sign * math.inf
         """The best value so far; infinite before the first."""
         self.waited = 0
-        """Checks since the best value, those within the warm-up left out."""
+        """Validations since the best value, without those within the warm-up."""
         self._checks = 0
 
     def check(self, metrics: Mapping[str, float]) -> str | None:
-        """Why to end the fit, in words, after one more validation; None: continue."""
+        """Return in words why the fit should end after one more validation; None: it continues."""
         value = self._value(metrics)
         self._checks += 1
         if self.monitor.check_finite and not math.isfinite(value):
@@ -55,11 +55,11 @@ class EarlyStop:
         return self._threshold(value) or (None if patient else self._stalled())
 
     def state_dict(self) -> dict[str, Any]:
-        """How far it has come."""
+        """Return the best value and the counts."""
         return {"best": self.best, "waited": self.waited, "checks": self._checks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same monitor."""
+        """Continue from a state of the same monitor."""
         self.best, self.waited, self._checks = state["best"], state["waited"], state["checks"]
 
     def _value(self, metrics: Mapping[str, float]) -> float:
@@ -67,13 +67,13 @@ class EarlyStop:
         if name not in metrics:
             there = ", ".join(metrics) or "none"
             raise TaskError(
-                f"early_stopping: there is no metric {name!r} to monitor. Those of this run are: {there}. "
-                "Give EarlyStopping(monitor=...) one of them."
+                f"early_stopping: this run has no metric {name!r} to monitor. Its metrics are: {there}. "
+                "Give one of them, EarlyStopping(monitor=…)."
             )
         return float(metrics[name])
 
     def _follow(self, value: float) -> bool:
-        """Take the value in; whether patience lasts."""
+        """Compare a value with the best one; return whether patience lasts."""
         if self._sign * value + self.monitor.min_delta < self._sign * self.best:
             self.best, self.waited = value, 0
             return True

@@ -1,7 +1,7 @@
-"""Truncated backpropagation through time: a batch of sequences in pieces, with the hidden state carried, detached.
+"""Splits batches of sequences for truncated backpropagation through time; the hidden state is passed on, detached.
 
-Source: Williams & Peng, "An efficient gradient-based algorithm for on-line training of recurrent network trajectories"
-(1990). A piece is `length` time steps long, the last one as long as the rest.
+Source: Williams & Peng, "An efficient gradient-based algorithm for on-line training of recurrent network
+trajectories" (1990). A piece is `length` time steps long; the last piece of a batch may be shorter.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from workbench.task.batch import describe, leaves
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a batch in time."""
+    """Some consecutive time steps of a batch."""
 
     batch: Any
     first: bool
@@ -34,7 +34,10 @@ class Piece:
 def pieces(
     batches: Iterable[Any], length: int, time_dim: int, own: Callable[[Any, int, int], Sequence[Any] | None]
 ) -> Iterator[Piece]:
-    """The pieces of all batches, one batch after another; `own` is asked first, and may answer None."""
+    """Yield the pieces of all batches, one batch after another.
+
+    own: the task's function to split a batch; where it returns None, `split` does.
+    """
     for batch in batches:
         if batch is None:
             yield Piece(None, True, 0)
@@ -46,10 +49,10 @@ def pieces(
 
 
 def split(batch: Any, length: int, time_dim: int) -> list[Any]:
-    """The batch in pieces of `length` time steps, in the same containers.
+    """Split the batch into pieces of `length` time steps, in the same containers.
 
-    A tensor with too few dimensions to have time (one label for a whole sequence) goes whole into each piece, and
-    so does everything that is not a tensor. All other tensors must be equally long.
+    A tensor with too few dimensions for time (one label for a whole sequence) is whole in each piece, and so is
+    everything that is not a tensor. All other tensors must have the same number of time steps.
     """
     _map(batch, _refuse_packed)
     steps = _common_length(batch, time_dim)
@@ -63,7 +66,7 @@ def split(batch: Any, length: int, time_dim: int) -> list[Any]:
 
 
 def detached(hiddens: Any) -> Any:
-    """Hidden state cut off from the graph that made it, in the same containers."""
+    """Return the hidden state detached from its graph, in the same containers."""
     return _map(hiddens, lambda value: value.detach() if isinstance(value, Tensor) else value)
 
 
@@ -71,7 +74,7 @@ def _common_length(batch: Any, time_dim: int) -> int:
     timed = [(path, tensor.shape[time_dim]) for path, tensor in leaves(batch) if tensor.ndim > time_dim]
     if not timed:
         raise TaskError(
-            f"truncated_bptt_steps splits a batch along dimension {time_dim}, which nothing in it has "
+            f"truncated_bptt_steps splits a batch along dimension {time_dim}, which no tensor in it has "
             f"({describe(batch)}): set tbptt_time_dim, or leave truncated_bptt_steps off."
         )
     (first, steps), *others = timed
@@ -88,7 +91,7 @@ def _common_length(batch: Any, time_dim: int) -> int:
 
 
 def _steps(part: Any, length: int, time_dim: int) -> int:
-    """Time steps in a piece: those of its first tensor with time, else the setting."""
+    """Return the time steps in a piece: those of its first tensor that has time, else `length`."""
     if part is None:
         return 0
     return next((tensor.shape[time_dim] for _, tensor in leaves(part) if tensor.ndim > time_dim), length)
@@ -101,7 +104,7 @@ def _refuse_packed(value: Any) -> Any:
 
 
 def _map(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`change` of every part, in the same containers."""
+    """Apply `change` to every part, in the same containers."""
     if isinstance(value, PackedSequence):
         return change(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Toggles several optimizers: whose turn it is, and only its parameters require gradients meanwhile."""
+"""Selects which of several optimizers steps, and lets only its parameters require gradients meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from torch import Tensor
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 class Toggle:
@@ -19,7 +19,7 @@ class Toggle:
         self._off: list[Tensor] = []
 
     def toggle(self, all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> None:
-        """From here on only those of `own` (by identity) that required gradients before still do."""
+        """Let only those of `own` (by identity) require gradients that did before, until `untoggle`."""
         self.untoggle()
         kept = {id(p) for p in own}
         self._off = [p for p in all_parameters if p.requires_grad and id(p) not in kept]
@@ -27,7 +27,7 @@ class Toggle:
             parameter.requires_grad_(False)
 
     def untoggle(self) -> None:
-        """What the last `toggle` switched off requires gradients again; without one, nothing happens."""
+        """Let the parameters that the last `toggle` switched off require gradients again."""
         for parameter in self._off:
             parameter.requires_grad_(True)
         self._off = []
@@ -35,7 +35,7 @@ class Toggle:
 
 @contextlib.contextmanager
 def toggled(all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> Iterator[None]:
-    """Inside, only those of `own` (by identity) that required gradients before still do."""
+    """Inside, only those of `own` (by identity) require gradients that did before."""
     toggle = Toggle()
     try:
         toggle.toggle(all_parameters, own)
@@ -44,8 +44,8 @@ def toggled(all_parameters: Sequence[Tensor], own: Collection[Tensor]) -> Iterat
         toggle.untoggle()
 
 
-def whose_turn(frequencies: Sequence[int], step: int) -> tuple[int, ...]:
-    """The optimizers of update `step` (0, 1, …): all of them where no frequency is given, else one.
+def optimizers_at(frequencies: Sequence[int], step: int) -> tuple[int, ...]:
+    """Return the optimizers of update `step` (0, 1, …): all of them where no frequency is given, else one.
 
     With frequencies (5, 1) the first has five updates in a row, then the second has one, and so on.
     """
@@ -54,14 +54,14 @@ def whose_turn(frequencies: Sequence[int], step: int) -> tuple[int, ...]:
     if min(frequencies) <= 0:
         raise TaskError(
             f"the optimizers' frequencies are {tuple(frequencies)}: give each one its number of updates in a row "
-            "(at least 1), or none of them any."
+            "(at least 1), or leave all frequencies out."
         )
     ends = list(itertools.accumulate(frequencies))
     return (bisect.bisect_right(ends, step % ends[-1]),)
 
 
-def turns(frequencies: Sequence[int], index: int, updates: int) -> int:
-    """How many of the first `updates` updates are the turn of optimizer `index`."""
+def updates_of(frequencies: Sequence[int], index: int, updates: int) -> int:
+    """Return in how many of the first `updates` updates the optimizer `index` steps."""
     if not any(frequencies):
         return updates
     rounds, rest = divmod(updates, sum(frequencies))

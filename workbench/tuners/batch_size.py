@@ -13,7 +13,8 @@ from collections.abc import Callable
 from workbench.commands import Inbox, Stop
 from workbench.events import Emit, Trial, TrialStarted
 from workbench.settings import Settings, SettingsError
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 from workbench.tuners.batch_size_search import BatchSizes as BatchSizes
 from workbench.tuners.batch_size_search import TrialStopped as TrialStopped
 from workbench.tuners.batch_size_search import check, ended_event, search

@@ -47,7 +47,7 @@ def short_of(effective: int, size: int, ranks: int = 1) -> str:
         return ""
     count = accumulation(effective, together)
     named = f"{size}" if ranks == 1 else f"{ranks} x {size}"
-    return f"{effective} is no multiple of {named}: {count} of them make {count * together}"
+    return f"{effective} is not a multiple of {named}: {count} of them make {count * together}"
 
 
 def rescaled(lr: float, rule: str, factor: float) -> float:

@@ -25,8 +25,8 @@ from workbench.engine.step import update
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
-from workbench.task.optimizer_factory import leading
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
+from workbench.task.optimizer_factory import leading_group
 from workbench.tuners import sweep
 from workbench.tuners.curve import LRCurve as LRCurve
 from workbench.tuners.lr_suggest import divergence, doubts, recommended, suggest_all, trust
@@ -144,7 +144,7 @@ def _multiplier(optimizer: Optimizer) -> Callable[[float], None]:
     """Sets the rate of the first group that is not at 0; the others keep their ratio to it, and those at 0 stay there."""
     # A schedule's warm-up may have all of them at 0 now.
     base = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-    first = base[leading(base)]
+    first = base[leading_group(base)]
 
     def set_lr(lr: float) -> None:
         for group, own in zip(optimizer.param_groups, base, strict=True):

@@ -255,7 +255,7 @@ def _flags(found: _Found, beta: float, schedule: str) -> Iterable[str]:
     if apart > 1.2:
         yield f"The landmarks are {apart:.1f} decades apart (more than 1.2): they do not agree."
     if found.lr < found.first:
-        yield f"The suggestion lies below the swept rates: sweep again from a min_lr under {found.first:.2g}."
+        yield f"The suggestion is below the swept rates: sweep again from a min_lr under {found.first:.2g}."
     if found.length < _FULL / 2:
         yield f"Swept in {found.length} updates: short sweeps outrun divergence, so the suggestion may be too high."
     if schedule == "one_cycle" and beta == 0:
@@ -277,7 +277,7 @@ def _find(
 ) -> _Found | str:
     """The landmarks, or why there are none."""
     if not 0 <= beta < 1:
-        return f"beta={beta!r} is no momentum: 0 <= beta < 1 is needed"
+        return f"beta={beta!r} is not a momentum: 0 <= beta < 1 is needed"
     x, y = _pair(lrs, losses)
     ten, five = _points(10, num_training, len(x)), _points(5, num_training, len(x))
     start = _start(y, ten)

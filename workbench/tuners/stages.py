@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from workbench.settings import SettingsError
 from workbench.task.data.spec import DataSpec
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 METHODS = ("fit", "validate", "test", "predict")
 """The stages, by the names of the calls that run them."""
@@ -20,7 +21,7 @@ def data_of_stage(task: Task, method: str) -> DataSpec:
         found = task.predict or task.test
         if found is None:
             raise TaskError(
-                "there is no data to predict: give it, bench.predict(data), or test= when the bench is made."
+                "there is no data to predict: give bench.predict(data), or test= when the bench is made."
             )
         return found
     name = {"validate": "val", "test": "test"}.get(method)

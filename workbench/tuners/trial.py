@@ -26,7 +26,8 @@ from workbench.instruments import memory
 from workbench.instruments.memory import is_out_of_memory
 from workbench.settings import Settings
 from workbench.task.data.spec import set_epoch
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 from workbench.techniques.accumulation import size_at
 from workbench.tuners.batch_size_search import NotEnoughData
 from workbench.tuners.stages import data_of_stage

@@ -67,7 +67,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         self._lock = threading.RLock()
         """Makes the latest offer follow the latest state: a user's edit and the job's events come on two threads."""
         self.pause = button("❚❚ Pause", "Wait before the next update", self._pause)
-        self.stop = button("■ Stop", "End at the next update and keep what there is", lambda: self._ask("Stop", job.stop))
+        self.stop = button("■ Stop", "End at the next update and keep the results so far", lambda: self._ask("Stop", job.stop))
         self.validate = button("Validate now", "Check the validation data before the next update", lambda: self._ask("Validate now", job.validate))
         self.checkpoint = button("Save a checkpoint now", "Write one before the next update", lambda: self._ask("Save a checkpoint now", job.checkpoint))
         self.boxes = {name: setting_control.make(name, getattr(job.settings, name)) for name in _CHANGED}

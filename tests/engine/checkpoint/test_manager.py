@@ -17,7 +17,7 @@ from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.events import Saved, StepsDone, Validated
 from workbench.runs.checkpoints import find
 from workbench.settings import SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -215,7 +215,7 @@ def test_a_full_disk_is_told_once_and_the_fit_goes_on(tmp_path, monkeypatch):
     assert run.rows() == whole.rows()
     assert names(run) == ["00000004"]
     assert run.said == [
-        "no checkpoint was written at update 6 ([Errno 28] No space left on device); the fit goes on."
+        "no checkpoint was written at update 6 ([Errno 28] No space left on device); the fit continues."
     ]
 
 

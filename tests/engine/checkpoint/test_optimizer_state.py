@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

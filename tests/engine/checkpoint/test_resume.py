@@ -19,7 +19,7 @@ from workbench.engine.setup import open_session
 from workbench.engine.validation.validate import validate
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -524,9 +524,9 @@ class Collecting(nn.Module):
 def test_an_attribute_that_cannot_be_kept_is_said_once_and_the_rest_is(tmp_path):
     settings = settings_of(checkpoint_every=5, save_top_k=-1)
     whole = Fit(supervised(Collecting()), settings, tmp_path / "whole")
-    assert [text for text in whole.said if "cannot be kept" in text] == [
-        "Collecting.seen (an object under '[0]') cannot be kept in a checkpoint: a fit that goes on from one begins with "
-        "what is there then."
+    assert [text for text in whole.said if "cannot be stored" in text] == [
+        "Collecting.seen (an object under '[0]') cannot be stored in a checkpoint: a fit that continues from one begins with "
+        "its value at that time."
     ]
     point = whole.checkpoints[0]
     assert_goes_on_as(whole, resumed(lambda: supervised(Collecting()), settings, point, tmp_path / "on"), point.step)

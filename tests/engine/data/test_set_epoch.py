@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler, TensorDataset
 
 import workbench as wb
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 ROWS = 12
 
@@ -134,7 +134,7 @@ def test_a_run_that_goes_on_is_exact(kind, steps, tmp_path):
     job = bench(make, tmp_path, model).fit(start=run.id, max_steps=12)
     job.result()
     assert model.rows == expected(make, 4)  # those before come back with the model
-    assert not [event.text for event in job.events if "may not go on exactly" in getattr(event, "text", "")]
+    assert not [event.text for event in job.events if "may not continue exactly" in getattr(event, "text", "")]
 
 
 @pytest.mark.parametrize("kind", ["a batch sampler", "a data set", "a distributed sampler"])

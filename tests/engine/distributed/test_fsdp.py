@@ -27,7 +27,7 @@ from workbench.launch.assignments import FindLRAssignment, PredictAssignment
 from workbench.launch.distributed_search import RankSearch
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.tuners.batch_size import BatchSizeRequest
 from workbench.tuners.lr_finder import LRRequest
 
@@ -70,7 +70,7 @@ def test_the_updates_of_one_process(make: Any, settings: dict[str, Any], environ
     given = {**DATA, "loss": F.cross_entropy}  # AdamW
     ranks = sharded(make, given, {**PLAIN, **settings}, **environment)
     same(ranks, alone(make, given, {**PLAIN, **settings}))
-    assert "lie in shards on 2 ranks" in ranks["said"][0]
+    assert "are sharded over 2 ranks" in ranks["said"][0]
 
 
 def test_steps_that_weigh_themselves() -> None:

@@ -19,8 +19,8 @@ from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.dry_run import dry_run
 from workbench.launch.assignments import PredictAssignment
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 
 SIZE = 4
 CE = {"loss": F.cross_entropy, "optimizer": sgd}

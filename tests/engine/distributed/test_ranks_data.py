@@ -31,7 +31,7 @@ from workbench.engine import rng
 from workbench.engine.data.loaders import Loaders
 from workbench.settings import Settings
 from workbench.task.data.sharding import RankShard
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 @pytest.fixture(autouse=True)

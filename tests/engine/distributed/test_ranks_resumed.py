@@ -19,7 +19,7 @@ from workbench.engine.checkpoint import manager
 from workbench.engine.checkpoint.files import read_state
 from workbench.engine.checkpoint.serialization import NotPlainError
 from workbench.runs.checkpoints import list_checkpoints
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 @pytest.fixture(autouse=True)
@@ -214,5 +214,5 @@ def test_what_one_rank_cannot_keep_is_told_and_no_rank_waits(tmp_path):
         return Fit(supervised(plain_net()), settings_of(batch_size=4, max_epochs=1), tmp_path).said
 
     said, _ = on_ranks(2, rank)
-    assert any("checkpoints have weights alone, and no fit can go on from them: the model holds a Thing" in text for text in said)
+    assert any("checkpoints have weights alone, and no fit can continue from them: the model holds a Thing" in text for text in said)
     assert not list_checkpoints(tmp_path)[-1].resumable

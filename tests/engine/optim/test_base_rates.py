@@ -10,7 +10,7 @@ from torch.optim import SGD, lr_scheduler
 
 import workbench as wb
 from tests.engine.problems import labelled, plain_net
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -200,7 +200,7 @@ def test_a_schedule_is_not_raised_from_0(tmp_path):
 def test_a_running_fit_moves_between_rates_above_0(tmp_path):
     with bench(tmp_path, optimizer=by_rates(0.0, 0.2), max_steps=200) as b:
         job = b.fit()
-        with pytest.raises(wb.SettingsError, match="lr=0: while a run goes on its rate cannot become 0"):
+        with pytest.raises(wb.SettingsError, match="lr=0: the rate of a running run cannot become 0"):
             job.change(lr=0)
         job.change(lr=0.1)
         run = job.result()

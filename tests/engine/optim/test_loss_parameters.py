@@ -18,7 +18,7 @@ from tests.engine.sharded import sharded
 from tests.ranks import on_ranks
 from workbench.events import RunStarted, StepsDone
 from workbench.runs.checkpoints import list_checkpoints
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

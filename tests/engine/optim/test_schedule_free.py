@@ -10,7 +10,7 @@ from torch import nn
 
 import workbench as wb
 from tests.engine.problems import labelled, noisy_net, plain_net
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

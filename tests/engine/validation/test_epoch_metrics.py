@@ -15,7 +15,7 @@ from tests.engine.ranked import fit
 from tests.engine.sharded import alone, sharded
 from tests.ranks import on_ranks
 from workbench.events import Validated
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 torchmetrics = pytest.importorskip("torchmetrics")
 pytestmark = pytest.mark.usefixtures("one_thread")

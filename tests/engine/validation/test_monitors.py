@@ -10,7 +10,7 @@ import workbench as wb
 from tests.lightning.both import boring, loader
 from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.events import StepsDone, pack
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 DATA = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
 

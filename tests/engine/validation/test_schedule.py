@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import workbench as wb
 from tests.engine.problems import labelled, noisy_net
 from workbench.events import Message, StepsDone
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

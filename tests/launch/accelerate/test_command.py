@@ -16,7 +16,7 @@ import workbench as wb
 from workbench.launch.accelerate import command
 from workbench.launch.accelerate.command import LaunchPlan, plan
 from workbench.settings import Settings, SettingsError
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 CONFIG = {
     "compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "num_processes": 4, "num_machines": 2,

@@ -63,7 +63,7 @@ def test_a_fit_and_its_weights_come_back_whole(tmp_path: Path) -> None:
     for mine, theirs in zip(made._task.model.parameters(), alone._task.model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
     said = [event.text for event in run.events if type(event).__name__ == "Message"]
-    assert any("lie in shards on 2 ranks, and weights become whole in 3 units" in text for text in said)
+    assert any("are sharded over 2 ranks, and weights become whole in 3 units" in text for text in said)
     assert any("fsdp_state_dict_type" in text for text in said)
     again = made.fit(start=run.id, max_epochs=3, strategy="thread", launch=None, devices=1, batch_size=8).result()  # in one process
     assert again.step == 15

@@ -14,7 +14,7 @@ from workbench.settings import Settings
     [
         ({"lr": True}, "a change was left out: lr=True: input should be a number."),
         ({"lr": -1.0}, "a change was left out: lr=-1.0"),
-        ({"batch_size": 8}, "a change was left out: batch_size cannot change while a run goes on."),
+        ({"batch_size": 8}, "a change was left out: batch_size cannot change while a run is running."),
         ({"accumulate_grad_batches": 2.5}, "a change was left out: accumulate_grad_batches=2.5: should be a number of batches"),
     ],
 )

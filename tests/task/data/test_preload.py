@@ -16,10 +16,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 import workbench as wb
 from workbench.settings import Settings
 from workbench.share.package import pack, unpack
-from workbench.task.data.preload import preload
-from workbench.task.data.spec import DataSpec, users_own
-from workbench.task.data.stacked import Stacked
-from workbench.task.protocol import TaskError
+from workbench.task.data.preload import Stacked, preload
+from workbench.task.data.spec import DataSpec, users_dataset
+from workbench.task.errors import TaskError
 
 ON = Settings(preload=True, batch_size=4, shuffle=True)
 OWN = np.random.default_rng(0)
@@ -90,7 +89,7 @@ def test_batches_are_those_without_it(sample: Callable[[int], Any], workers: int
     loader = spec.loader(on, train=True)
     assert same_batches(list(loader), expected)
     assert data.reads == reads
-    assert users_own(loader) is data
+    assert users_dataset(loader) is data
     assert spec.parts.dataset is data
     list(spec.loader(on.replace(preload=False, num_workers=0)))
     assert data.reads == reads + 22

@@ -14,12 +14,12 @@ from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.resumable_sampler import ResumableBatchSampler, checksum_of
 from workbench.task.data.rng_state import (
     DataRngState,
-    plain,
-    preserved,
+    decode_arrays,
+    encode_arrays,
     process_state,
     restored_process_state,
 )
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 GENERATORS = {
     "torch": (lambda: torch.Generator().manual_seed(1), lambda g: torch.rand(1, generator=g).item()),
@@ -136,7 +136,7 @@ def test_what_is_not_there_any_more_is_said():
     [np.arange(6, dtype="uint64").reshape(2, 3).T, np.float32(0.1), np.array(3), np.zeros((0, 2)), {"a": [np.ones(2), (1, None)]}],
 )
 def test_arrays_come_back(value):
-    back = preserved(through_a_file(plain(value)))
+    back = decode_arrays(through_a_file(encode_arrays(value)))
     flat = {"x": value} if not isinstance(value, dict) else {"a": value["a"][0]}
     for key, array in flat.items():
         other = back if key == "x" else back["a"][0]

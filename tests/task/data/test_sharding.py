@@ -26,7 +26,7 @@ from workbench.engine.data.loaders import close_workers, first_batches
 from workbench.settings import Settings
 from workbench.task.data.sharding import RankShard
 from workbench.task.data.spec import DataSpec, batches_in
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 class Stream(IterableDataset):

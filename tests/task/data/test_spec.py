@@ -24,7 +24,7 @@ from tests.engine.problems import Augmented, labelled
 from workbench.settings import Settings
 from workbench.task.batch import sample_count, to_device
 from workbench.task.data.spec import DataSpec
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 def same(a, b):

@@ -20,7 +20,7 @@ import workbench as wb
 from tests.engine.problems import labelled
 from workbench.settings import Settings, SettingsError
 from workbench.task.data.spec import DataSpec
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 LIMIT = 500
 """Characters of an error: more is no help."""
@@ -245,8 +245,8 @@ def test_pictures(tmp_path):
 
 def test_what_is_no_data(tmp_path):
     refused(Pictures, "train=Pictures is a class", root=tmp_path)
-    refused(b"bytes", "train=bytes is no data", root=tmp_path)
-    refused((labelled(20).tensors[0], "text"), "train[1] is no array but a str", root=tmp_path)
+    refused(b"bytes", "train=bytes is not data", root=tmp_path)
+    refused((labelled(20).tensors[0], "text"), "train[1] is not an array but a str", root=tmp_path)
 
 
 def test_it_is_as_light_as_before():

@@ -1,4 +1,4 @@
-"""The hooks of an object as the moments of a job: which there are, what they are told, and what is put back."""
+"""The hooks of an object as hooks of a job: which it has, what arguments they get, and what is restored."""
 
 import importlib
 import weakref
@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import workbench as wb
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")
 
@@ -71,7 +71,7 @@ class Progress(SimpleNamespace):
 
 
 class running:
-    """A job of a task, as far as moments want it."""
+    """A job of a task, as far as the hooks need it."""
 
     def __init__(self, thing, phase="fit", train=None, **how):
         self.task, self.phase, self.progress = task(thing, train), phase, Progress(**how)
@@ -88,8 +88,8 @@ class running:
         return self._running.__exit__(*error)
 
     @property
-    def moments(self):
-        return self.task.moments
+    def hooks(self):
+        return self.task.hooks
 
 
 def with_hooks(base, *names, **hooks):
@@ -113,8 +113,8 @@ def with_hooks(base, *names, **hooks):
 
 @KINDS
 def test_an_object_without_hooks_takes_the_short_way(base):
-    moments = task(base()).moments
-    assert (moments.within, moments.clips, moments.transfers, moments.zeroes) == (False,) * 4
+    hooks = task(base()).hooks
+    assert (hooks.within, hooks.clips, hooks.transfers, hooks.zeroes) == (False,) * 4
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,17 @@ def test_an_object_without_hooks_takes_the_short_way(base):
 )  # fmt: skip
 @KINDS
 def test_hooks_within_an_update(base, hook):
-    moments = task(with_hooks(base, hook)[0]).moments
-    assert moments.within
-    assert moments.clips is (hook == "configure_gradient_clipping")
-    assert moments.zeroes is (hook == "optimizer_zero_grad")
+    hooks = task(with_hooks(base, hook)[0]).hooks
+    assert hooks.within
+    assert hooks.clips is (hook == "configure_gradient_clipping")
+    assert hooks.zeroes is (hook == "optimizer_zero_grad")
     manual = with_hooks(base, hook)[0]
     manual.automatic_optimization = False
     stays = hook in ("on_train_batch_start", "on_train_batch_end", "on_before_backward", "backward", "on_after_backward",
                      "on_before_optimizer_step")  # fmt: skip
-    assert task(manual).moments.within is stays
-    assert not task(manual).moments.clips
-    assert not task(manual).moments.zeroes
+    assert task(manual).hooks.within is stays
+    assert not task(manual).hooks.clips
+    assert not task(manual).hooks.zeroes
 
 
 @KINDS
@@ -143,10 +143,10 @@ def test_hooks_around_updates(base):
     names = ["on_fit_start", "on_fit_end", "on_train_start", "on_train_end", "on_train_epoch_start", "on_train_epoch_end"]
     thing, calls = with_hooks(base, *names)
     with running(thing) as job:
-        moments = job.moments
-        assert not moments.within
-        for moment in (moments.fit_started, moments.train_started, moments.epoch_started, moments.epoch_ended,
-                       moments.train_ended, moments.fit_ended):  # fmt: skip
+        hooks = job.hooks
+        assert not hooks.within
+        for moment in (hooks.fit_started, hooks.train_started, hooks.epoch_started, hooks.epoch_ended,
+                       hooks.train_ended, hooks.fit_ended):  # fmt: skip
             moment()
     assert [call[0] for call in calls] == [names[n] for n in (0, 2, 4, 5, 3, 1)]
 
@@ -158,15 +158,15 @@ def test_hooks_of_an_evaluation(base, stage):
     ends = ("model_eval", "start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end", "model_train")
     thing, calls = with_hooks(base, *(f"on_{name}_{end}" for end in ends), f"{name}_step")
     with running(thing, train=DataLoader(TensorDataset(torch.ones(8, 3)))) as job:
-        moments = job.moments
-        assert moments.evaluation_mode(stage)
-        moments.evaluation_started(stage)
-        moments.evaluation_batch_started(stage, BATCH, 0)
+        hooks = job.hooks
+        assert hooks.evaluation_mode(stage)
+        hooks.evaluation_started(stage)
+        hooks.evaluation_batch_started(stage, BATCH, 0)
         step = job.task.predict_step if stage == "predict" else lambda *a: job.task.validation_step(*a, stage)
         step(BATCH, 0)
-        moments.evaluation_batch_ended(stage, "what the engine knows of it", BATCH, 0)
-        moments.evaluation_ended(stage)
-        moments.training_mode(stage)
+        hooks.evaluation_batch_ended(stage, "what the engine knows of it", BATCH, 0)
+        hooks.evaluation_ended(stage)
+        hooks.training_mode(stage)
     # Lightning has no hook for the end of a prediction's mode
     assert [call[0] for call in calls] == [
         f"{name}_step" if end == "step" else f"on_{name}_{end}"
@@ -177,7 +177,7 @@ def test_hooks_of_an_evaluation(base, stage):
 @KINDS
 def test_the_mode_is_the_engines_where_no_hook_sets_it(base):
     with running(base()) as job:
-        assert not job.moments.evaluation_mode("val")
+        assert not job.hooks.evaluation_mode("val")
 
 
 @KINDS
@@ -185,9 +185,9 @@ def test_what_validation_step_returns_is_handed_on(base):
     returned = {"preds": BATCH, "loss": torch.ones(())}
     thing, calls = with_hooks(base, "on_validation_batch_end", validation_step=lambda self, batch, i: returned)
     with running(thing) as job:
-        job.moments.evaluation_batch_started("val", BATCH, 1)
+        job.hooks.evaluation_batch_started("val", BATCH, 1)
         scores = job.task.validation_step(BATCH, 1)
-        job.moments.evaluation_batch_ended("val", scores, BATCH, 1)
+        job.hooks.evaluation_batch_ended("val", scores, BATCH, 1)
     assert calls[1] == ("on_validation_batch_end", returned, BATCH, 1)
     assert calls[1][1] is returned
     assert scores.values == {"val_loss": returned["loss"]}
@@ -201,7 +201,7 @@ def test_what_validation_step_returns_is_handed_on(base):
 def test_a_batch_may_be_the_end_of_an_epoch(base, returned, goes_on):
     thing, calls = with_hooks(base, on_train_batch_start=lambda self, batch, i: returned)
     with running(thing) as job:
-        assert job.moments.batch_started(BATCH, 2) is goes_on
+        assert job.hooks.batch_started(BATCH, 2) is goes_on
     assert calls == [("on_train_batch_start", BATCH, 2)]
 
 
@@ -217,13 +217,13 @@ def test_the_outputs_of_a_batch_are_lightnings(base, returned, size, told):
     """The loss detached, and divided by the batches of a window; {} where there was nothing to learn from."""
     thing, calls = with_hooks(base, "on_train_batch_end", training_step=lambda self, batch, i: returned)
     with running(thing, settings=Settings(accumulate_grad_batches=size)) as job:
-        job.moments.batch_started(BATCH, 1)
+        job.hooks.batch_started(BATCH, 1)
         result = job.task.training_step(BATCH, 1)
-        job.moments.batch_ended(result, BATCH, 1)
+        job.hooks.batch_ended(result, BATCH, 1)
     (outputs,) = [call[1] for call in calls if call[0] == "on_train_batch_end"]
     assert outputs == told
     assert not getattr(outputs.get("loss"), "requires_grad", False)
-    assert not job.moments.outputs
+    assert not job.hooks.outputs
 
 
 @KINDS
@@ -233,8 +233,8 @@ def test_backward_and_what_is_around_it(base):
     )
     with running(thing) as job:
         loss = thing.net(BATCH).sum()
-        job.moments.backward(loss, retain_graph=True)
-        job.moments.after_backward()
+        job.hooks.backward(loss, retain_graph=True)
+        job.hooks.after_backward()
         assert thing.net.weight.grad is not None
     assert calls == [("on_before_backward", loss), ("backward", loss, ("retain_graph", True)), ("on_after_backward",)]
 
@@ -243,7 +243,7 @@ def test_backward_and_what_is_around_it(base):
 def test_backward_without_a_hook_of_its_own(base):
     thing, _ = with_hooks(base, "on_after_backward")
     with running(thing) as job:
-        job.moments.backward(thing.net(BATCH).sum())
+        job.hooks.backward(thing.net(BATCH).sum())
     assert thing.net.weight.grad is not None
 
 
@@ -254,7 +254,7 @@ def test_backward_as_inherited_from_lightning():
 
     thing = Inherits()
     with running(thing) as job:
-        job.moments.backward(thing.net(BATCH).sum())
+        job.hooks.backward(thing.net(BATCH).sum())
     assert thing.net.bias.grad.item() == 8.0
 
 
@@ -264,7 +264,7 @@ def test_gradients_are_dropped_its_own_way(base):
     with running(thing, epoch=2) as job:
         thing.net(BATCH).sum().backward()
         (optimizer,) = thing.trainer.optimizers
-        job.moments.zero_grad(0, 5)
+        job.hooks.zero_grad(0, 5)
         assert not thing.net.weight.grad.any()
     assert calls == [("on_before_zero_grad", optimizer), ("optimizer_zero_grad", 2, 5, optimizer)]
 
@@ -274,13 +274,13 @@ def test_gradients_before_a_check(base):
     thing, calls = with_hooks(base, "on_validation_model_zero_grad")
     with running(thing) as job:
         thing.net(BATCH).sum().backward()
-        job.moments.validation_begins()
+        job.hooks.validation_begins()
         assert thing.net.weight.grad is not None
     assert [call[0] for call in calls] == ["on_validation_model_zero_grad"]
     keeps, _ = with_hooks(base, "optimizer_zero_grad")
     with running(keeps) as job:
         keeps.net(BATCH).sum().backward()
-        job.moments.validation_begins()
+        job.hooks.validation_begins()
         assert keeps.net.weight.grad is None
 
 
@@ -295,7 +295,7 @@ def engine_step(job, closure):
         taken.append(evaluate())
         return taken[-1]
 
-    job.moments.step(0, 3, closure, take)
+    job.hooks.step(0, 3, closure, take)
     return taken
 
 
@@ -392,12 +392,12 @@ def test_a_step_as_lightning_1_had_it(base):
 
     with running(Old()) as job:
         engine_step(job, lambda: 1.0)
-        job.moments.zero_grad(0, 1)
-        job.moments.before_step(0)
-        job.moments.clip(0, 0.5, "norm")
-        job.moments.step_schedule("schedule", 1.5, lambda: None)
-        job.moments.batch_ended(None, BATCH, 7)
-        job.moments.backward("loss")
+        job.hooks.zero_grad(0, 1)
+        job.hooks.before_step(0)
+        job.hooks.clip(0, 0.5, "norm")
+        job.hooks.step_schedule("schedule", 1.5, lambda: None)
+        job.hooks.batch_ended(None, BATCH, 7)
+        job.hooks.backward("loss")
     assert told == [(0, 3, 0, False, False), 0, (SGD, 0), (0, 0.5, "norm"), ("schedule", 0, 1.5), ("end", 7, 0), ("loss", SGD, 0)]
 
 
@@ -414,8 +414,8 @@ def test_clipping_its_own_way(base):
     thing, calls = with_hooks(base, configure_gradient_clipping=clips)
     asked: list[Any] = []
     with running(thing, clip_val=2.0, settings=Settings(gradient_clip_algorithm="value")) as job:
-        job.moments.clipper = lambda *how: asked.append(how)
-        job.moments.clip(0, 2.0, "value")
+        job.hooks.clipper = lambda *how: asked.append(how)
+        job.hooks.clip(0, 2.0, "value")
         (optimizer,) = job.task.preparation.trainer.optimizers
     assert asked == [(0, 0.25, "value"), (0, 2.0, "value")]
     assert calls == [("configure_gradient_clipping", optimizer, ("gradient_clip_val", 2.0), ("gradient_clip_algorithm", "value"))]
@@ -428,9 +428,9 @@ def test_clipping_as_inherited_from_lightning():
 
     asked: list[Any] = []
     with running(Inherits(), clip_val=0.5) as job:
-        job.moments.clipper = lambda *how: asked.append(how)
-        job.moments.clip(0, 0.5, "norm")
-        job.moments.clip(0, None, "norm")  # off: the setting holds, as in Lightning
+        job.hooks.clipper = lambda *how: asked.append(how)
+        job.hooks.clip(0, 0.5, "norm")
+        job.hooks.clip(0, None, "norm")  # off: the setting holds, as in Lightning
     assert asked == [(0, 0.5, "norm")] * 2
 
 
@@ -441,7 +441,7 @@ def test_clipping_where_it_cannot_be(base):
         (optimizer,) = thing.trainer.optimizers
         with pytest.raises(TaskError, match="while a batch is trained, and not before"):
             thing.clip_gradients(optimizer, 0.5)
-        job.moments.clipper = lambda *how: None
+        job.hooks.clipper = lambda *how: None
         with pytest.raises(TaskError, match="SGD is none of the optimizers of this run"):
             thing.clip_gradients(SGD(thing.net.parameters(), lr=1), 0.5)
         with pytest.raises(TaskError, match="gradient_clip_algorithm='max'"):
@@ -484,7 +484,7 @@ def test_a_scheduler_of_its_own_kind(base):
     )
     with running(thing, epoch=1) as job:
         scheduler = thing.lr_schedulers()
-        job.moments.step_schedule(scheduler, None, lambda: None)
+        job.hooks.step_schedule(scheduler, None, lambda: None)
         assert thing.optimizers().param_groups[0]["lr"] == 0.025
     Stateless = type("Stateless", (Halves,), {"state_dict": None})
     thing.configure_optimizers = lambda: ([o := SGD(thing.net.parameters(), lr=0.1)], [Stateless(o)])
@@ -498,7 +498,7 @@ def test_a_schedule_steps_as_usual(base):
     scheduler = lr_scheduler.StepLR(SGD(thing.net.parameters(), lr=1.0), 1, 0.5)
     with running(thing) as job:
         scheduler.optimizer.step()
-        job.moments.step_schedule(scheduler, None, scheduler.step)
+        job.hooks.step_schedule(scheduler, None, scheduler.step)
     assert scheduler.get_last_lr() == [0.5]
 
 
@@ -525,18 +525,18 @@ def test_what_hooks_log_is_of_their_kind(base):
         on_validation_epoch_end=logs("d"), on_train_epoch_end=logs("e"),
     )  # fmt: skip
     with running(thing) as job:
-        moments = job.moments
-        assert moments.logged() == {}
-        moments.epoch_started()
-        moments.batch_started(BATCH, 0)
-        moments.after_backward()
-        assert moments.logged() == {"b": 1.0, "c": 1.0}
-        moments.evaluation_ended("val")
-        assert moments.evaluated("val") == {"d": 1.0}
-        assert moments.evaluated("val") == {}
-        moments.epoch_ended()
-        assert moments.epoch_logged() == {"a": 1.0, "e": 1.0}
-        assert moments.epoch_logged() == {}
+        hooks = job.hooks
+        assert hooks.logged() == {}
+        hooks.epoch_started()
+        hooks.batch_started(BATCH, 0)
+        hooks.after_backward()
+        assert hooks.logged() == {"b": 1.0, "c": 1.0}
+        hooks.evaluation_ended("val")
+        assert hooks.evaluated("val") == {"d": 1.0}
+        assert hooks.evaluated("val") == {}
+        hooks.epoch_ended()
+        assert hooks.epoch_logged() == {"a": 1.0, "e": 1.0}
+        assert hooks.epoch_logged() == {}
     with running(thing) as job:  # another job hears nothing of it
         assert job.task.preparation.log.latest == {}
 
@@ -546,7 +546,7 @@ def test_logging_where_nothing_can_be_logged(base):
     thing, _ = with_hooks(base, on_fit_start=lambda self: self.log("a", 1.0))
     with running(thing) as job:
         with pytest.raises(TaskError, match=r"self\.log\('a'\) in on_fit_start: nothing can be logged there"):
-            job.moments.fit_started()
+            job.hooks.fit_started()
         with pytest.raises(TaskError, match=r"self\.log\('b'\) in no hook of a running job"):
             thing.log("b", 1.0)
 
@@ -562,16 +562,16 @@ def test_weights_of_a_batch(base):
         for size in (3, 1):
             job.task.training_step(torch.ones(size, 3), 0)
         assert job.task.preparation.log.batch is None  # it is let go of
-        assert float(job.moments.epoch_logged()["size"]) == (3 * 3 + 1) / 4
+        assert float(job.hooks.epoch_logged()["size"]) == (3 * 3 + 1) / 4
     thing, _ = with_hooks(
         base, on_train_batch_end=lambda self, outputs, batch, i: self.log("n", len(batch), on_step=False, on_epoch=True)
     )
     with running(thing) as job:
         for number, size in enumerate((3, 1)):
             batch = torch.ones(size, 3)
-            job.moments.batch_started(batch, number)
-            job.moments.batch_ended(job.task.training_step(batch, number), batch, number)
-        assert float(job.moments.epoch_logged()["n"]) == (3 * 3 + 1) / 4
+            job.hooks.batch_started(batch, number)
+            job.hooks.batch_ended(job.task.training_step(batch, number), batch, number)
+        assert float(job.hooks.epoch_logged()["n"]) == (3 * 3 + 1) / 4
 
 
 @KINDS
@@ -583,20 +583,20 @@ def test_a_returned_loss_that_was_logged_too(base):
     thing = type("Own", (base,), {"validation_step": validation_step})()
     with running(thing) as job:
         assert job.task.validation_step(BATCH, 0).values == {}
-        assert {n: float(v) for n, v in job.moments.evaluated("val").items()} == {"val_loss": 2.0, "val_loss_epoch": 2.0}
+        assert {n: float(v) for n, v in job.hooks.evaluated("val").items()} == {"val_loss": 2.0, "val_loss_epoch": 2.0}
 
 
 @KINDS
 def test_what_is_tried_is_not_heard(base):
     thing, _ = with_hooks(base, on_train_epoch_start=lambda self: self.log("a", 1.0))
     with running(thing) as job:
-        job.moments.epoch_started()
-        with job.moments.unheard():
-            job.moments.epoch_started()
+        job.hooks.epoch_started()
+        with job.hooks.discarding_logs():
+            job.hooks.epoch_started()
             thing.trainer.should_stop = True
-            job.moments.forget()
-        assert not job.moments.wants_end
-        assert job.moments.epoch_logged() == {"a": 1.0}
+            job.hooks.forget()
+        assert not job.hooks.stop_requested
+        assert job.hooks.epoch_logged() == {"a": 1.0}
 
 
 # -- data
@@ -619,12 +619,12 @@ def test_transfers(base):
 
     thing, _ = with_hooks(base, on_before_batch_transfer=before, on_after_batch_transfer=lambda self, batch, i: batch * 10)
     with running(thing) as job:
-        assert job.moments.transfers
-        assert not job.moments.within
-        assert job.moments.transfer(BATCH, CPU, "train")[0, 0] == 20
+        assert job.hooks.transfers
+        assert not job.hooks.within
+        assert job.hooks.transfer(BATCH, CPU, "train")[0, 0] == 20
     data = Data(on_after_batch_transfer=lambda batch, i: batch * 3, transfer_batch_to_device=lambda b, device, i: b.to(device) + 2)
     with running(thing, train=data) as job:  # its hooks win; the module's other ones stay
-        assert job.moments.transfer(BATCH, CPU, "val")[0, 0] == (1 + 1 + 2) * 3
+        assert job.hooks.transfer(BATCH, CPU, "val")[0, 0] == (1 + 1 + 2) * 3
 
 
 def test_transfers_as_inherited_from_lightning():
@@ -633,7 +633,7 @@ def test_transfers_as_inherited_from_lightning():
             return super().transfer_batch_to_device(batch, device, dataloader_idx) + 1
 
     with running(Inherits()) as job:
-        assert torch.equal(job.moments.transfer(BATCH, CPU, "test"), BATCH + 1)
+        assert torch.equal(job.hooks.transfer(BATCH, CPU, "test"), BATCH + 1)
 
 
 def test_data_of_a_plain_network_has_its_hooks_too():
@@ -642,14 +642,14 @@ def test_data_of_a_plain_network_has_its_hooks_too():
                 state_dict=lambda: {"at": 3}, load_state_dict=heard.append)  # fmt: skip
     found = task_of(nn.Linear(3, 1), train=data, val=None, test=None, loss=nn.functional.mse_loss, optimizer=torch.optim.AdamW,
                     scheduler=None, metrics=None, collate_fn=None)  # fmt: skip
-    moments = found.moments
-    assert moments is not None
-    assert moments.transfers
-    assert moments.transfer([BATCH], CPU, "train")[0][0, 0] == 3
+    hooks = found.hooks
+    assert hooks is not None
+    assert hooks.transfers
+    assert hooks.transfer([BATCH], CPU, "train")[0][0, 0] == 3
     error = ArithmeticError()
-    moments.failed(error)
-    assert moments.state() == {"data": {0: {"at": 3}}}
-    moments.load_state(moments.state())
+    hooks.failed(error)
+    assert hooks.state() == {"data": {0: {"at": 3}}}
+    hooks.load_state(hooks.state())
     assert heard == [error, {"at": 3}]
 
 
@@ -660,16 +660,16 @@ def test_data_of_a_plain_network_has_its_hooks_too():
 def test_the_end_is_asked_for(base):
     thing = base()
     with running(thing) as job:
-        assert not job.moments.wants_end
+        assert not job.hooks.stop_requested
         thing.trainer.should_stop = True
-        assert job.moments.wants_end
-        state = job.moments.state()
-        job.moments.forget()
-        assert not job.moments.wants_end
-        job.moments.load_state(state)
-        assert job.moments.wants_end
+        assert job.hooks.stop_requested
+        state = job.hooks.state()
+        job.hooks.forget()
+        assert not job.hooks.stop_requested
+        job.hooks.load_state(state)
+        assert job.hooks.stop_requested
     with running(thing) as job:
-        assert not job.moments.wants_end
+        assert not job.hooks.stop_requested
 
 
 @KINDS
@@ -683,11 +683,11 @@ def test_what_a_checkpoint_keeps(base):
     thing, calls = with_hooks(base, on_save_checkpoint=on_save_checkpoint, on_load_checkpoint=lambda self, c: loaded.append(c))
     data = Data(state_dict=lambda: {"at": 3}, load_state_dict=loaded.append)
     with running(thing, epoch=2, step=9, train=data) as job:
-        state = job.moments.state()
+        state = job.hooks.state()
         assert state["module"] == {"seen": [1, 2]}
         assert calls[0][1]["epoch"] == 2
-        job.moments.restoring({"epoch": 2, "global_step": 9}, state)
-        job.moments.load_state(state)
+        job.hooks.restoring({"epoch": 2, "global_step": 9}, state)
+        job.hooks.load_state(state)
     assert "callbacks" not in loaded[0]
     assert (loaded[0]["epoch"], loaded[0]["global_step"], loaded[0]["seen"]) == (2, 9, [1, 2])
     assert any(name.endswith("weight") for name in loaded[0]["state_dict"])
@@ -700,7 +700,7 @@ def test_errors_are_the_data_modules_to_hear_of(base):
     thing, _ = with_hooks(base, "on_exception")
     with running(thing, train=Data(on_exception=heard.append)) as job:
         error = ArithmeticError()
-        job.moments.failed(error)
+        job.hooks.failed(error)
     assert heard == [error]
 
 

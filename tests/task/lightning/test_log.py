@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from workbench.task.lightning.logging.aggregate import recorded
-from workbench.task.lightning.logging.log import CHUNK, PLACES, Log
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
+from workbench.task.lightning.logging.aggregate import recorded_name
+from workbench.task.lightning.logging.log import CHUNK, LOG_TARGETS, Log
 
 BATCHES = [torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(1, 2)]
 VALUES = [1.0, 2.0, 9.0]
@@ -20,11 +20,11 @@ def epoch(log=None, hook="training_step", values=VALUES, batches=BATCHES, name="
     log = log or Log()
     steps = []
     for value, batch in zip(values, batches, strict=True):
-        log.hold(batch)
+        log.begin_batch(batch)
         log.hook = hook
         log.log(name, torch.tensor(value), **options)
         log.hook = None
-        log.let_go()
+        log.end_batch()
         steps.append({key: float(number) for key, number in log.steps().items()})
     return log, steps
 
@@ -67,14 +67,14 @@ def test_weights():
     log, _ = epoch(on_step=False, on_epoch=True, batch_size=1)
     assert reduced(log) == {"acc": 4.0}
     log = Log()
-    log.hold(BATCHES[0])
+    log.begin_batch(BATCHES[0])
     log.hook = "validation_step"
     log.log("loss_of_tokens", 1.0)
-    log.weigh(12.0)  # the step reports how much its batch counts
-    log.hold(BATCHES[2])
+    log.set_weight(12.0)  # the step reports how much its batch counts
+    log.begin_batch(BATCHES[2])
     log.log("loss_of_tokens", 4.0)
     assert reduced(log, True) == pytest.approx({"loss_of_tokens": (12 * 1.0 + 4.0) / 13})
-    log.let_go()
+    log.end_batch()
     log.hook = "on_validation_epoch_end"  # it belongs to no batch
     log.log("worst", 3)
     assert reduced(log, True) == {"worst": 3.0}
@@ -103,7 +103,7 @@ def test_numbers_of_all_kinds():
 def test_a_value_that_goes_on_being_counted_up():
     log, seen = Log(), torch.zeros(())
     for _ in range(3):
-        log.hold(BATCHES[0])
+        log.begin_batch(BATCHES[0])
         log.hook = "training_step"
         seen += 1
         log.log("seen", seen, on_epoch=True, reduce_fx="sum")
@@ -128,9 +128,9 @@ def test_defaults_are_lightnings():
     validator = importlib.import_module("lightning.pytorch.trainer.connectors.logger_connector.fx_validator")._FxValidator
     theirs = {name: level for name, level in validator.functions.items() if level is not None}
     theirs.pop("clip_gradients")  # no hook of a user's
-    assert PLACES.keys() == theirs.keys()
+    assert LOG_TARGETS.keys() == theirs.keys()
     for name, level in theirs.items():
-        place = PLACES[name]
+        place = LOG_TARGETS[name]
         assert (place.on_step, not place.on_step) == (level["default_on_step"], level["default_on_epoch"])
         assert place.by_step == (True in level["allowed_on_step"])
 
@@ -212,7 +212,7 @@ def test_a_nested_dictionary():
 @pytest.mark.parametrize("name", ["loss", "loss.0", "lr", "lr.1", "step", "epoch", "grad_norm", "grad_norm.2", "grad_norm/head.bias",
                                   "grad_norm_clipped", "skipped", "layer_norms"])  # fmt: skip
 def test_names_that_the_record_has(name):
-    assert recorded(name) == f"{name}_logged"
+    assert recorded_name(name) == f"{name}_logged"
     log, steps = epoch(name=name)
     assert steps[0] == {f"{name}_logged": 1.0}
     assert float(log.known()[name]) == 9.0  # to the module it is what it called it
@@ -220,7 +220,7 @@ def test_names_that_the_record_has(name):
 
 @pytest.mark.parametrize("name", ["train_loss", "loss/train", "loss_step", "val_loss", "lr-Adam", "epochs"])
 def test_names_that_are_free(name):
-    assert recorded(name) == name
+    assert recorded_name(name) == name
 
 
 def test_a_fork_of_a_name_that_the_record_has():
@@ -331,7 +331,7 @@ def test_what_the_trainer_knows_at_an_end():
 
 def test_what_is_tried_is_forgotten():
     log, _ = epoch(on_epoch=True)
-    with log.unheard():
+    with log.discarding_logs():
         assert log.known() == {}
         epoch(log, name="tried", values=[math.nan] * 3, on_epoch=True, prog_bar=True)
     assert log.on_bar == frozenset()

@@ -9,9 +9,10 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
 from workbench.task.lightning.task import LightningTask
-from workbench.task.protocol import Optimization, TaskError
+from workbench.task.protocol import Optimization
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.task.lightning.test_hooks import KINDS, Duck, Module, task
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 
 pl = importlib.import_module("lightning.pytorch")
 
@@ -81,7 +81,7 @@ def test_the_bench_sets_up_for_fits(base, data_base):
     assert len(t.train.parts.dataset) == 8
     for _ in range(2):
         with t.running(Settings()):
-            t.moments.fit_ended()
+            t.hooks.fit_ended()
     assert len(calls) == 5  # nothing has undone it
     assert getattr(data, "trainer", None) is None
     assert isinstance(t.module.more, nn.Linear)
@@ -99,14 +99,14 @@ def test_a_teardown_undoes_the_set_up(base, data_base):
         assert len(t.train.parts.dataset) == 8
     assert calls == []  # a search, or a trial: no fit has ended
     with t.running(Settings()):
-        t.moments.fit_ended()
+        t.hooks.fit_ended()
     assert calls == [("data", "teardown", "fit")]
     assert not hasattr(data, "rows")
     calls.clear()
     with t.running(Settings()):
         t.train.refresh()
         assert len(t.train.parts.dataset) == 8
-        t.moments.fit_ended()
+        t.hooks.fit_ended()
     assert calls == [("data", "setup", "fit", True), ("data", "teardown", "fit")]
 
 
@@ -133,7 +133,7 @@ def test_an_error_tears_nothing_down():
 
     job = t.running(Settings())
     job.__enter__()
-    t.moments.fit_ended()
+    t.hooks.fit_ended()
     assert not job.__exit__(ArithmeticError, ArithmeticError(), None)
     assert calls == []
 
@@ -160,9 +160,9 @@ def test_a_plain_network_with_a_data_module():
     t = task_of(nn.Linear(3, 1), train=data_of(Shaped, calls), val=None, test=None, loss=nn.functional.mse_loss,
                 optimizer=torch.optim.AdamW, scheduler=None, metrics=None, collate_fn=None)  # fmt: skip
     assert [call[1] for call in calls] == ["prepare_data", "setup"]
-    assert t.moments is not None
+    assert t.hooks is not None
     with t.running(Settings()):
-        t.moments.fit_ended()
+        t.hooks.fit_ended()
     assert calls[-1] == ("data", "teardown", "fit")
 
 
@@ -244,7 +244,7 @@ def test_benches_may_share_the_data(base, data_base):
     one, other = task(base(), data), task(base(), data)
     calls.clear()
     with one.running(Settings()):
-        one.moments.fit_ended()
+        one.hooks.fit_ended()
     assert calls == [("data", "teardown", "fit")]
     with other.running(Settings()):
         other.train.refresh()
@@ -266,5 +266,5 @@ def test_data_that_has_no_hash():
     data.calls, data.name, data.trainer = [], "data", None
     t = task(Duck(), data)
     with t.running(Settings()):
-        t.moments.fit_ended()
+        t.hooks.fit_ended()
     assert data.calls == [("data", "prepare_data"), ("data", "setup", "fit", True)]

@@ -13,8 +13,8 @@ from torch.optim import SGD, lr_scheduler
 
 from tests.task.lightning.test_hooks import KINDS, Data, Duck, Module, running, task
 from workbench.settings import Settings
-from workbench.task.lightning.trainer import NotServed
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
+from workbench.task.lightning.trainer import UnsupportedTrainerAttribute
 
 pl = importlib.import_module("lightning.pytorch")
 
@@ -29,9 +29,9 @@ def test_how_far_it_is(base):
         assert trainer.estimated_stepping_batches == 6
         assert (trainer.num_training_batches, trainer.num_val_batches) == (3, [])
         assert (trainer.max_epochs, trainer.max_steps, trainer.min_epochs, trainer.min_steps) == (10, -1, None, None)
-        job.moments.batch_started(None, 1)
+        job.hooks.batch_started(None, 1)
         assert not trainer.is_last_batch
-        job.moments.batch_started(None, 2)
+        job.hooks.batch_started(None, 2)
         assert trainer.is_last_batch
 
 
@@ -41,7 +41,7 @@ def test_data_without_a_length(base):
         trainer = job.task.module.trainer
         assert trainer.num_training_batches == math.inf
         assert trainer.estimated_stepping_batches == math.inf
-        with pytest.raises(TaskError, match=r"trainer\.is_last_batch: nobody can know"):
+        with pytest.raises(TaskError, match=r"trainer\.is_last_batch: unknown"):
             trainer.is_last_batch
     with running(base(), updates=None, settings=Settings(max_steps=4)) as job:
         trainer = job.task.module.trainer
@@ -145,10 +145,10 @@ def test_what_it_works_with(base):
 def test_what_is_not_served(base, name, instead):
     with running(base()) as job:
         trainer = job.task.module.trainer
-        with pytest.raises(NotServed, match=rf"self\.trainer\.{name} is not served\..*{instead}"):
+        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} is not supported\..*{instead}"):
             getattr(trainer, name)
         assert not hasattr(trainer, name)  # modules ask before they reach
-        with pytest.raises(NotServed, match=rf"self\.trainer\.{name} = … is not served: should_stop alone"):
+        with pytest.raises(UnsupportedTrainerAttribute, match=rf"self\.trainer\.{name} = … is not supported: only should_stop"):
             setattr(trainer, name, 1)
 
 
@@ -221,7 +221,7 @@ def test_optimizers_and_schedulers_in_automatic_optimisation(base):
     with running(base()) as job:
         assert job.task.module.lr_schedulers() is None
     t = task(base())
-    with t.running(Settings()), pytest.raises(TaskError, match="the optimizers are there while a job runs"):
+    with t.running(Settings()), pytest.raises(TaskError, match="the optimizers exist while a job runs"):
         t.module.optimizers()
 
 
@@ -304,4 +304,4 @@ def test_it_can_be_sent_to_another_process():
     with running(Duck()) as job:
         job.task.training_step(torch.ones(2, 3), 0)
         other = pickle.loads(pickle.dumps(job.task))
-        assert other.preparation.trainer.at_hand.epoch == 0
+        assert other.preparation.trainer.progress.epoch == 0

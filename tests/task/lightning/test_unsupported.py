@@ -8,14 +8,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import workbench as wb
 from tests.task.lightning.test_hooks import KINDS, Duck, Module, task
-from workbench.task.lightning.unsupported import CALLBACKS, UNSERVED, refuse_callbacks
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
+from workbench.task.lightning.unsupported import CALLBACKS, UNSUPPORTED_HOOKS, refuse_callbacks
 
 pl = importlib.import_module("lightning.pytorch")
 callbacks = pl.callbacks
 
 
-@pytest.mark.parametrize("hook", UNSERVED)
+@pytest.mark.parametrize("hook", UNSUPPORTED_HOOKS)
 @KINDS
 def test_hooks(base, hook):
     thing = type("Mine", (base,), {hook: lambda self, *a: None})()
@@ -45,7 +45,7 @@ def test_logging_its_own_way(method):
 @KINDS
 def test_steps_that_read_the_data_themselves(base):
     thing = type("Mine", (base,), {"training_step": lambda self, dataloader_iter: None})()
-    with pytest.raises(TaskError, match=r"Mine\.training_step takes dataloader_iter, which is not served"):
+    with pytest.raises(TaskError, match=r"Mine\.training_step takes dataloader_iter, which is not supported"):
         task(thing)
 
 

@@ -235,7 +235,7 @@ def test_norms_of_another_order_are_not_compared_with_what_is_clipped(order: Any
     cut = {"grad_norm_clipped": np.ones(200)}
     screen.draw(started(("a",), gradient_clip_val=1.0, track_grad_norm=order), norms_of(0, table, **cut))
     told = state(screen)["norm"]
-    assert told["caption"] == "the clip value limits the 2-norm and is no line among these norms · p50 5 · p95 5"
+    assert told["caption"] == "the clip value limits the 2-norm and is not drawn among these norms · p50 5 · p95 5"
     assert (told["by_norm"], told["lined"], told["suggested"]) == (True, False, None)
     assert not (screen.mirrors[0].rows("fit")[:, CLIPPED] > 0).any()
     screen.draw(started(("a",), gradient_clip_val=1.0), norms_of(0, table, **cut))

@@ -30,7 +30,7 @@ from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.files import check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.values import shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -223,7 +223,7 @@ def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
     except (FileNotFoundError, PermissionError):  # whose message says it all
         raise
     except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
-        raise _unreadable(file, "it is no pickle, or one of more than containers and tensors") from error
+        raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
     except (RuntimeError, EOFError, OSError) as error:
         raise _unreadable(file, str(error).partition(". ")[0]) from error
     if not isinstance(state, dict):

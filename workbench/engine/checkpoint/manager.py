@@ -21,7 +21,7 @@ from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Emit, Message, Saved
 from workbench.runs import checkpoints
 from workbench.runs.checkpoints import Mode, best_values, list_checkpoints, mode_of, name_of, obsolete
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.values import seconds as in_seconds
 
 AUTOMATIC = 600.0
@@ -87,7 +87,7 @@ class CheckpointManager:
             try:
                 checkpoints.keep(there[-1])
             except OSError as error:
-                self._say("keep", f"checkpoint {name} was there already, but nobody could note that it is to stay ({error}).")
+                self._say("keep", f"checkpoint {name} was there already, but could not be marked to stay ({error}).")
             else:
                 self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.step))
 
@@ -215,28 +215,28 @@ class CheckpointManager:
 
     def _raw(self) -> dict[str, Any]:
         """The training weights, for a state next to averaged ones."""
-        return {"raw": to_plain(self._session.moments.edits.stored(self._session.weights()), "the model")}
+        return {"raw": to_plain(self._session.hooks.edits.stored(self._session.weights()), "the model")}
 
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
         """All state but the weights, or why there is none; of several ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
-            self._say(what, f"{what} cannot be kept in a checkpoint: a fit that goes on from one begins with what is there then.")
+            self._say(what, f"{what} cannot be stored in a checkpoint: a fit that continues from one begins with its value at that time.")
         inexact = self._session.data.exact() if self._session.mid_epoch and not self._session.checking else None
         if inexact is not None:
-            self._say("data", f"a fit that goes on from the middle of an epoch is not exact: {inexact}.")
+            self._say("data", f"a fit that continues from the middle of an epoch is not exact: {inexact}.")
         state: dict[str, Any] | None = None
         why: str | None = None
         try:
             state = state_of(self._session, self._checks, point, held)
-            why = self._session.moments.edits.unresumable or None
+            why = self._session.hooks.edits.unresumable or None
             state = None if why else state
         except NotPlainError as error:
             why = str(error)
         state = per_rank.gather_states(self._session, state)
         why = next((found for found in self._session.ranks.gather(why) if found is not None), None)
         if why is not None:
-            self._say("state", f"checkpoints have weights alone, and no fit can go on from them: {why}.")
+            self._say("state", f"checkpoints have weights alone, and no fit can continue from them: {why}.")
         return state, why
 
     def _write(
@@ -244,7 +244,7 @@ class CheckpointManager:
         *, end: bool = False, asked: bool = False,
     ) -> None:  # fmt: skip
         session, name = self._session, name_of(self._session.step, end)
-        edits = session.moments.edits
+        edits = session.hooks.edits
         self._step, self._pending = session.step, False
         if not asked:
             self._seconds = session.seconds
@@ -265,7 +265,7 @@ class CheckpointManager:
         try:
             files.write(self._folder, name, edits.stored(weights), state, info)
         except OSError as error:
-            self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit goes on.")
+            self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit continues.")
             return
         self._emit(Saved(session.step, epoch, name, best, monitor, value))
         self._clear_away()

@@ -16,7 +16,7 @@ from workbench.engine.optim import weight_averaging
 from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
 from workbench.engine.session import Session
 from workbench.events import Message
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques import schedules
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
@@ -105,7 +105,7 @@ def restore(session: Session, states: Sequence[Mapping[str, Any]], then: Mapping
                 _put_back(opt.optimizer, fresh, _MOMENTA)
             opt.base_lr = made_at
             if parts.built_in is not None:
-                schedules.move_to(parts.built_in, opt.taken)
+                schedules.fast_forward(parts.built_in, opt.taken)
     if session.settings.lr != session.base_lr:
         session.set_lr(session.settings.lr)
 
@@ -171,7 +171,7 @@ def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
     except Exception as error:
         kind = type(opt.optimizer).__name__
         raise TaskError(
-            f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can go "
+            f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can continue "
             "on with this optimizer: bench.load(run) takes the weights alone, then bench.fit()."
         ) from error
 

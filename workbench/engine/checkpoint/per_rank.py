@@ -16,7 +16,7 @@ from workbench.engine.checkpoint.module_state import fingerprint
 from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.session import Session
 from workbench.events import Message
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 BUFFERS = "buffers"
 """The model's buffers, of a rank whose buffers differ from rank 0's, which are among the weights."""
@@ -63,7 +63,7 @@ def begin_anew(session: Session) -> None:
     """The number of ranks has changed: give each rank random numbers of its own, and tell the user."""
     rng.differ(session.settings.seed + session.step, session.ranks.rank)
     text = (
-        f"it goes on with {_in_words(session.ranks.world)} where there was another number of them: the batches are dealt anew, "
+        f"it continues with {_in_words(session.ranks.world)} where there was another number of them: the batches are dealt anew, "
         "and what comes is not what would have come."
     )
     session.notes.append(Message(text, "warning", session.step))

@@ -21,7 +21,7 @@ from workbench.engine.session import Session
 from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.events import Message
 from workbench.task.batch import to_device
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.averaging import Average
 
 _COUNTERS = (
@@ -68,10 +68,10 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
         ("what was logged", {"noted": session.noted, "epoch_loss": session.epoch_loss.state_dict()}),
         ("the checks", {"checks": checks.state()}),
         ("the training data", {"data": point.data, "random": point.random.state_dict()}),
-        (f"what {type(model).__name__} saves of its own", {"moments": session.moments.state()}),
+        (f"what {type(model).__name__} saves of its own", {"moments": session.hooks.state()}),
     ]
     state: dict[str, Any] = {"held": held, "optimizers": [optimizer_state.state_of(session, opt) for opt in session.optimizers]}
-    edits = session.moments.edits  # of this session's own settings
+    edits = session.hooks.edits  # of this session's own settings
     packed_states = to_plain({"optimizers": edits.optimizers, "schedulers": edits.schedulers}, "on_save_checkpoint")
     replace(edits, **packed_states).put_states(state["optimizers"])
     for whose, part in parts:
@@ -91,7 +91,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
         setattr(session, name, state[name])
     session.data.epoch = session.epoch
     doubts = session.data.place(state["data"])
-    session.moments.load_state(state["moments"])
+    session.hooks.load_state(state["moments"])
     _put_weights(session, state, weights)
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
     _put_gradients(session, state["gradients"])
@@ -104,11 +104,11 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     session.hiddens, session.noted = to_device(state["hiddens"], session.device), dict(state["noted"])
     checks.load_state(state["checks"])
     session.epoch_loss.load_state_dict(state["epoch_loss"])
-    session.meter.go_on_from(state["seconds"], state.get("waited", 0.0))
+    session.meter.continue_from(state["seconds"], state.get("waited", 0.0))
     if session.ranks.several:
         session.ranks.seconds = state["seconds"]
     session.resumed = True
-    session.notes += [Message(f"it may not go on exactly as it would have: {doubt}.", "warning", session.step) for doubt in doubts]
+    session.notes += [Message(f"it may not continue exactly as it would have: {doubt}.", "warning", session.step) for doubt in doubts]
     RandomState.from_state(state["random"]).restore()
     if not alike:
         per_rank.begin_anew(session)
@@ -124,7 +124,7 @@ def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:
         "optimizer_states": [one["state"] for one in state["optimizers"]],
         "lr_schedulers": [own["state"] for one in state["optimizers"] for own in one["own"]],
     }  # fmt: skip
-    edits = session.moments.restoring(checkpoint, kept)
+    edits = session.hooks.restoring(checkpoint, kept)
     edits.put_states(state["optimizers"])
     found = edits.stored(weights)
     missing = {*kept.get("removed", ()), *edits.removed} - found.keys()
@@ -144,7 +144,7 @@ def _settings(session: Session) -> dict[str, Any]:
 
 def _gradients(session: Session) -> dict[str, Tensor]:
     """The gradients, where the task drops them itself and they count on."""
-    if not (session.task.manual or session.moments.zeroes):
+    if not (session.task.manual or session.hooks.zeroes):
         return {}
     if session.shards is not None:
         return session.shards.gradients()

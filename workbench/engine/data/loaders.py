@@ -8,9 +8,10 @@ from typing import Any
 from workbench.engine.data.resumable_loader import ResumableLoader, close_workers, first_batches
 from workbench.engine.distributed.process_group import ProcessGroup
 from workbench.settings import Settings
-from workbench.task.data.sampler_order import number_of_samples, shuffles
-from workbench.task.data.spec import DataSpec, Loader, batches_in, positioned, set_epoch
-from workbench.task.protocol import Task, TaskError
+from workbench.task.data.samplers import is_shuffling, number_of_samples
+from workbench.task.data.spec import DataSpec, Loader, batches_in, resumable_sampler_of, set_epoch
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 from workbench.techniques import limits
 from workbench.techniques.accumulation import size_at, updates_in, updates_of_run
 from workbench.techniques.tbptt import pieces
@@ -71,7 +72,7 @@ class Loaders:
         """The batches of an epoch at a batch size; a limit that is a fraction is at least one batch."""
         length, limit = batches_in(reading.loader), self.settings.limit_train_batches
         if length is not None and isinstance(limit, float):
-            return max(1, limits.part(length, limit))
+            return max(1, limits.fraction_of(length, limit))
         return _count(reading.loader, self.settings, "train")
 
     def train(self) -> Iterator[Any]:
@@ -229,8 +230,8 @@ class Loaders:
     def shuffled(self, fewest: int) -> bool:
         """Whether training data of at least this many samples come in another order in each epoch."""
         loader = self._train.loader
-        deals = positioned(loader)
-        return deals is not None and number_of_samples(loader) >= fewest and shuffles(deals.batches)
+        deals = resumable_sampler_of(loader)
+        return deals is not None and number_of_samples(loader) >= fewest and is_shuffling(deals.batches)
 
     def position(self, batch_idx: int, begun: bool | None = None) -> dict[str, Any]:
         """The position in the data, from which another process can continue; called between two updates.
@@ -366,4 +367,4 @@ def _train_loader(spec: DataSpec, settings: Settings) -> Loader:
 def _count(loader: Loader, settings: Settings, kind: str) -> int | None:
     limit = f"limit_{kind}_batches"
     asked = "overfit_batches" if settings.overfit_batches and not settings.fast_dev_run else limit
-    return limits.count(batches_in(loader), getattr(settings, limit), asked)
+    return limits.limited_batches(batches_in(loader), getattr(settings, limit), asked)

@@ -16,21 +16,21 @@ from workbench.task.data.rng_state import (
     DataRngState,
     State,
     process_state,
-    put_process,
     restored_process_state,
+    set_process_state,
 )
-from workbench.task.data.sharding import SharedLoader, gives_its_length, has_ended
+from workbench.task.data.sharding import SharedLoader, has_ended, has_known_length
 from workbench.task.data.spec import (
     Loader,
     batches_in,
-    dealing,
-    positioned,
+    common_rng_of,
+    resumable_sampler_of,
     set_epoch,
     users_collate,
-    users_own,
+    users_dataset,
 )
 from workbench.task.data.to_dataset import is_of_hugging_face
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _NONE = object()
 _TOLD = -1
@@ -55,11 +55,11 @@ class ResumableLoader:
         """The epoch that the user's sampler and data set got last (set_epoch)."""
         self._name = name
         self._here = loader.num_workers == 0
-        self._deals = positioned(loader)
-        self._dealing = dealing(loader)
+        self._deals = resumable_sampler_of(loader)
+        self._dealing = common_rng_of(loader)
         ready = loader.batch_sampler is None and loader.batch_size is None
         self._by_index = self._deals is not None and (self._here or not ready)
-        self._shared = loader.dealing if isinstance(loader, SharedLoader) else None
+        self._shared = loader.common_rng if isinstance(loader, SharedLoader) else None
         """What all ranks draw alike from when they read this data; None: each reads with its own random numbers."""
         self._rereads = rereads and self._here
         self._data = self._held()
@@ -96,7 +96,7 @@ class ResumableLoader:
     @property
     def counted(self) -> bool:
         """Whether a pass surely has as many batches as its loader's length."""
-        return self._deals is not None and self._by_index and gives_its_length(self._deals.batches)
+        return self._deals is not None and self._by_index and has_known_length(self._deals.batches)
 
     @property
     def dealt(self) -> tuple[int, int] | None:
@@ -203,13 +203,13 @@ class ResumableLoader:
 
     def _draw_from(self, state: State) -> None:
         if self._shared is None:
-            put_process(state)
+            set_process_state(state)
         else:
             self._shared.state = state
 
     def _as_then(self, state: State) -> contextlib.AbstractContextManager[None]:
         """Inside, such data draw the numbers that they would have drawn then."""
-        return restored_process_state(state) if self._shared is None else self._shared.as_then(state)
+        return restored_process_state(state) if self._shared is None else self._shared.with_state(state)
 
     def _state_sum(self) -> int:
         return checksum_of(self._data.state()["states"])
@@ -242,13 +242,13 @@ class ResumableLoader:
         return self.loader.persistent_workers and self.loader._iterator is not None
 
     def _held(self) -> DataRngState:
-        return DataRngState(dataset=users_own(self.loader), collate_fn=users_collate(self.loader))
+        return DataRngState(dataset=users_dataset(self.loader), collate_fn=users_collate(self.loader))
 
     @property
     def _knows(self) -> bool:
         """Whether the data set has a state_dict."""
         known = self._here and isinstance(self.loader.dataset, IterableDataset) and self._data.stateful
-        return known and not _shuffles_in_a_buffer(users_own(self.loader))
+        return known and not _shuffles_in_a_buffer(users_dataset(self.loader))
 
     @contextlib.contextmanager
     def untouched(self, states: bool = False) -> Iterator[None]:
@@ -286,7 +286,7 @@ class ResumableLoader:
         doubts = [*position["doubts"], *self._tell(position["data"], states=not position["cut"])]
         self._between, self._stands, self._cut = None, position["data"], position["cut"]
         if self._deals is not None:
-            self._deals.number_from(position["passes"])
+            self._deals.set_passes(position["passes"])
             if position["sampler"] is not None:
                 doubts += self._deals.held().put(position["sampler"])
         if position["made"] is None or not self.loader.persistent_workers:
@@ -327,7 +327,7 @@ class ResumableLoader:
             return []
         if self._by_index and not self._data.generators:
             return []
-        if isinstance(users_own(self.loader), (list, tuple)):
+        if isinstance(users_dataset(self.loader), (list, tuple)):
             return []  # ready batches draw nothing
         which = ", ".join(self._data.generators) or "random numbers that the data set draws"
         return [
@@ -359,13 +359,13 @@ class ResumableLoader:
         """Why a position in the middle of a pass cannot be restored; None: it can."""
         if isinstance(self.loader.dataset, Batches) and self.loader.dataset.one_shot and not self._knows:
             return (
-                f"{self._name} can be read only once, so that nobody can go back to the middle of it: give a Dataset, a "
+                f"{self._name} can be read only once, so that its middle cannot be reached again: give a Dataset, a "
                 "DataLoader, or wb.batches(list)"
             )
         if self._here or not self._by_index or not self._data.generators:
             return None
         return (
-            f"{self._name}: {', '.join(self._data.generators)} draws in the loader's workers, where nobody can read how far "
+            f"{self._name}: {', '.join(self._data.generators)} draws in the loader's workers, whose position cannot be read "
             "(the random numbers of torch, numpy and python themselves can be repeated there)"
         )
 

@@ -22,7 +22,8 @@ from workbench.engine.distributed.process_group import MultiProcessGroup, StepSy
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
 from workbench.events import Message
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece
 

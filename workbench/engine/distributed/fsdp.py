@@ -18,7 +18,8 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy, get_para
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 NAME = "FSDP"
 ENVIRONMENT = "WORKBENCH_SHARDS"
@@ -94,7 +95,7 @@ def apply(task: Task, device: torch.device, world: int, local_world: int) -> App
 
     if not hasattr(FSDPModule, _UNUSED):
         raise TaskError(
-            f"weights in shards need torch 2.13 or later (this is {torch.__version__}), where ranks whose batches do not use the "
+            f"sharded weights need torch 2.13 or later (this is {torch.__version__}), where ranks whose batches do not use the "
             "same layers do not wait for one another for ever: update torch, or take a data-parallel config."
         )
     options = Options.of_environment()

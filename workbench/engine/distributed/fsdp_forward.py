@@ -26,7 +26,7 @@ class Borrowed:
     def pass_through(self, session: Session, stage: Stage, step: Callable[[Any], object]) -> None:
         """Run the step on it; buffers, attributes, random numbers and logged values are restored afterwards."""
         batch = self._batch.batch if isinstance(self._batch, Piece) else self._batch
-        with rng.preserved(), session.moments.unheard(), kept_state(session.task), session.precision.autocast():
+        with rng.preserved(), session.hooks.discarding_logs(), kept_state(session.task), session.precision.autocast():
             step(session.to_device(batch, stage))
 
 

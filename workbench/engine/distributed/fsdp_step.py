@@ -20,7 +20,7 @@ from workbench.engine.distributed.fsdp_weights import FSDPWeights
 from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 if TYPE_CHECKING:
     from workbench.engine.session import Session

@@ -55,7 +55,7 @@ class FSDPWeights:
         loose = sum(not in_shards(p) for p in self._root.parameters())
         left_out = f"; {loose} parameters are whole on each (fsdp_ignored_modules)" if loose else ""
         return (
-            f"{self.name}: weights, gradients and the optimizer's state lie in shards on {on} ranks{more}, and weights become whole "
+            f"{self.name}: weights, gradients and the optimizer's state are sharded over {on} ranks{more}, and weights become whole "
             f"in {some}{left_out}."
         )
 
@@ -68,7 +68,7 @@ class FSDPWeights:
         except RuntimeError as error:
             if "torch.Tensor and DTensor" in str(error):
                 error.add_note(
-                    f"{step} uses a weight of a layer that is in shards ({self.name}) without calling the layer, outside of which "
+                    f"{step} uses a weight of a sharded layer ({self.name}) without calling the layer, outside of which "
                     "it is not whole: call the layer, or leave it out of fsdp_transformer_layer_cls_to_wrap."
                 )
             raise

@@ -13,7 +13,8 @@ from workbench.engine.distributed.process_group import MultiProcessGroup
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
 from workbench.settings import Settings
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 
 if TYPE_CHECKING:
     from workbench.engine.session import Session
@@ -49,11 +50,11 @@ def check_shardable(task: Task, settings: Settings, optimizers: Sequence[Optimiz
     if task.manual:
         why = "manual optimisation calls backward inside of training_step, where the weights of its layers are not whole"
     elif len(optimizers) > 1:
-        why = "several optimizers take turns with parts of the model, which lie in shards as one"
+        why = "several optimizers take turns with parts of the model, which is sharded as a whole"
     elif any(opt.needs_closure for opt in optimizers):
         why = "LBFGS lays all weights end to end, and they are on no rank whole"
     elif len(task.trained_modules) > 1:
-        why = "the loss has parameters of its own, which would lie outside of the shards: make it a part of the model"
+        why = "the loss has parameters of its own, which would not be sharded: make it a part of the model"
     elif settings.precision == "16-mixed":
         why = "precision='16-mixed' scales losses and steps in a way of its own; take precision='bf16-mixed'"
     if why is not None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from workbench.engine import nonfinite
 from workbench.engine.session import Session
 from workbench.events import Emit, Event, Message, StepsDone
-from workbench.instruments.finite import NonFiniteError, behind, headline
+from workbench.instruments.finite import NonFiniteError, headline, origin_sentence
 
 Bools = npt.NDArray[np.bool_]
 
@@ -19,7 +19,7 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
     """Emit the rows that have arrived; `wait`: all of them. Raises `NonFiniteError` for values that are only seen
     here.
     """
-    session.meter.on_bar = session.moments.on_bar
+    session.meter.on_bar = session.hooks.on_bar
     events = session.meter.flush(session.epoch, wait)
     for event in events:
         emit(event)
@@ -65,12 +65,12 @@ def _check_landed(session: Session, event: StepsDone) -> None:
     began = nonfinite.locate_on_device(session, step)
     text = headline(step, float(loss), began, _first_bad_layer(session, event, int(bad[0])))
     if skips:
-        session.notes.append(Message(f"{text}. The update was not taken.{behind(began)}", "warning", step))
+        session.notes.append(Message(f"{text}. The update was not taken.{origin_sentence(began)}", "warning", step))
         return
     raise NonFiniteError(
         f"{text}: lower the learning rate, clip, or look for bad inputs. The run ended at the next flush; "
         + ("such updates were not taken." if guarded else "the weights after that update are not usable.")
-        + behind(began)
+        + origin_sentence(began)
     )
 
 

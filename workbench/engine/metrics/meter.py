@@ -93,7 +93,7 @@ class Meter:
         """Seconds since the run began, without pauses."""
         return perf_counter() - self._began - self._paused
 
-    def go_on_from(self, seconds: float, waited: float) -> None:
+    def continue_from(self, seconds: float, waited: float) -> None:
         """Continue a run that has taken this many seconds, and has waited this long for batches."""
         self._began = perf_counter() - seconds
         self._paused, self.waited = 0.0, waited

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from workbench.settings import Settings
-from workbench.task.protocol import Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
 from workbench.techniques.averaging import Average, has_batch_norm, swa_first_epoch
 
 

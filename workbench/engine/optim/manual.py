@@ -17,8 +17,8 @@ from workbench.engine.distributed.ddp import batch_weights
 from workbench.engine.hooked_step import kept_rates
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
-from workbench.task.protocol import TaskError
-from workbench.techniques.accumulation import samples_at, shares
+from workbench.task.errors import TaskError
+from workbench.techniques.accumulation import normalized_weights, samples_at
 from workbench.techniques.toggling import Toggle
 
 TakeStep = Callable[[Session, OptimizerHandle, Sequence[Any], Tensor], bool]
@@ -66,8 +66,8 @@ class ManualOptimizers:
         part = loss if self._share == 1.0 else loss * self._share
         scaled = self._session.precision.scale(part)
         if self._session.within:
-            self._session.moments.backward(scaled, **options)
-            self._session.moments.after_backward()
+            self._session.hooks.backward(scaled, **options)
+            self._session.hooks.after_backward()
         else:
             scaled.backward(**options)  # type: ignore[no-untyped-call]
         part = part.detach()
@@ -131,10 +131,10 @@ class ManualOptimizers:
 def _started(session: Session, batch: Any, index: int, samples: int | None) -> bool:
     """End the batch before and call the hooks of this one; False: a hook asked to leave out the rest of the epoch."""
     if session.ending is not None:
-        session.moments.batch_ended(*session.ending)
+        session.hooks.batch_ended(*session.ending)
         session.ending = None
     session.task.drawn = samples
-    session.cut_short = not session.moments.batch_started(batch, index)
+    session.cut_short = not session.hooks.batch_started(batch, index)
     session.look_again()
     return not session.cut_short
 
@@ -155,7 +155,7 @@ def update(
     weights = [weight for weight in batch_weights(session, window) if weight is not None]
     returned: Tensor | None = None
     try:
-        of_all = shares if session.together is None else session.together.shares
+        of_all = normalized_weights if session.together is None else session.together.shares
         for number, share in enumerate(of_all(weights) if batches else ()):
             handle.at(share, number == len(batches) - 1)
             batch = session.to_device(batches[number]) if session.moves else batches[number]

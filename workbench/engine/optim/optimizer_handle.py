@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
-from workbench.task.optimizer_factory import base_rate, group_rates, leading
-from workbench.task.protocol import Optimization, Schedule, Task, TaskError
+from workbench.task.optimizer_factory import base_rate, group_rates, leading_group
+from workbench.task.protocol import Optimization, Schedule, Task
 
 if TYPE_CHECKING:
     from workbench.engine.distributed.fsdp_weights import FSDPWeights
@@ -40,7 +41,7 @@ class OptimizerHandle:
         self.frequency = made.frequency
         self.made_lr = made.lr
         self.base_lr = made.lr if made.lr is not None else base_rate(made.optimizer, "the task")
-        self.leading = leading(group_rates(made.optimizer))
+        self.leading = leading_group(group_rates(made.optimizer))
         """The parameter group whose rate is `lr`: the first whose rate is not 0."""
         self.needs_closure = _needs_closure(self.optimizer)
         number = {id(p): n for n, p in enumerate(parameters)}
@@ -120,7 +121,7 @@ class OptimizerHandle:
                 if isinstance(getattr(part, "eta_min", None), float):
                     part.eta_min = scaled(part.eta_min)
 
-    def step_schedules(self, interval: str, count: int, moments: Hooks, batches: int = 0) -> None:
+    def step_schedules(self, interval: str, count: int, hooks: Hooks, batches: int = 0) -> None:
         """Step the schedules that follow updates ("step") or epochs ("epoch"), of which `count` have been taken.
 
         batches: the finished batches of this epoch, for schedules that count them.
@@ -129,7 +130,7 @@ class OptimizerHandle:
             counted = batches if schedule.by_batches and interval == "step" else count
             due = schedule.interval == interval and counted % schedule.frequency == 0
             if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
-                moments.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+                hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
 
 
 def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:

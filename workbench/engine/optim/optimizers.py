@@ -9,9 +9,10 @@ from torch.optim import Optimizer
 
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.settings import Settings
-from workbench.task.protocol import Optimization, Schedule, Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Optimization, Schedule, Task
 from workbench.techniques.schedules import built_in
-from workbench.techniques.toggling import turns
+from workbench.techniques.toggling import updates_of
 
 if TYPE_CHECKING:
     from workbench.engine.distributed.fsdp_weights import FSDPWeights
@@ -31,7 +32,7 @@ def optimizers_of(
     frequencies = [optimization.frequency for optimization in listed]
     for index, optimization in enumerate(listed):
         # An optimizer that steps only now and then has a schedule for its own steps.
-        own = None if updates is None else turns(frequencies, index, updates)
+        own = None if updates is None else updates_of(frequencies, index, updates)
         schedule = built_in(optimization.optimizer, settings, own)
         if schedule is not None:
             optimization.schedules = (*optimization.schedules, Schedule(schedule))

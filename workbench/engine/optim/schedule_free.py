@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from workbench.settings import Settings
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 from workbench.techniques.averaging import has_batch_norm
 
 
@@ -44,7 +44,7 @@ class OptimizerModes:
                 "(it has train() and eval()): leave weight_averaging out."
             )
         if shards is not None:
-            raise TaskError(f"{self.names} has train() and eval(), which move whole weights, and these lie in shards ({shards}): "
+            raise TaskError(f"{self.names} has train() and eval(), which move whole weights, and these are sharded ({shards}): "
                             "train without FSDP.")  # fmt: skip
 
     def doubt(self, model: nn.Module) -> str | None:

@@ -16,8 +16,9 @@ from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
+from workbench.task.errors import TaskError
 from workbench.task.optimizer_factory import group_rates
-from workbench.task.protocol import Averaging, Schedule, TaskError
+from workbench.task.protocol import Averaging, Schedule
 from workbench.techniques.averaging import (
     batch_norms,
     has_batch_norm,
@@ -93,12 +94,12 @@ def in_place(session: Session) -> Iterator[None]:
     _written(session)
 
 
-def hand_over(session: Session) -> None:
+def copy_average(session: Session) -> None:
     """Give the model the averaged weights for good, if there are any yet; or those that its optimizer evaluates."""
     session.modes.eval()
     if session.average is None or not session.average.count:
         return
-    session.average.hand_over(session.averaged_parameters)
+    session.average.copy_to(session.averaged_parameters)
     _written(session)
     _refresh(session)
 
@@ -113,7 +114,7 @@ def _refresh(session: Session) -> None:
     if not has_batch_norm([session.task.model]):
         return
     modes = Modes.of(session.task)
-    with rng.preserved(), torch.no_grad(), session.moments.unheard():
+    with rng.preserved(), torch.no_grad(), session.hooks.discarding_logs():
         try:
             session.train_mode()
             with refreshing_batch_norm([session.task.model]):

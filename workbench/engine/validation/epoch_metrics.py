@@ -20,9 +20,10 @@ from torch import nn
 
 from workbench.engine.session import Session
 from workbench.task.batch import to_device
-from workbench.task.metrics import in_words, numbers, synchronises, takes_pair
+from workbench.task.errors import TaskError
+from workbench.task.metrics import describe_arguments, epoch_values, synchronises, takes_pair
 from workbench.task.over_epoch import OverEpoch, in_host_memory
-from workbench.task.protocol import Scores, TaskError
+from workbench.task.protocol import Scores
 
 _OF_FEW = (ValueError, ArithmeticError, RuntimeError)
 """Errors that more data may avoid: with one class alone there is no AUROC."""
@@ -110,7 +111,7 @@ class EpochMetrics:
             with _synchronised(metric, self._several, group), warnings.catch_warnings():
                 if self._trial:
                     warnings.simplefilter("ignore")
-                return numbers(self._stage, name, metric.compute())
+                return epoch_values(self._stage, name, metric.compute())
         except TaskError:
             raise
         except Exception as error:
@@ -127,7 +128,7 @@ class EpochMetrics:
         except Exception as error:
             name = next(name for name, own in self._metrics.items() if own is metric)
             raise TaskError(
-                f"metrics[{name!r}] of {type(metric).__name__} did not take {in_words(*seen)} with {type(error).__name__}: "
+                f"metrics[{name!r}] of {type(metric).__name__} did not take {describe_arguments(*seen)} with {type(error).__name__}: "
                 f"{_first_line(error)}"
             ) from error
 
@@ -197,7 +198,7 @@ def _names(stage: str, name: str, metric: Any) -> Sequence[str]:
     """The names under which a metric without a value would be reported."""
     keys = getattr(metric, "keys", None)
     own: Mapping[str, Any] | float = dict.fromkeys(map(str, keys()), 0.0) if callable(keys) else 0.0
-    return list(numbers(stage, name, own))
+    return list(epoch_values(stage, name, own))
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.settings import Settings
-from workbench.task.protocol import Schedule, Task, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Schedule, Task
 from workbench.techniques import limits
 
 
@@ -46,7 +47,7 @@ def with_averages(names: Iterable[str], settings: Settings) -> set[str]:
 
 def refuse_unreported(task: Task, settings: Settings, schedules: Iterable[Schedule] = ()) -> None:
     """Raise TaskError for a monitor that no metric of this task will have, where its metrics are known beforehand."""
-    effective = limits.effective(settings)
+    effective = limits.effective_settings(settings)
     names = task.reported(effective)
     if names is not None:
         there = with_averages(names, effective)

@@ -29,9 +29,9 @@ def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
                 batch.pass_through(session, "predict", partial(session.steps.predict_step, batch_idx=number))
                 continue
             moved = session.to_device(batch, "predict")
-            session.moments.evaluation_batch_started("predict", moved, number)
+            session.hooks.evaluation_batch_started("predict", moved, number)
             with session.precision.autocast():
                 output = session.steps.predict_step(moved, number)
-            session.moments.evaluation_batch_ended("predict", output, moved, number)
+            session.hooks.evaluation_batch_ended("predict", output, moved, number)
             found.append((number, to_device(output, _CPU)))
     return found

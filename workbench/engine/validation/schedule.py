@@ -18,8 +18,9 @@ from workbench.engine.session import Session
 from workbench.engine.validation.monitors import missing, monitors_of, refuse_unreported, with_averages
 from workbench.engine.validation.validate import floats, validate
 from workbench.events import Emit, Validated
-from workbench.task.lightning.logging.aggregate import by_own_names, recorded
-from workbench.task.protocol import Schedule, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.lightning.logging.aggregate import by_own_names, recorded_name
+from workbench.task.protocol import Schedule
 from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
 
@@ -87,11 +88,11 @@ class ValidationSchedule:
     def _refuse_unreported(self, metrics: Mapping[str, float]) -> None:
         """Raise an error, before the first epoch, for a monitor that the sanity check did not report."""
         session = self._session
-        if session.ranks.agree(session.moments.tells_sanity):
+        if session.ranks.agree(session.hooks.read_sanity):
             return  # the task may log less in a sanity check than in a validation
         self._tried = with_averages([*metrics, "train_loss"], session.settings)
         for monitor in self._monitors:
-            if monitor.name not in self._tried and (session.task.moments is None or monitor.name.startswith("val")):
+            if monitor.name not in self._tried and (session.task.hooks is None or monitor.name.startswith("val")):
                 raise missing(monitor, [*metrics, "train_loss"])  # another name may be logged in training
 
     def _look_for_monitors(self, there: Sequence[str], *, at_end: bool) -> None:
@@ -100,7 +101,7 @@ class ValidationSchedule:
         there: the names of all metrics. at_end: an epoch ends here, so what training logs is known.
         """
         for monitor in self._monitors:
-            late = self._session.task.moments is not None and not at_end and not monitor.name.startswith("val")
+            late = self._session.task.hooks is not None and not at_end and not monitor.name.startswith("val")
             if not late and not self._to_come(there, monitor.name) and monitor.name not in there:
                 self.missing = missing(monitor, there)
                 return
@@ -159,7 +160,7 @@ class ValidationSchedule:
             return
         self._metrics = None
         noted = session.ranks.agree(floats(session.noted))  # values of single updates may differ between ranks
-        self._later = session.ranks.agree(session.moments.epoch_names)
+        self._later = session.ranks.agree(session.hooks.epoch_names)
         own = {} if "train_loss" in self._later else session.epoch_loss.metric()
         known = {**noted, **(metrics or {}), **logged}
         known |= {name: value for name, value in own.items() if name not in known}  # a value that the task logs wins over ours of the same name
@@ -169,7 +170,7 @@ class ValidationSchedule:
         self._found |= at_end
         if metrics is None:
             return
-        session.metrics.update({name: value for name, value in known.items() if recorded(name) == name})
+        session.metrics.update({name: value for name, value in known.items() if recorded_name(name) == name})
         self._step_plateaus(known)
         self._stop_early(known, finished)
         if self.keeper is not None:
@@ -201,7 +202,7 @@ class ValidationSchedule:
         self.cadence.checked(session.step, session.seconds)
         session.metrics.update(metrics)
         if metrics:
-            shown = tuple(name for name in metrics if name in session.moments.on_bar)
+            shown = tuple(name for name in metrics if name in session.hooks.on_bar)
             emit(Validated(session.step, session.epoch, metrics, shown))
         self._metrics = metrics
         return False
@@ -218,12 +219,12 @@ class ValidationSchedule:
         stay.
         """
         session = self._session
-        wanted = session.moments.wants_end
-        with kept_buffers(session.task.modules), session.moments.unheard():
+        wanted = session.hooks.stop_requested
+        with kept_buffers(session.task.modules), session.hooks.discarding_logs():
             metrics = self._scores(session.data.look, emit, inbox, None, aside=True)
-            shown = tuple(name for name in metrics or () if name in session.moments.on_bar)
-        if session.moments.wants_end and not wanted:
-            session.moments.goes_on()
+            shown = tuple(name for name in metrics or () if name in session.hooks.on_bar)
+        if session.hooks.stop_requested and not wanted:
+            session.hooks.clear_stop()
         if metrics is None:
             return True
         if metrics:
@@ -235,7 +236,7 @@ class ValidationSchedule:
         session = self._session
         if not session.data.validates:
             return {}
-        session.moments.validation_begins()
+        session.hooks.validation_begins()
         return self._scores(session.data.val, emit, inbox, self.keeper)
 
     def _scores(
@@ -264,7 +265,7 @@ class ValidationSchedule:
                 name = schedule.monitor or "val_loss"
                 if self.number % schedule.frequency == 0 and name in metrics:
                     value = metrics[name]
-                    self._session.moments.step_schedule(plateau, value, partial(plateau.step, value))
+                    self._session.hooks.step_schedule(plateau, value, partial(plateau.step, value))
 
     def _to_come(self, metrics: Collection[str], name: str) -> bool:
         """Whether a metric will have its first value later: after the first average, the first recorded loss, or the
@@ -274,7 +275,7 @@ class ValidationSchedule:
             return False
         average = self._session.average
         averaged_later = average is not None and not average.count and name.endswith("_averaged")
-        return name == "train_loss" or recorded(name) in self._later or averaged_later
+        return name == "train_loss" or recorded_name(name) in self._later or averaged_later
 
     def _stop_early(self, metrics: Mapping[str, float], finished: int) -> None:
         """Early stopping: every monitor gets every validation; the first verdict counts once the minimums are met."""

@@ -16,9 +16,9 @@ from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
 from workbench.engine.validation.epoch_metrics import EpochMetrics
+from workbench.task.errors import TaskError
 from workbench.task.hooks import Values
-from workbench.task.lightning.logging.reduce import landed
-from workbench.task.protocol import TaskError
+from workbench.task.lightning.logging.reduce import on_host
 
 
 def validate(
@@ -44,12 +44,12 @@ def validate(
                 batch.pass_through(session, stage, partial(session.steps.validation_step, batch_idx=number, stage=stage))
                 continue
             moved = session.to_device(batch, stage)
-            session.moments.evaluation_batch_started(stage, moved, number)
+            session.hooks.evaluation_batch_started(stage, moved, number)
             with session.precision.autocast():
                 scores = session.steps.validation_step(moved, number, stage)
                 over.update(scores)
             note_count(session, stage, moved, scores.weight)
-            session.moments.evaluation_batch_ended(stage, scores, moved, number)
+            session.hooks.evaluation_batch_ended(stage, scores, moved, number)
             for name, value in scores.values.items():
                 sums.setdefault(name, []).append(value)
                 weights.setdefault(name, []).append(scores.weight)
@@ -59,25 +59,25 @@ def validate(
     means = _means(session.ranks.gather(own))
     if twice := means.keys() & computed.keys():
         raise TaskError(f"metrics=: two of them are reported as {min(twice)!r}: rename one of them.")
-    return means | computed | floats(session.moments.evaluated(stage))
+    return means | computed | floats(session.hooks.evaluated(stage))
 
 
 @contextlib.contextmanager
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
     """Inside, all modules are in evaluation mode without gradients; modes and random numbers are restored."""
-    modes, before, moments = Modes.of(session.task), session.stage, session.moments
+    modes, before, hooks = Modes.of(session.task), session.stage, session.hooks
     with rng.preserved(), torch.no_grad(), session.modes.evaluating():
         try:
             session.stage = "sanity" if before == "sanity" else stage
-            if not moments.evaluation_mode(stage):
+            if not hooks.evaluation_mode(stage):
                 for module in session.task.modules:
                     module.eval()
             # Each rank has statistics of its own share; report with those that the fit keeps.
             session.ranks.take_first([buffer for module in session.task.modules for buffer in module.buffers()])
-            moments.evaluation_started(stage)
+            hooks.evaluation_started(stage)
             yield
-            moments.evaluation_ended(stage)
-            moments.training_mode(stage)
+            hooks.evaluation_ended(stage)
+            hooks.training_mode(stage)
         finally:
             if session.shards is not None:
                 session.shards.rest()
@@ -87,7 +87,7 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
 
 def floats(values: Values) -> dict[str, float]:
     """Scalars as Python numbers, waiting for the device once at most."""
-    return dict(zip(values, landed(list(values.values())), strict=True))
+    return dict(zip(values, on_host(list(values.values())), strict=True))
 
 
 def _summed(values: list[Tensor | float], weights: list[float]) -> tuple[float, float]:

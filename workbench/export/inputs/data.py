@@ -21,8 +21,15 @@ from workbench.export.source.source import Sliced
 from workbench.settings import Settings
 from workbench.task.batch import own_count, sample_count
 from workbench.task.data.datasets import Batches, Columns
-from workbench.task.data.sharding import RankShard, sharding_for
-from workbench.task.data.spec import DataSpec, Loader, batches_in, makes_batches_itself, positioned, users_own
+from workbench.task.data.sharding import RankShard, common_rng_for
+from workbench.task.data.spec import (
+    DataSpec,
+    Loader,
+    batches_in,
+    makes_batches_itself,
+    resumable_sampler_of,
+    users_dataset,
+)
 from workbench.task.supervised import TARGETS
 
 
@@ -105,11 +112,11 @@ def _may_be_empty(collate: Any, dataset: Any) -> bool:
 
 def _draws(loader: Loader, settings: Settings) -> bool:
     """Whether all processes must draw alike to go through the same batches; as `task.shares`."""
-    deals = positioned(loader)
+    deals = resumable_sampler_of(loader)
     if deals is None:
-        ready = users_own(loader)
+        ready = users_dataset(loader)
         return not settings.num_workers and not isinstance(ready, (list, tuple))
-    return sharding_for(deals.batches, RankShard(0, 2), settings.seed) is not None
+    return common_rng_for(deals.batches, RankShard(0, 2), settings.seed) is not None
 
 
 def _base(spec: DataSpec, name: str, owner: Any, sliced: Sliced) -> tuple[str, tuple[str, ...], bool]:

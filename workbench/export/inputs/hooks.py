@@ -16,8 +16,7 @@ from workbench.export.inputs.step import returns
 from workbench.export.inputs.trainer import asked, attributes, methods, reads, words
 from workbench.export.source.source import Sliced
 from workbench.task.lightning import overrides
-from workbench.task.lightning.data_hooks import DataHooks
-from workbench.task.lightning.hooks import LightningHooks
+from workbench.task.lightning.hooks import DataHooks, LightningHooks
 from workbench.task.lightning.overrides import own_method
 from workbench.task.lightning.setup import _home_of_trainer
 from workbench.task.lightning.task import LightningTask
@@ -47,15 +46,14 @@ def sources_of(task: Task, sliced: Sliced) -> dict[str, Any]:
 
 def own_of(task: Task, sources: Mapping[str, Any], code: str) -> Own:
     """All that the script does for them beside training."""
-    moments = task.moments
-    if not isinstance(moments, DataHooks):
+    if not isinstance(task.hooks, DataHooks):
         return Own()
-    hooks = dict(_transfers(task, moments, sources))
+    hooks = dict(_transfers(task, task.hooks, sources))
     asks = asked(sources.values(), code)
     asks |= {"sanity_checking"} if "validating" in asks else set()
     data = next((name for name in sources if name != "network"), "None")
     own = Own(hooks=hooks, asks=asks, trainers=tuple(_homes(sources)) if asks else (), datamodule=data)
-    return own if not isinstance(moments, LightningHooks) else _with_module(own, moments, sources["network"])
+    return _with_module(own, task.hooks, sources["network"]) if isinstance(task.hooks, LightningHooks) else own
 
 
 def prepared(sources: Mapping[str, Any]) -> Iterator[str]:
@@ -83,8 +81,8 @@ def _calls(sources: Mapping[str, Any], call: str) -> Iterator[str]:
 # ---- hooks ------------------------------------------------------------------------------------------------------
 
 
-def _transfers(task: Task, moments: DataHooks, sources: Mapping[str, Any]) -> Iterator[tuple[str, Hook]]:
-    train, val = moments._transfers["train"], moments._transfers["val"]
+def _transfers(task: Task, used: DataHooks, sources: Mapping[str, Any]) -> Iterator[tuple[str, Hook]]:
+    train, val = used.transfer_hooks["train"], used.transfer_hooks["val"]
     if task.val is not None and train != val:
         raise ExportError(f"{' or '.join(TRANSFER)} of the training data are others than those of the validation data, which no script has yet.")
     for name, method in zip(TRANSFER, train, strict=True):
@@ -93,10 +91,10 @@ def _transfers(task: Task, moments: DataHooks, sources: Mapping[str, Any]) -> It
             yield name, Hook(owner)
 
 
-def _with_module(own: Own, moments: LightningHooks, module: Any) -> Own:
+def _with_module(own: Own, used: LightningHooks, module: Any) -> Own:
     """The same, with what the object that trains itself has."""
-    found = {name: moments._own[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in moments._own}
-    hooks = {name: Hook("network", _told(hook), reads(hook._hook, 0)) for name, hook in found.items()}
+    found = {name: used.overridden[name] for name in (*WITHIN, *FIT, *VALIDATION) if name in used.overridden}
+    hooks = {name: Hook("network", _told(hook), reads(hook.function, 0)) for name, hook in found.items()}
     named = frozenset(name for code in methods(module) for name in attributes(code))
     like = () if hasattr(type(module), "current_epoch") else tuple(n for n in _PROPERTIES if n in named and not hasattr(module, n))
     wanted = [name for name in _METHODS if name in named and own_method(module, name) is None]
@@ -133,9 +131,9 @@ def _logs_widely(module: Any, hooks: Mapping[str, Hook]) -> bool:
 
 def _told(hook: overrides.Hook) -> tuple[str | None, ...]:
     """The further arguments of a hook written for Lightning 1."""
-    if not hook._old:
+    if not hook.of_lightning_1:
         return ()
-    known = {name: repr(value) for name, value in overrides._OLD.items()}
+    known = {name: repr(value) for name, value in overrides.LIGHTNING_1_ARGUMENTS.items()}
     return tuple(("0" if name == "optimizer_idx" else known.get(name)) for name in hook.names)
 
 

@@ -15,7 +15,7 @@ from workbench.export.inputs.collect import Optimizer, Schedule
 from workbench.settings import Settings
 from workbench.task import protocol
 from workbench.task.lightning.task import LightningTask
-from workbench.task.optimizer_factory import group_rates, leading
+from workbench.task.optimizer_factory import group_rates, leading_group
 from workbench.task.protocol import Optimization
 from workbench.task.schedulers import schedule_of
 from workbench.task.supervised import Supervised
@@ -111,7 +111,7 @@ def _optimizer(task: protocol.Task, made: Optimization, place: str, schedules: t
         made_lr=made.lr if factory is None else factory.made_at(parameters),
         takes_lr=factory is None or factory.takes_lr,
         modes=has_modes(made.optimizer),
-        leading=leading(rates),
+        leading=leading_group(rates),
         frozen_groups=not all(rates),
         frequency=made.frequency,
         closure=_needs_closure(made.optimizer),

@@ -11,7 +11,7 @@ from workbench.export.script_spec import ScriptSpec
 def listening(r: ScriptSpec) -> list[str]:
     """The lines that give the object its `log`."""
     if not r.validates:
-        return ["network.log = network.log_dict = lambda *_, **__: None  # nobody reads it here"]
+        return ["network.log = network.log_dict = lambda *_, **__: None  # not used here"]
     if r.logs_widely:
         return ["logged = Log()", "network.log, network.log_dict = logged.log, logged.log_dict"]
     return [

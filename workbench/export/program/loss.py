@@ -13,7 +13,7 @@ def forward(r: ScriptSpec) -> str:
     if r.hooks is not None:
         return _step(r)
     lines = _without_loss(r) if r.given("loss") is None else _with_loss(r)
-    names = {"loss": "loss", "weight": "weight", "output": "the output", "target": "the target", "hiddens": "the state behind it"}
+    names = {"loss": "loss", "weight": "weight", "output": "the output", "target": "the target", "hiddens": "the state after it"}
     listed = [names[name] for name in returned(r)]
     listed[0] = "loss and weight of a batch" if "weight" in returned(r) else "loss of a batch"
     listed = [name for name in listed if name != "weight"]

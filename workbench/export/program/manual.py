@@ -31,7 +31,7 @@ def _optimizer(r: ScriptSpec) -> str:
     elif r.clips:
         step.append(clip)
     step += ["self.optimizer.step(**options)", "self.optimizer.zero_grad()", "self.window.taken = True", "return result"]
-    waits = "its step waits for an update's last batch" if r.accumulates else "its step drops the gradients behind it"
+    waits = "its step waits for an update's last batch" if r.accumulates else "its step drops the gradients afterwards"
     waits = f"its step clips, and {waits.removeprefix('its step ')}" if r.clips else waits
     text = dedent('''\
         class ManualOptimizer:

@@ -208,7 +208,7 @@ def scheduling(r: ScriptSpec, number: int, optimizer: Optimizer, interval: str, 
 
 
 _IN_CYCLE = "{0}.last_epoch < {0}.total_steps - 1"
-_LAST_RATE = "# Behind its cycle the last rate stays."
+_LAST_RATE = "# After its cycle the last rate stays."
 
 
 def _may_end(r: ScriptSpec, schedule: Schedule) -> bool:

@@ -33,7 +33,7 @@ def evaluation_weights(r: ScriptSpec) -> str:
     return dedent('''\
         @contextlib.contextmanager
         def evaluation_weights(optimizer):
-            """Inside, the model has the weights to evaluate; behind it those of the training, to the last bit."""
+            """Inside, the model has the weights to evaluate; afterwards those of the training, to the last bit."""
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             before = [p.detach().clone() for p in parameters]
             optimizer.eval()

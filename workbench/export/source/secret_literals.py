@@ -81,7 +81,7 @@ class Secrets:
             for name, value in values.items():
                 if len(value) >= _SHORTEST and value in word:
                     raise ExportError(
-                        f"the value of {name} is a secret, and stands in line {line} of the script in another way "
+                        f"the value of {name} is a secret, and is in line {line} of the script in another way "
                         f"too. Read it from the environment in your code: os.environ[{name!r}]."
                     )
 

@@ -181,7 +181,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
                 head = ast.unparse(node).partition("\n")[0]
                 for statement in line.statements[start:]:
                     if not statement.made and not isinstance(statement.node, (ast.Import, ast.ImportFrom)):
-                        statement.refusal = statement.refusal or f"it stands inside `{head}` with the Workbench call"
+                        statement.refusal = statement.refusal or f"it is inside `{head}` with the Workbench call"
         case ast.For() | ast.AsyncFor():
             names = list(target_names(node.target))
             line.loops.append(Loop(len(line.statements), node.body))
@@ -196,7 +196,7 @@ def _open(line: Line, source: Source, node: ast.stmt, spot: Spot, scope: int, va
             handlers = [handler.body for handler in node.handlers]
             inside = any(contains(s, spot) for suite in [*handlers, node.finalbody] for s in suite)
             if inside:
-                why = "it stands in a `try` whose handler holds the Workbench call, and may not have run"
+                why = "it is in a `try` whose handler holds the Workbench call, and may not have run"
                 for inner in node.body:
                     _append(line, source, inner, scope, why)
                 for handler in node.handlers:

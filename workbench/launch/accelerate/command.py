@@ -194,7 +194,7 @@ def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     if kind in _OTHERS:
         raise SettingsError(
             f"{where}: training that is {_OTHERS[kind]} needs optimizers, norms and checkpoints of its own, which the bench's loop "
-            "has not. It launches data-parallel training and FSDP: take a config of type MULTI_GPU or FSDP "
+            "does not have. It launches data-parallel training and FSDP: take a config of type MULTI_GPU or FSDP "
             "(launch={'config_file': …}), or train with the exported script, which you can adapt."
         )
     if kind == "DEEPSPEED":

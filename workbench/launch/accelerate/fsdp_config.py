@@ -48,7 +48,7 @@ def notes(kind: str, given: Mapping[str, Any], config: Mapping[str, Any], proces
         return []
     asked = options(given, config)
     if way(kind, given, config, processes) is None:
-        why = "one process has nobody to share with" if processes == 1 else "fsdp_sharding_strategy=NO_SHARD"
+        why = "there is only one process" if processes == 1 else "fsdp_sharding_strategy=NO_SHARD"
         return [f"FSDP is asked for, and the weights are not sharded: {why}."]
     found = []
     if str(asked.get("fsdp_version", 1)) == "1":

@@ -120,7 +120,7 @@ def _opened(path: Path) -> int:
 
 def _check(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise PermissionError(f"{path} is no plain file, and is not read.")
+        raise PermissionError(f"{path} is not a regular file, and is not read.")
     if os.name != "posix":
         return
     if found.st_uid != os.geteuid():

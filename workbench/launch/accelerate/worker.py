@@ -213,7 +213,7 @@ def _refused(command: Command, settings: Settings) -> str | None:
     except SettingsError as error:
         return f"a change was left out: {error}"
     fixed = [name for name in command.values if not knob(name).live]
-    return f"a change was left out: {fixed[0]} cannot change while a run goes on." if fixed else None
+    return f"a change was left out: {fixed[0]} cannot change while a run is running." if fixed else None
 
 
 # -- the others

@@ -24,7 +24,7 @@ class EvaluationMode:
         step = event.step - 1
         if "" in event.parts:
             text = f"the model was in evaluation mode at update {step}: without dropout and batch statistics"
-            self._found = Finding("warning", text, "does its forward or a hook call eval()? Call train() behind it", step)
+            self._found = Finding("warning", text, "does its forward or a hook call eval()? Call train() after it", step)
         elif self._found is None:
             names = ", ".join(event.parts[:3]) + (f" and {len(event.parts) - 3} more" if len(event.parts) > 3 else "")
             text = f"{names} trained in evaluation mode: without dropout and batch statistics"

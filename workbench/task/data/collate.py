@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from workbench.task.data.to_dataset import is_frame, is_of_hugging_face, listed, short
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DefaultCollate:
         parts = sample.values() if isinstance(sample, Mapping) else sample if isinstance(sample, (tuple, list)) else (sample,)
         for part in parts:
             if isinstance(part, np.ma.MaskedArray):
-                raise TaskError(f"{self.name}: a sample has a masked array: fill what is masked in the data set, x.filled(0), say.")
+                raise TaskError(f"{self.name}: a sample has a masked array: fill it in the data set, for example x.filled(0).")
 
 
 def _trouble(parts: Sequence[Any], path: str) -> str | None:
@@ -103,7 +103,7 @@ def _of_mappings(parts: Sequence[Any], path: str, where: str) -> str | None:
     for part in parts:
         keys = set(part) if isinstance(part, Mapping) else set()
         if odd := set(first) ^ keys:
-            return f"{where} has the key {sorted(map(str, odd))[0]!r}, and another sample has not: give all samples the same keys."
+            return f"{where} has the key {sorted(map(str, odd))[0]!r} that another sample does not have: give all samples the same keys."
     found = (_trouble([part[key] for part in parts], f"{path}.{key}" if path else str(key)) for key in first)
     return next((trouble for trouble in found if trouble is not None), None)
 
@@ -117,4 +117,4 @@ def _of_another_kind(first: Any, where: str) -> str:
         )
     if is_frame(first):
         return f"{where} is a {short(first)}: return its values from the data set, torch.as_tensor(x.to_numpy())."
-    return f"{where} is a {short(first)}, which makes no batch: give collate_fn=, or the DataLoader of its own library."
+    return f"{where} is a {short(first)} from which no batch can be made: give collate_fn=, or the DataLoader of its own library."

@@ -1,4 +1,4 @@
-"""Wraps loaders so that they know how many samples each of their batches was made of."""
+"""Defines loaders that count the samples of each batch."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ class CountedPass:
         return batch
 
     def _shutdown_workers(self) -> None:
-        """The same method of a loader's own iterator."""
+        """Shut down the workers, as the same method of a loader's iterator."""
         if hasattr(self.inner, "_shutdown_workers"):
             self.inner._shutdown_workers()

@@ -49,8 +49,8 @@ class Columns(Dataset[Any]):
 def _rows(column: Tensor, rows: Tensor) -> Tensor:
     """In a loader worker, gather the rows in shared memory, as torch's default collation does.
 
-    Rows that are moved there afterwards are freed by another thread than the one that made them, and the worker's
-    memory grows by all that it has ever read.
+    Rows that are copied there later are freed by another thread than the one that made them, and the worker's memory
+    would grow by all that it reads.
     """
     if get_worker_info() is None or column.layout != torch.strided or column.device.type != "cpu" or column.requires_grad:
         return column[rows]
@@ -59,7 +59,7 @@ def _rows(column: Tensor, rows: Tensor) -> Tensor:
 
 
 class Batches(IterableDataset[Any]):
-    """Ready batches from any iterable; `peek` gives a batch back to a one-shot iterator."""
+    """Ready batches from any iterable; `peek` does not lose a batch of a one-shot iterator."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.users = self._batches = batches
@@ -92,7 +92,7 @@ def batches(ready: Iterable[Any]) -> Batches:
 
 
 class CopiedStream(IterableDataset[Any]):
-    """A copy of the user's stream: its position is set instead of the user's own."""
+    """A copy of the user's stream, so that a job can set its position without changing the user's."""
 
     def __init__(self, users: Any, current: Any) -> None:
         self.users, self.current = users, current

@@ -22,8 +22,7 @@ from workbench.task.data.datasets import Columns, Preloaded
 from workbench.task.data.resumable_sampler import checksum_of
 from workbench.task.data.rng_state import DataRngState, process_state, restored_process_state
 from workbench.task.data.spec import DataSpec, Parts
-from workbench.task.data.stacked import Stacked
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _PROBED, _READS = 8, 3
 """How many samples are read, and how often, to see whether the data set draws random numbers."""
@@ -35,7 +34,7 @@ _LEFT = 0.8
 def preload(spec: DataSpec, settings: Settings, free: Callable[[], int]) -> Message | None:
     """Read all samples of this data into memory, once for all jobs, for its loaders.
 
-    free: returns the bytes of memory that can be used. Data that are in memory already are left alone.
+    free: returns the bytes of memory that can be used. Data that are in memory are not read again.
     """
     parts = _readable(spec)
     if parts is None:
@@ -74,7 +73,7 @@ def _readable(spec: DataSpec) -> Parts | None:
             "preload=False."
         )
     if spec.samples is None:
-        raise TaskError(f"preload=True: {name} has no length, so nobody knows what to read: take preload=False.")
+        raise TaskError(f"preload=True: {name} has no length, so that it cannot be preloaded: take preload=False.")
     if spec.made_by_object:
         spec.refresh()
         if spec.parts.dataset is not parts.dataset:
@@ -95,12 +94,12 @@ def _still_holds(spec: DataSpec, dataset: Dataset[Any], count: int) -> bool:
 
 
 def _probed(count: int) -> list[int]:
-    """A few samples, from all over the data."""
+    """Return the indices of a few samples, spread over the data."""
     return sorted({i * count // _PROBED for i in range(_PROBED)})
 
 
 def _first_samples(name: str, dataset: Dataset[Any], count: int) -> list[Any]:
-    """A few samples, after a check whether reading them draws random numbers."""
+    """Return a few samples; raises TaskError where reading them draws random numbers."""
     found = []
     for index in _probed(count):
         sample: Any = None
@@ -145,11 +144,11 @@ def _as_is(samples: list[Any]) -> list[Any]:
 
 
 def _gathered(samples: Iterator[Any], count: int) -> Stacked | list[Any]:
-    """The samples as columns if they are alike, else as they are."""
+    """Stack the samples into columns if they have the same types and shapes, else return a list of them."""
     first = next(samples)
     stacked = Stacked.like(first, count)
     if stacked is None:
-        # Copied: what comes from a loader's process is in shared memory, and each tensor keeps a file open.
+        # Copied: tensors from a loader's process are in shared memory, and each keeps a file open.
         return [copy.deepcopy(sample) for sample in itertools.chain([first], samples)]
     for index, sample in enumerate(itertools.chain([first], samples)):
         if not stacked.put(index, sample):
@@ -190,3 +189,85 @@ def _bytes(array: Any) -> bytes:
     if isinstance(array, Tensor):
         array = array.detach().as_subclass(Tensor).cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
     return pickle.dumps(array) if array.dtype.hasobject else array.tobytes()
+
+
+Column = Tensor | np.ndarray[Any, Any]
+
+_NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+class Stacked:
+    """Stores samples of one type and shape in one tensor or array per part; reading a sample copies it."""
+
+    def __init__(self, kind: type, keys: tuple[Any, ...] | None, kinds: list[type], columns: list[Column]) -> None:
+        """kind: the container of the parts (tuple, list, dict; else there is one part). keys: those of a dict."""
+        self._kind, self._keys, self._kinds, self._columns = kind, keys, kinds, columns
+
+    @classmethod
+    def like(cls, sample: Any, count: int) -> Stacked | None:
+        """Allocate memory for `count` samples like this one; None where such samples cannot be stacked."""
+        kind, keys, parts = _taken_apart(sample)
+        columns = [_empty_column(part, count) for part in parts]
+        made = [column for column in columns if column is not None]
+        if not parts or len(made) < len(columns):
+            return None
+        return cls(kind, keys, [type(part) for part in parts], made)
+
+    def put(self, index: int, sample: Any) -> bool:
+        """Store a sample; return False if it has other types or shapes."""
+        kind, keys, parts = _taken_apart(sample)
+        if (kind, keys, [type(part) for part in parts]) != (self._kind, self._keys, self._kinds):
+            return False
+        if not all(_fits(part, column) for part, column in zip(parts, self._columns, strict=True)):
+            return False
+        for part, column in zip(parts, self._columns, strict=True):
+            column[index] = part
+        return True
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __getitem__(self, index: int) -> Any:
+        parts = [_sample_part(kind, column[index]) for kind, column in zip(self._kinds, self._columns, strict=True)]
+        if self._kind is dict:
+            return dict(zip(self._keys or (), parts, strict=True))
+        return parts[0] if self._kind not in (tuple, list) else self._kind(parts)
+
+
+def _taken_apart(sample: Any) -> tuple[type, tuple[Any, ...] | None, list[Any]]:
+    kind = type(sample)
+    if kind is dict:
+        return kind, tuple(sample), list(sample.values())
+    return kind, None, list(sample) if kind in (tuple, list) else [sample]
+
+
+def _empty_column(part: Any, count: int) -> Column | None:
+    kind = type(part)
+    if kind in _NUMBERS:
+        return torch.empty(count, dtype=_NUMBERS[kind], device="cpu")
+    if kind is Tensor and _is_dense(part):
+        return torch.empty(count, *part.shape, dtype=part.dtype, device="cpu")
+    if kind is np.ndarray and not part.dtype.hasobject:
+        return np.empty((count, *part.shape), dtype=part.dtype)
+    return None
+
+
+def _fits(part: Any, column: Column) -> bool:
+    if type(part) is int:
+        return -(1 << 63) <= part < 1 << 63
+    if type(part) in _NUMBERS:
+        return True
+    if type(part) is Tensor and not _is_dense(part):
+        return False
+    return bool(part.shape == column.shape[1:] and part.dtype == column.dtype)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    dense = tensor.device.type == "cpu" and tensor.layout == torch.strided and tensor.is_contiguous()
+    return dense and not tensor.requires_grad and not tensor.is_quantized and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _sample_part(kind: type, row: Any) -> Any:
+    if kind in _NUMBERS:
+        return row.item()
+    return row.clone() if kind is Tensor else np.array(row)

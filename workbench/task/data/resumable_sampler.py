@@ -19,15 +19,15 @@ from torch.utils.data import Sampler
 
 from workbench.task.data.datasets import KeyedBatches
 from workbench.task.data.rng_state import DataRngState, State, process_state, restored_process_state
-from workbench.task.data.sharding import NOTHING, RankShard, Sharding
-from workbench.task.protocol import TaskError
+from workbench.task.data.sharding import NO_BATCH, CommonRng, RankShard
+from workbench.task.errors import TaskError
 
 _ALONE = RankShard()
 
 
 @dataclass
 class _Pass:
-    """The state from which the order of a pass follows, and its progress."""
+    """The states at the beginning of a pass, which determine its order, and its progress."""
 
     begun: State
     crcs: array[int] = field(default_factory=lambda: array("I"))
@@ -36,31 +36,29 @@ class _Pass:
 
 
 class ResumableBatchSampler(Sampler[Any]):
-    """A batch sampler that remembers how its latest pass began, and can continue in the middle of it.
+    """A batch sampler that records the states at the beginning of its latest pass, so that the pass can be resumed.
 
-    `generator`: the loader's own. A loader draws from it too, for the seeds of its workers, between asking for the pass
-    and taking its first batch; so its state is remembered at that first batch.
-    On several ranks each goes through all batches and hands out those of its `share`. `dealing`: where the order takes
-    random numbers of the process, it takes these instead, which all ranks draw alike.
+    `generator`: the loader's. A loader also draws from it for the seeds of its workers, between asking for the pass
+    and taking its first batch, so its state is recorded at that first batch.
+    On several ranks each rank reads all batches and yields those of its `share`. `common_rng`: random states that are
+    equal on all ranks, for an order that draws from the process's generators.
     """
 
     def __init__(
-        self, batches: Iterable[Any], generator: torch.Generator, share: RankShard = _ALONE, dealing: Sharding | None = None
+        self, batches: Iterable[Any], generator: torch.Generator, share: RankShard = _ALONE, common_rng: CommonRng | None = None
     ) -> None:
         self.batches, self.generator = batches, generator
-        self.share, self.dealing = share, dealing
+        self.share, self.common_rng = share, common_rng
         self.passes = 0
         self.start: Tensor | None = None
-        """The generator's state for the first batch of the next pass, whatever the loader draws before."""
+        """The generator's state for the first batch of the next pass."""
         self.before_each: Callable[[], None] | None = None
-        """Called when a batch was drawn and is about to be handed out."""
+        """Called when a batch was drawn, before it is yielded."""
         self.drawn: deque[int | None] = deque()
-        """The numbers of samples of the batches that were handed out and have not come from the loader yet; None:
-        unknown.
-        """
+        """The sample counts of the batches that were yielded and have not come from the loader yet; None: unknown."""
         self._pass: _Pass | None = None
         self._left: Iterator[Any] | None = None
-        """The rest of a pass that was repeated."""
+        """The rest of a resumed pass."""
 
     def __len__(self) -> int:
         return self.share.rounds(len(self.batches))  # type: ignore[arg-type]
@@ -69,21 +67,21 @@ class ResumableBatchSampler(Sampler[Any]):
         # A loader with workers asks twice for its first pass, and begins one of them.
         if self._left is not None:
             return self._rest()
-        process = process_state() if self.dealing is None else self.dealing.state
+        process = process_state() if self.common_rng is None else self.common_rng.state
         self._pass = _Pass({"process": process, "sampler": self.held().state(), "passes": self.passes})
         with self._drawing():
             return self._begin(self._pass, iter(self.batches))
 
     def _drawing(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the user's sampler may draw."""
-        return contextlib.nullcontext() if self.dealing is None else self.dealing.here()
+        return contextlib.nullcontext() if self.common_rng is None else self.common_rng.here()
 
     def _drawing_as(self, process: State) -> contextlib.AbstractContextManager[None]:
-        """Inside, it draws the numbers that it would have drawn then."""
-        if self.dealing is None:
+        """Inside, it draws from the random states in `process`."""
+        if self.common_rng is None:
             return restored_process_state(process)
-        self.dealing.state = process
-        return self.dealing.here()
+        self.common_rng.state = process
+        return self.common_rng.here()
 
     def _begin(self, this: _Pass, batches: Iterator[Any]) -> Iterator[Any]:
         self._take_start()
@@ -105,7 +103,7 @@ class ResumableBatchSampler(Sampler[Any]):
         while whole:
             with self._drawing():
                 own, whole = self.share.own(batches)
-            if own is not NOTHING:
+            if own is not NO_BATCH:
                 yield own
 
     def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -117,7 +115,7 @@ class ResumableBatchSampler(Sampler[Any]):
             yield batch
 
     def leave(self) -> None:
-        """End the pass, even if its rest was not used."""
+        """End the pass, also if its rest was not read."""
         self._take_start()
         self._left = None
 
@@ -131,7 +129,7 @@ class ResumableBatchSampler(Sampler[Any]):
         users = self.batches.batches if isinstance(self.batches, KeyedBatches) else self.batches
         return DataRngState(batch_sampler=users, beside=self.generator)
 
-    def number_from(self, passes: int) -> None:
+    def set_passes(self, passes: int) -> None:
         """Set how many passes have ended."""
         self.passes = passes
         if isinstance(self.batches, KeyedBatches):
@@ -139,26 +137,26 @@ class ResumableBatchSampler(Sampler[Any]):
 
     @property
     def dealt(self) -> tuple[int, int] | None:
-        """How many batches the latest pass has gone through, and a checksum of them; None: there was none."""
+        """How many batches the latest pass has read, and a checksum of them; None: there was no pass."""
         if self._pass is None:
             return None
         crcs = self._pass.crcs
         return len(crcs), crcs[-1] if crcs else 0
 
     def position(self) -> State:
-        """How the latest pass began, and how far it has come."""
+        """Return the states at the beginning of the latest pass, and its progress."""
         assert self._pass is not None
         assert self.dealt is not None
         handed, crc = self.dealt
         return {**self._pass.begun, "handed": handed, "ended": self._pass.ended, "crc": crc}
 
     def replay(self, position: Mapping[str, Any], taken: int) -> list[str]:
-        """Begin that pass again and skip its first `taken` batches; returns, in words, what has changed.
+        """Begin that pass again and skip its first `taken` batches; return in words what has changed.
 
-        Batches that were drawn beyond them are drawn now too.
+        Batches that had been drawn beyond these are drawn again too.
         """
         doubts = self.held().put(position["sampler"])
-        self.number_from(position["passes"])
+        self.set_passes(position["passes"])
         this = self._pass = _Pass({key: position[key] for key in ("process", "sampler", "passes", "generator")})
         with self._drawing_as(position["process"]):
             source = _counted(this, iter(self.batches))

@@ -1,6 +1,6 @@
 """Saves and restores the random states and other states inside data sets and samplers, and the process's own.
 
-All of it is plain containers and tensors, so that a checkpoint can store it.
+The states are plain containers and tensors, so that a checkpoint can store them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _DEPTH, _WIDE, _MOST = 7, 64, 5000
 
 
 class DataRngState:
-    """The generators in some objects, a few levels deep, and their parts with a state of their own.
+    """Finds the generators and stateful parts inside some objects, a few levels deep, and saves and restores them.
 
-    Each is known by its path ("dataset.transform.rng"), which is the same in another process.
+    Each is identified by its path ("dataset.transform.rng"), which is the same in another process.
     """
 
     def __init__(self, *, beside: object = None, **roots: Any) -> None:
@@ -51,30 +51,28 @@ class DataRngState:
 
     @property
     def stateful(self) -> bool:
-        """Whether a part has a state of its own."""
+        """Whether a part has state_dict and load_state_dict."""
         return bool(self._stateful)
 
     def state(self) -> State:
-        """The present state of all of it."""
+        """Return the present states."""
         return {
-            "generators": {path: state_of_generator(generator) for path, generator in self.generators.items()},
-            "states": {path: plain(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
+            "generators": {path: generator_state(generator) for path, generator in self.generators.items()},
+            "states": {path: encode_arrays(copy.deepcopy(part.state_dict())) for path, part in self._stateful.items()},
             "counts": self._counts(),
         }
 
     def put(self, state: Mapping[str, Any], states: bool = True) -> list[str]:
-        """Restore all of it (`states`: also states other than generators); returns, in words, what could not be
-        restored.
-        """
+        """Restore the states (`states`: also those other than generators); return in words what could not be restored."""
         doubts = []
         for path, value in state["generators"].items():
             try:
-                put_generator(self.generators[path], value)
+                set_generator_state(self.generators[path], value)
             except (KeyError, TypeError, ValueError, RuntimeError):
-                doubts.append(f"there is no generator like {path} any more, whose random numbers were to go on")
+                doubts.append(f"there is no generator like {path} any more, whose random numbers should continue")
         for path, value in state["states"].items() if states else ():
             if path in self._stateful:
-                self._stateful[path].load_state_dict(preserved(value))
+                self._stateful[path].load_state_dict(decode_arrays(value))
             else:
                 doubts.append(f"{path} takes no state any more (load_state_dict)")
         now = self._counts()
@@ -82,13 +80,13 @@ class DataRngState:
             if path in now and now[path] != value:
                 owner = path.rpartition(".")[0]
                 doubts.append(
-                    f"{path} was {value} and is {now[path]}, which nobody may put back: give {owner} state_dict() and "
+                    f"{path} was {value} and is {now[path]}, which the workbench does not restore: give {owner} state_dict() and "
                     "load_state_dict()"
                 )
         return doubts
 
     def _counts(self) -> dict[str, int]:
-        """The counters of the user's own samplers, which may count their passes."""
+        """Return the integer attributes of the user's samplers, which may count passes."""
         return {
             f"{path}.{name}": value
             for path, sampler in self._samplers.items()
@@ -98,76 +96,74 @@ class DataRngState:
 
 
 def process_state() -> State:
-    """The random states of this process that samplers and data sets may draw from."""
+    """Return the random states of this process from which samplers and data sets may draw."""
     return {
         "python": random.getstate(),
-        "numpy": plain(np.random.get_state(legacy=False)),
+        "numpy": encode_arrays(np.random.get_state(legacy=False)),
         "torch": torch.get_rng_state(),
     }
 
 
 @contextlib.contextmanager
 def restored_process_state(state: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, the process draws the numbers that it would have drawn then; its own random states are restored
-    afterwards.
-    """
+    """Inside, the process draws from the states in `state`; its own random states are restored afterwards."""
     before = process_state()
-    put_process(state)
+    set_process_state(state)
     try:
         yield
     finally:
-        put_process(before)
+        set_process_state(before)
 
 
-def put_process(state: Mapping[str, Any]) -> None:
-    """Set the process's random states to those of then."""
+def set_process_state(state: Mapping[str, Any]) -> None:
+    """Set the process's random states."""
     _put_python(random, state["python"])
-    np.random.set_state(preserved(state["numpy"]))
+    np.random.set_state(decode_arrays(state["numpy"]))
     torch.set_rng_state(state["torch"])
 
 
-def plain(value: Any) -> Any:
-    """The same with numpy's arrays as tensors of bytes, in dicts, lists and tuples too."""
+def encode_arrays(value: Any) -> Any:
+    """Replace numpy arrays by tensors of bytes, also inside dicts, lists and tuples."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         return {"array": value.dtype.str, "shape": tuple(value.shape), "data": torch.from_numpy(flat.copy())}
     if type(value) is dict:
-        return {key: plain(part) for key, part in value.items()}
+        return {key: encode_arrays(part) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(plain(part) for part in value)
+        return type(value)(encode_arrays(part) for part in value)
     return value
 
 
-def preserved(value: Any) -> Any:
+def decode_arrays(value: Any) -> Any:
     """Turn what `plain` made back into the original."""
     if type(value) is dict:
         if value.keys() == {"array", "shape", "data"}:
             return value["data"].numpy().view(np.dtype(value["array"])).reshape(value["shape"]).copy()
-        return {key: preserved(part) for key, part in value.items()}
+        return {key: decode_arrays(part) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(preserved(part) for part in value)
+        return type(value)(decode_arrays(part) for part in value)
     return value
 
 
-def state_of_generator(generator: Any) -> Any:
+def generator_state(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):
-        return plain(copy.deepcopy(generator.bit_generator.state))
+        return encode_arrays(copy.deepcopy(generator.bit_generator.state))
     if isinstance(generator, np.random.RandomState):
-        return plain(generator.get_state(legacy=False))
+        return encode_arrays(generator.get_state(legacy=False))
     return generator.getstate()
 
 
-def put_generator(generator: Any, state: Any) -> None:
+def set_generator_state(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = preserved(state)
+        generator.bit_generator.state = decode_arrays(state)
     elif isinstance(generator, np.random.RandomState):
-        generator.set_state(preserved(state))
+        generator.set_state(decode_arrays(state))
     else:
         _put_python(generator, state)
 
@@ -178,7 +174,7 @@ def _put_python(generator: Any, state: Any) -> None:
 
 
 def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Everything in some objects that is not data, with its path, nearest first."""
+    """Yield all objects inside the roots that are not data, with their paths, nearest first."""
     seen: set[int] = set()
     waiting = deque((path, root, 0) for path, root in roots.items())
     while waiting and len(seen) < _MOST:
@@ -198,7 +194,7 @@ def _walk(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object, a container or a function holds."""
+    """Yield the parts of an object, a container or a function."""
     if isinstance(value, (dict, list, tuple)):
         # A long container holds data.
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -217,7 +213,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function closes over, and the generators among the globals that it names."""
+    """Yield the values of a function's closure, and the generators among the globals that it uses."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # an empty cell
             yield f":{name}", cell.cell_contents

@@ -1,7 +1,7 @@
 """Shards the batches of a data set over the ranks of one job: rank r gets every n-th batch.
 
-All ranks go through the same order, round by round: one batch for each of them. So no rank has to send what comes next,
-and after the same number of rounds all are at the same place.
+All ranks read the same order in rounds of one batch for each rank. So the ranks need no communication for the data, and
+after the same number of rounds all have the same position.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from torch.utils.data import (
 
 from workbench.task.data.counted_loader import CountedLoader, CountedPass
 from workbench.task.data.datasets import KeyedBatches
-from workbench.task.data.rng_state import State, plain, process_state, put_process
-from workbench.task.data.shuffle import ShuffledSampler
-from workbench.task.protocol import TaskError
+from workbench.task.data.rng_state import State, encode_arrays, process_state, set_process_state
+from workbench.task.data.samplers import ShuffledSampler
+from workbench.task.errors import TaskError
 
-NOTHING: Any = object()
+NO_BATCH: Any = object()
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RankShard:
     rank: int = 0
     world: int = 1
     whole: bool = False
-    """Whether a last round without a batch for each rank is left out, as one process leaves out a short batch."""
+    """Whether a last round with fewer batches than ranks is dropped, as one process drops a short batch."""
 
     @property
     def several(self) -> bool:
@@ -52,52 +52,50 @@ class RankShard:
         return self.world > 1
 
     def own(self, batches: Iterator[Any]) -> tuple[Any, bool]:
-        """This rank's batch of the next round, or NOTHING, and whether the round was whole; all of the round is
-        read.
-        """
-        own, dealt = NOTHING, 0
+        """Read the next round; return this rank's batch of it, or NO_BATCH, and whether the round was complete."""
+        own, dealt = NO_BATCH, 0
         for batch in itertools.islice(batches, self.world):
             own = batch if dealt == self.rank else own
             dealt += 1
         there = dealt == self.world
-        return own if there or not self.whole else NOTHING, there
+        return own if there or not self.whole else NO_BATCH, there
 
     def rounds(self, batches: int) -> int:
-        """How many rounds so many batches make."""
+        """Return how many rounds `batches` batches make."""
         return batches // self.world if self.whole else -(-batches // self.world)
 
     def dealt(self, rounds: int) -> int:
-        """How many batches all ranks need for so many rounds of this rank."""
+        """Return how many batches all ranks read for `rounds` rounds of this rank."""
         return 0 if not rounds else (rounds - 1) * self.world + self.rank + 1
 
 
-class Sharding:
-    """Random numbers that all ranks draw alike, whatever else each of them draws.
+class CommonRng:
+    """Random states that are equal on all ranks, for samplers and data sets that draw from the process's generators.
 
-    Samplers and data without indices may draw from the process's own generators, which differ from rank to rank.
+    The process's own states differ from rank to rank.
     """
 
     def __init__(self, seed: int) -> None:
         self.state: State = {
             "python": random.Random(seed).getstate(),
-            "numpy": plain(np.random.RandomState(seed % 2**32).get_state(legacy=False)),
+            "numpy": encode_arrays(np.random.RandomState(seed % 2**32).get_state(legacy=False)),
             "torch": torch.Generator().manual_seed(seed).get_state(),
         }
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Inside, the process draws these numbers."""
+        """Inside, the process draws from these states."""
         before = process_state()
-        put_process(self.state)
+        set_process_state(self.state)
         try:
             yield
         finally:
             self.state = process_state()
-            put_process(before)
+            set_process_state(before)
 
     @contextlib.contextmanager
-    def as_then(self, state: State) -> Iterator[None]:
-        """Inside, they are the numbers of then."""
+    def with_state(self, state: State) -> Iterator[None]:
+        """Inside, the states are those of `state`."""
         before, self.state = self.state, state
         try:
             yield
@@ -108,15 +106,15 @@ class Sharding:
 _DRAWING = (ShuffledSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-def sharding_for(batches: Any, share: RankShard, seed: int) -> Sharding | None:
-    """The random numbers for a batch sampler that does not draw from its own generator alone."""
+def common_rng_for(batches: Any, share: RankShard, seed: int) -> CommonRng | None:
+    """Return common random states for a batch sampler that may draw from the process's generators; None: it does not."""
     sampler = _inside(batches)
     known = type(sampler) is SequentialSampler or (type(sampler) in _DRAWING and sampler.generator is not None)
-    return Sharding(seed) if share.several and not known else None
+    return CommonRng(seed) if share.several and not known else None
 
 
-def gives_its_length(batches: Any) -> bool:
-    """Whether a batch sampler's length is certain; a user's own sampler may only guess."""
+def has_known_length(batches: Any) -> bool:
+    """Whether a batch sampler's length is exact; that of a user's sampler may be an estimate."""
     return type(_inside(batches)) in (SequentialSampler, *_DRAWING)
 
 
@@ -147,34 +145,34 @@ class SharedLoader(CountedLoader):
     def __init__(self, dataset: Any, share: RankShard, seed: int, **options: Any) -> None:
         super().__init__(dataset, **options)
         self.share = share
-        self.dealing = Sharding(seed) if self.num_workers == 0 else None
-        """With loader workers, all ranks draw alike already."""
+        self.common_rng = CommonRng(seed) if self.num_workers == 0 else None
+        """None with loader workers, whose seeds are equal on all ranks."""
 
     def __len__(self) -> int:
         return self.share.rounds(super().__len__())
 
     def __iter__(self) -> CountedPass:  # type: ignore[override]
-        with self.dealing.here() if self.dealing is not None else contextlib.nullcontext():
-            return CountedPass(self, OwnBatches(DataLoader.__iter__(self), self.share, self.dealing))
+        with self.common_rng.here() if self.common_rng is not None else contextlib.nullcontext():
+            return CountedPass(self, ShardBatches(DataLoader.__iter__(self), self.share, self.common_rng))
 
 
-class OwnBatches:
+class ShardBatches:
     """One pass over a `SharedLoader`."""
 
-    def __init__(self, batches: Any, share: RankShard, dealing: Sharding | None) -> None:
-        self._batches, self._share, self._dealing = batches, share, dealing
+    def __init__(self, batches: Any, share: RankShard, common_rng: CommonRng | None) -> None:
+        self._batches, self._share, self._dealing = batches, share, common_rng
         self._over = False
 
-    def __iter__(self) -> OwnBatches:
+    def __iter__(self) -> ShardBatches:
         return self
 
     def __next__(self) -> Any:
-        own = NOTHING
+        own = NO_BATCH
         if not self._over:
             with self._dealing.here() if self._dealing is not None else contextlib.nullcontext():
                 own, whole = self._share.own(self._batches)
             self._over = not whole
-        if own is NOTHING:
+        if own is NO_BATCH:
             raise StopIteration
         return own
 
@@ -184,15 +182,15 @@ class OwnBatches:
         return self._over or has_ended(self._batches)
 
     def _shutdown_workers(self) -> None:
-        """The same method of a loader's own iterator."""
+        """Shut down the workers, as the same method of a loader's iterator."""
         if hasattr(self._batches, "_shutdown_workers"):
             self._batches._shutdown_workers()
 
 
 def has_ended(batches: Any) -> bool:
-    """Whether the data of a pass have ended, which the loader has yet to find out."""
+    """Whether the data of a pass have ended, also before the loader raises StopIteration."""
     if isinstance(batches, CountedPass):
         batches = batches.inner
-    if isinstance(batches, OwnBatches):
+    if isinstance(batches, ShardBatches):
         return batches.ended
     return bool(getattr(getattr(batches, "_dataset_fetcher", None), "ended", False))

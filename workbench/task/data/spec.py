@@ -44,10 +44,10 @@ from workbench.task.data.datasets import (
 )
 from workbench.task.data.resumable_sampler import ResumableBatchSampler
 from workbench.task.data.rng_state import DataRngState
-from workbench.task.data.sharding import RankShard, Sharding, SharedLoader, refuse_sharded, sharding_for
-from workbench.task.data.shuffle import ShuffledSampler
+from workbench.task.data.samplers import ShuffledSampler
+from workbench.task.data.sharding import CommonRng, RankShard, SharedLoader, common_rng_for, refuse_sharded
 from workbench.task.data.to_dataset import dataset_of
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 Loader = CountedLoader
 """The type of loader that `DataSpec.loader` makes."""
@@ -60,7 +60,7 @@ def _as_is(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class WorkerInit:
-    """A user's worker_init_fn, which finds its own data set in `get_worker_info()`, not `SeededBatches`."""
+    """Calls a user's worker_init_fn with the user's data set in `get_worker_info()` instead of `SeededBatches`."""
 
     users: Callable[[int], None]
 
@@ -92,7 +92,7 @@ class Parts:
 
     @property
     def own_batches(self) -> str | None:
-        """Why the batch size cannot be set from outside; None: it can."""
+        """Why the setting `batch_size` cannot apply; None: it can."""
         if self.batch_sampler is not None:
             return f"its loader has a batch_sampler of its own ({type(self.batch_sampler).__name__})"
         if self.ready and isinstance(users := users_data(self.dataset), DataLoader):
@@ -107,7 +107,7 @@ _LIKE_THEIR_PARTS = ("torch", "torchdata", "accelerate")
 
 
 def makes_batches_itself(loader: DataLoader[Any]) -> bool:
-    """Whether a kind of DataLoader has its own iteration, so that a loader made of its parts may give other batches."""
+    """Whether a DataLoader subclass overrides iteration, so that a loader made of its parts may yield other batches."""
     for method in ("__iter__", "_get_iterator"):
         owner = next((kind for kind in type(loader).__mro__ if method in vars(kind)), None)  # accelerate's hold a loader
         if owner is not None and owner.__module__.partition(".")[0] not in _LIKE_THEIR_PARTS:
@@ -160,7 +160,7 @@ def parts_of(loader: DataLoader[Any]) -> Parts:
 
 
 def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
-    """Whether a sampler is one that a loader makes for itself; any other is the user's choice and stays."""
+    """Whether a sampler is one that a DataLoader makes by default; any other is the user's choice and stays."""
     if type(sampler) is RandomSampler:
         if sampler.replacement or sampler._num_samples is not None:
             return False
@@ -172,7 +172,7 @@ def _usual(sampler: Any, loader: DataLoader[Any]) -> bool:
 
 
 def _apart(sampler: Any, copies: dict[int, Any] | None = None) -> Any:
-    """A sampler that does not move the user's generators: a copy if it holds one, else the sampler itself."""
+    """Return a sampler that does not advance the user's generators: a copy if it has one, else the sampler itself."""
     copies = {} if copies is None else copies
     if id(sampler) in copies:
         return copies[id(sampler)]
@@ -233,7 +233,7 @@ class DataSpec:
 
     @property
     def parts(self) -> Parts:
-        """The present parts; an object with train_dataloader() is asked once between two `refresh`es."""
+        """The present parts; train_dataloader() of an object is called once between two calls of `refresh`."""
         if isinstance(self._given, Parts):
             return self._given
         if self._made is None:
@@ -266,7 +266,7 @@ class DataSpec:
         is training data.
         """
         if not given.keys() & {"batch_size", "drop_last", "shuffle", "num_workers"}:
-            return  # an object is not asked for its loader now: its set-up comes with the job
+            return  # train_dataloader() is not called now: its set-up comes with the job
         parts, users = self.parts, users_data(self.parts.dataset)
         if isinstance(users, (list, tuple)) and not users:
             return  # empty data has an error of its own
@@ -291,7 +291,7 @@ class DataSpec:
         return TaskError(f"{self.name} is empty: it gave no batch, and at least one is needed.")
 
     def _orders_itself(self, parts: Parts) -> str | None:
-        """Why these samples cannot be shuffled from outside; None: they can be, or their sampler shuffles them."""
+        """Return why the setting `shuffle` cannot apply; None: it can, or the sampler shuffles."""
         if parts.batch_sampler is not None:
             return f"its loader has a batch_sampler of its own ({type(parts.batch_sampler).__name__})"
         if parts.sampler is not None:
@@ -442,7 +442,7 @@ def _map_style(parts: Parts, batches: Any, settings: Settings, share: RankShard,
         batches, dataset = KeyedBatches(batches, settings.seed), SeededBatches(dataset)
         if parts.worker_init_fn is not None:
             common["worker_init_fn"] = WorkerInit(parts.worker_init_fn)
-    deals = ResumableBatchSampler(batches, common["generator"], share, sharding_for(batches, share, settings.seed))
+    deals = ResumableBatchSampler(batches, common["generator"], share, common_rng_for(batches, share, settings.seed))
     return CountedLoader(dataset, batch_sampler=deals, **common)
 
 
@@ -478,23 +478,23 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def positioned(loader: Loader) -> ResumableBatchSampler | None:
-    """The resumable batch sampler of a loader; None where the data have no indices."""
+def resumable_sampler_of(loader: Loader) -> ResumableBatchSampler | None:
+    """Return the resumable batch sampler of a loader; None where the data have no indices."""
     for sampler in (loader.batch_sampler, loader.sampler):
         if isinstance(sampler, ResumableBatchSampler):
             return sampler
     return None
 
 
-def dealing(loader: Loader) -> Sharding | None:
-    """The random numbers that all ranks draw alike for a loader's batches; None where they need none."""
+def common_rng_of(loader: Loader) -> CommonRng | None:
+    """Return the random states of a loader's order that are equal on all ranks; None where it needs none."""
     if isinstance(loader, SharedLoader):
-        return loader.dealing
-    deals = positioned(loader)
-    return None if deals is None else deals.dealing
+        return loader.common_rng
+    deals = resumable_sampler_of(loader)
+    return None if deals is None else deals.common_rng
 
 
-def users_own(loader: Loader) -> Any:
+def users_dataset(loader: Loader) -> Any:
     """The data set, or the batches, that the user gave for this loader."""
     dataset = loader.dataset.dataset if isinstance(loader.dataset, SeededBatches) else loader.dataset
     return users_data(dataset.current if isinstance(dataset, CopiedStream) else dataset)
@@ -526,7 +526,7 @@ def set_epoch(loader: Loader, epoch: int) -> None:
 
 
 def _parts_told(loader: Loader) -> Iterator[Any]:
-    deals, data = positioned(loader), users_own(loader)
+    deals, data = resumable_sampler_of(loader), users_dataset(loader)
     batches = None if deals is None else deals.batches
     batches = batches.batches if isinstance(batches, KeyedBatches) else batches
     yield from (batches, getattr(batches, "sampler", None), data)

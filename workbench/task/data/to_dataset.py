@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from workbench.task.data.datasets import Batches, Columns
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 _SEVERAL = (
     "make one of them (torch.utils.data.ConcatDataset puts data sets one after another, StackDataset side by side)"
@@ -43,7 +43,7 @@ def dataset_of(name: str, data: Any, *, collated: bool = False) -> tuple[Any, bo
         if isinstance(data, Iterable):
             return Batches(data), True
     raise TaskError(
-        f"{name}={type(data).__name__} is no data: give a Dataset, a DataLoader, arrays (x, y), a list of samples, or an "
+        f"{name}={type(data).__name__} is not data: give a Dataset, a DataLoader, arrays (x, y), a list of samples, or an "
         "object with train_dataloader()."
     )
 
@@ -84,7 +84,7 @@ def _of_mixed(name: str, data: Sequence[Any]) -> Columns:
         if not is_array(part) and (isinstance(data, list) or not isinstance(part, list)):
             remedy = "x.toarray()" if _is_sparse(part) else "numpy.asarray(x), say"
             raise TaskError(
-                f"{name} is a {type(data).__name__} of arrays, and {name}[{number}] is no array but a {short(part)}: give a "
+                f"{name} is a {type(data).__name__} of arrays, and {name}[{number}] is not an array but a {short(part)}: give a "
                 f"tuple of arrays ({remedy}), or a list of samples that are all alike."
             )
     return columns_of(name, data)
@@ -178,7 +178,7 @@ def column_of(where: str, value: Any) -> Tensor:
 def _plain(where: str, given: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array in a form that torch takes: in its own byte order, without negative strides."""
     if isinstance(array, np.ma.MaskedArray):
-        raise TaskError(f"{where} is a masked array: fill what is masked, x.filled(0), say.")
+        raise TaskError(f"{where} is a masked array: fill it, for example x.filled(0).")
     if array.dtype.kind not in "biufc":
         kind = {"O": "objects", "U": "strings", "S": "bytes", "M": "dates", "m": "durations"}.get(array.dtype.kind, "records")
         raise TaskError(

@@ -2,21 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from workbench.task.hooks import Stage, Values, in_its_turn
-from workbench.task.lightning.checkpoint_hooks import CheckpointEdits, copy_of
-from workbench.task.lightning.data_hooks import DataHooks
+from workbench.task.batch import to_device
+from workbench.task.hooks import CheckpointEdits, Hooks, Stage, Values, copy_of, in_its_turn
 from workbench.task.lightning.overrides import hooks_of, own_method
-from workbench.task.lightning.proxies import StepsByTaking
+from workbench.task.lightning.proxies import HookOptimizer
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.unsupported import explain_no_logger
 
-# Within an update; those of the second line are left to the module itself with manual optimization.
+_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+class Transfer(NamedTuple):
+    """Moves a batch to the device with the user's hooks; a hook is None where the user wrote none."""
+
+    before: Callable[..., Any] | None
+    move: Callable[..., Any] | None
+    after: Callable[..., Any] | None
+
+    def __call__(self, batch: Any, device: torch.device) -> Any:
+        if self.before is not None:
+            batch = self.before(batch, 0)
+        batch = to_device(batch, device) if self.move is None else self.move(batch, device, 0)
+        return batch if self.after is None else self.after(batch, 0)
+
+
+class DataHooks(Hooks):
+    """The hooks of objects that make the data. sources: by stage; a DataModule's hook wins over the module's."""
+
+    def __init__(self, preparation: Preparation, sources: Mapping[str, Any], module: Any = None) -> None:
+        self.preparation = preparation
+        self.transfer_hooks: dict[str, Transfer] = {}
+        for stage in ("train", "val", "test", "predict"):
+            asked = [source for source in (sources.get(stage), module) if source is not None]
+            found = [next(filter(None, (own_method(one, name) for one in asked)), None) for name in _TRANSFER]
+            self.transfer_hooks[stage] = Transfer(*found)
+        self.transfers = any(any(one) for one in self.transfer_hooks.values())
+
+    def transfer(self, batch: Any, device: torch.device, stage: Stage) -> Any:
+        return self.transfer_hooks[stage](batch, device)
+
+    def fit_ended(self) -> None:
+        self.preparation.fit_ended()
+
+    def failed(self, error: BaseException) -> None:
+        for source in self.preparation.data:
+            hook = own_method(source, "on_exception")
+            if hook is not None:
+                hook(error)
+
+    def discarding_logs(self) -> contextlib.AbstractContextManager[None]:
+        return self.preparation.log.discarding_logs()
+
+    def state(self) -> dict[str, Any]:
+        states = {}
+        for number, source in enumerate(self.preparation.data):
+            give = own_method(source, "state_dict")
+            own = None if give is None else give()
+            if own:
+                states[number] = own
+        return {"data": states} if states else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        for number, own in state.get("data", {}).items():
+            take = own_method(self.preparation.data[number], "load_state_dict")
+            if take is not None:
+                take(own)
+
+
 _WITHIN = (
     "on_train_batch_start", "on_train_batch_end", "on_before_backward", "backward", "on_after_backward",
     "on_before_optimizer_step",
@@ -35,9 +95,7 @@ _OF_AN_EVALUATION = (
 
 
 class LightningHooks(DataHooks):
-    """The hooks of one module. `outputs`: what its steps returned, by the number of the batch, while a hook needs
-    them.
-    """
+    """The hooks of one module. `outputs`: the outputs of its steps by batch number, while a hook needs them."""
 
     def __init__(
         self, preparation: Preparation, sources: Mapping[str, Any], module: Any, model: nn.Module, *, manual: bool
@@ -50,15 +108,15 @@ class LightningHooks(DataHooks):
         self._manual = manual
         within = _WITHIN if manual else _WITHIN + _AUTOMATIC
         evaluating = [f"on_{stage}_{moment}" for stage in _STAGES.values() for moment in _OF_AN_EVALUATION]
-        self._own = hooks_of(module, [*within, *_OF_A_FIT, *evaluating])
+        self.overridden = hooks_of(module, [*within, *_OF_A_FIT, *evaluating])
         self._saves = own_method(module, "on_save_checkpoint")
         self._loads = own_method(module, "on_load_checkpoint")
-        self.within = any(name in self._own for name in within)
-        self.clips = "configure_gradient_clipping" in self._own
-        self.zeroes = "optimizer_zero_grad" in self._own
-        self.keeps = {
-            "train": "on_train_batch_end" in self._own,
-            **{stage: f"on_{name}_batch_end" in self._own for stage, name in _STAGES.items()},
+        self.within = any(name in self.overridden for name in within)
+        self.clips = "configure_gradient_clipping" in self.overridden
+        self.zeroes = "optimizer_zero_grad" in self.overridden
+        self.needs_outputs = {
+            "train": "on_train_batch_end" in self.overridden,
+            **{stage: f"on_{name}_batch_end" in self.overridden for stage, name in _STAGES.items()},
         }
         """The stages whose step outputs a hook needs."""
         self.outputs: dict[int, Any] = {}
@@ -69,8 +127,8 @@ class LightningHooks(DataHooks):
         return {**vars(self), "outputs": {}, "clipper": None}
 
     def _say(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Call a hook, if there is one, and note what is logged in it."""
-        hook = self._own.get(name)
+        """Call a hook, if the module has it, and collect what it logs."""
+        hook = self.overridden.get(name)
         if hook is None:
             return None
         self._trainer.refresh()
@@ -111,29 +169,29 @@ class LightningHooks(DataHooks):
         super().fit_ended()
 
     @property
-    def wants_end(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._trainer.should_stop
 
-    def goes_on(self) -> None:
+    def clear_stop(self) -> None:
         self._trainer.should_stop = False
 
     # -- of a batch and an update
 
     def batch_started(self, batch: Any, batch_idx: int) -> bool:
-        self._log.hold(batch)
-        self._trainer.at(batch_idx)
+        self._log.begin_batch(batch)
+        self._trainer.set_batch_idx(batch_idx)
         return bool(self._say("on_train_batch_start", batch, batch_idx) != -1)
 
     def batch_ended(self, result: Any, batch: Any, batch_idx: int) -> None:
-        if self.keeps["train"]:
-            self._log.hold(batch)
+        if self.needs_outputs["train"]:
+            self._log.begin_batch(batch)
             self._say("on_train_batch_end", self._outputs(batch_idx), batch, batch_idx)
             self.outputs.clear()  # also of batches that an optimizer evaluated again
-        self._log.let_go()
+        self._log.end_batch()
 
     def _outputs(self, batch_idx: int) -> dict[str, Any]:
-        """What the training step returned, as Lightning gives it to hooks: the loss detached, and divided where
-        batches accumulate.
+        """Return the training step's output as Lightning passes it to hooks: the loss detached, and divided by the
+        accumulated batches.
         """
         output = self.outputs.pop(batch_idx, None)
         found = dict(output) if isinstance(output, Mapping) else {} if output is None else {"loss": output}
@@ -144,7 +202,7 @@ class LightningHooks(DataHooks):
 
     def backward(self, loss: Tensor, **options: Any) -> None:
         self._say("on_before_backward", loss)
-        hook = self._own.get("backward")
+        hook = self.overridden.get("backward")
         if hook is None:
             super().backward(loss, **options)
         else:
@@ -167,15 +225,15 @@ class LightningHooks(DataHooks):
         self._say("configure_gradient_clipping", self._optimizer(index), **limits)
 
     def step(self, index: int, batch_idx: int, closure: Callable[[], Any], take: Callable[..., Any]) -> None:
-        if "optimizer_step" not in self._own:
+        if "optimizer_step" not in self.overridden:
             take(closure)
             return
-        view = StepsByTaking(self._optimizer(index), closure, take, f"{self._name}.optimizer_step")
+        view = HookOptimizer(self._optimizer(index), closure, take, f"{self._name}.optimizer_step")
         self._say("optimizer_step", self._trainer.current_epoch, batch_idx, view, view.evaluate)
         view.check()
 
     def step_schedule(self, scheduler: Any, metric: float | None, usual: Callable[[], None]) -> None:
-        if "lr_scheduler_step" in self._own:
+        if "lr_scheduler_step" in self.overridden:
             with in_its_turn(scheduler):
                 self._say("lr_scheduler_step", scheduler, metric)
         else:
@@ -184,16 +242,16 @@ class LightningHooks(DataHooks):
     # -- of an evaluation
 
     def validation_begins(self) -> None:
-        if "on_validation_model_zero_grad" in self._own:
+        if "on_validation_model_zero_grad" in self.overridden:
             with self._trainer.ahead("val"):
                 self._say("on_validation_model_zero_grad")
-        elif self.zeroes:  # gradients that the module left go, as in Lightning
+        elif self.zeroes:  # as in Lightning, gradients that the module did not zero are zeroed
             self._model.zero_grad()
 
     def evaluation_mode(self, stage: Stage) -> bool:
         hook = f"on_{_STAGES[stage]}_model_eval"
         self._say(hook)
-        return hook in self._own
+        return hook in self.overridden
 
     def training_mode(self, stage: Stage) -> None:
         if stage != "predict":  # Lightning has no such hook
@@ -205,13 +263,13 @@ class LightningHooks(DataHooks):
         self._say(f"on_{_STAGES[stage]}_epoch_start")
 
     def evaluation_batch_started(self, stage: Stage, batch: Any, batch_idx: int) -> None:
-        self._log.hold(batch)
+        self._log.begin_batch(batch)
         self._say(f"on_{_STAGES[stage]}_batch_start", batch, batch_idx)
 
     def evaluation_batch_ended(self, stage: Stage, result: Any, batch: Any, batch_idx: int) -> None:
-        if self.keeps[stage]:
+        if self.needs_outputs[stage]:
             self._say(f"on_{_STAGES[stage]}_batch_end", self.outputs.pop(batch_idx, None), batch, batch_idx)
-        self._log.let_go()
+        self._log.end_batch()
 
     def evaluation_ended(self, stage: Stage) -> None:
         if stage != "predict":
@@ -220,9 +278,9 @@ class LightningHooks(DataHooks):
         self._say(f"on_{_STAGES[stage]}_end")
 
     def _gather(self, *hooks: str, evaluation: bool) -> None:
-        """Gather what all ranks have logged: the next hooks find it in `trainer.callback_metrics`."""
-        self._log.let_go()
-        if any(name in self._own for name in hooks):
+        """Gather the values that all ranks have logged, so that the next hooks find them in `trainer.callback_metrics`."""
+        self._log.end_batch()
+        if any(name in self.overridden for name in hooks):
             self._log.gather(evaluation=evaluation)
 
     # -- what the module logs
@@ -237,8 +295,8 @@ class LightningHooks(DataHooks):
         return self._log.end(evaluation=True)
 
     @property
-    def tells_sanity(self) -> bool:
-        return self._trainer.told_sanity
+    def read_sanity(self) -> bool:
+        return self._trainer.read_sanity_stage
 
     @property
     def epoch_names(self) -> frozenset[str]:

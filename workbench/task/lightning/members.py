@@ -1,39 +1,142 @@
-"""Gives a module Lightning's methods and attributes while a job runs."""
+"""Gives a module Lightning's methods and attributes while a job runs, also those for manual optimization."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from torch import Tensor
+
+from workbench.task.errors import TaskError
 from workbench.task.lightning.hooks import LightningHooks
 from workbench.task.lightning.logging.log import Shared
-from workbench.task.lightning.manual import Manual
-from workbench.task.lightning.overrides import attached, own_method
-from workbench.task.protocol import TaskError
-from workbench.task.ranks import stacked
+from workbench.task.lightning.overrides import own_method, with_attributes
+from workbench.task.lightning.proxies import ManualOptimizer, ManualScheduler
+from workbench.task.lightning.trainer import Trainer
+from workbench.task.protocol import Handle, Optimization
+from workbench.task.ranks import all_gather
+
+
+class Manual(Shared):
+    """Lightning's methods for manual optimization, which a module gets while a job runs; `begin` sets their handle."""
+
+    def __init__(self, name: str, trainer: Trainer) -> None:
+        self._name = name
+        self._trainer = trainer
+        self._handle: Handle | None = None
+        self._optimizers: list[ManualOptimizer] = []
+        self._schedulers: list[Any] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_handle": None, "_optimizers": [], "_schedulers": []}
+
+    def begin(self, made: Sequence[Optimization], handle: Handle, *, accumulates: bool) -> None:
+        """A session with these optimizers begins."""
+        self._handle = handle
+        self._optimizers = [ManualOptimizer(one.optimizer, index, handle) for index, one in enumerate(made)]
+        found = [schedule.scheduler for one in made for schedule in one.schedules]
+        self._schedulers = [ManualScheduler(one, handle, accumulates=accumulates) for one in found]
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Inside, other sessions may begin; afterwards the optimizers from before are restored."""
+        before = dict(vars(self))
+        self._handle, self._optimizers, self._schedulers = None, [], []
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+    @property
+    def members(self) -> dict[str, Callable[..., Any]]:
+        """The methods, by Lightning's names."""
+        return {
+            "optimizers": self.optimizers,
+            "lr_schedulers": self.lr_schedulers,
+            "manual_backward": self.manual_backward,
+            "toggle_optimizer": self.toggle_optimizer,
+            "untoggle_optimizer": self.untoggle_optimizer,
+            "toggled_optimizer": self.toggled_optimizer,
+            "clip_gradients": self.clip_gradients,
+        }
+
+    def optimizers(self, use_pl_optimizer: bool = True) -> Any:
+        """The optimizer, or a list where there are several."""
+        self._there()
+        return self._optimizers[0] if len(self._optimizers) == 1 else list(self._optimizers)
+
+    def lr_schedulers(self) -> Any:
+        """The scheduler, a list where there are several, None where there is none; the module steps them."""
+        self._there()
+        return (self._schedulers[0] if len(self._schedulers) == 1 else list(self._schedulers)) or None
+
+    def manual_backward(self, loss: Tensor, gradient: Tensor | None = None, **options: Any) -> None:
+        """Run the backward of the loss."""
+        if gradient is not None:
+            options["gradient"] = gradient
+        self._there().backward(loss, **options)
+
+    def toggle_optimizer(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        """From here on only this optimizer's parameters require gradients."""
+        self._there().toggle(self._index(optimizer))
+
+    def untoggle_optimizer(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        """Undo `toggle_optimizer`."""
+        self._there().untoggle(self._index(optimizer))
+
+    @contextlib.contextmanager
+    def toggled_optimizer(self, optimizer: Any) -> Iterator[None]:
+        """Inside, only this optimizer's parameters require gradients."""
+        self.toggle_optimizer(optimizer)
+        try:
+            yield
+        finally:
+            self.untoggle_optimizer(optimizer)
+
+    def clip_gradients(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip the gradients of an optimizer at its next step."""
+        value, algorithm = self._trainer.limits(gradient_clip_val, gradient_clip_algorithm)
+        handle, index = self._there(), self._index(optimizer)
+        if value > 0:
+            handle.clip(index, value, algorithm)
+
+    def _there(self) -> Handle:
+        if self._handle is None:
+            raise TaskError(f"{self._name}: the optimizers are there while a batch is trained, and not before.")
+        return self._handle
+
+    def _index(self, optimizer: Any) -> int:
+        if isinstance(optimizer, int):
+            return optimizer
+        for index, one in enumerate(self._optimizers):
+            if optimizer is one or optimizer is one.optimizer:
+                return index
+        raise TaskError(f"{self._name}: {type(optimizer).__name__} is none of the optimizers of this run.")
 
 
 class LightningMembers(Shared):
-    """Those of one module. manual: its methods for manual optimization, if it uses them."""
+    """Lightning's methods and attributes for one module. manual: its methods for manual optimization, if it uses them."""
 
-    def __init__(self, module: Any, moments: LightningHooks, manual: Manual | None) -> None:
+    def __init__(self, module: Any, hooks: LightningHooks, manual: Manual | None) -> None:
         self._module = module
         self._name = type(module).__name__
-        self._moments = moments
-        self._trainer = moments.preparation.trainer
+        self._hooks = hooks
+        self._trainer = hooks.preparation.trainer
         self._manual = manual
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Inside, the module has them; its own attributes of these names are restored afterwards."""
-        mine, log = vars(self._module), self._moments.preparation.log
+        mine, log = vars(self._module), self._hooks.preparation.log
         hearing: dict[str, Any] = {"log": log.log, "log_dict": log.log_dict}
         # A list of that name, for example, is not a method that logs.
         members = {n: hear for n, hear in hearing.items() if callable(mine.get(n, hear))}
         members |= {n: do for n, do in self._methods().items() if not self._has(n)}
         standing = {n: value for n, value in self._attributes().items() if not hasattr(self._module, n)}
-        with attached(self._module, {**members, **standing}), self._trainer.mirrored(mine, standing):
+        with with_attributes(self._module, {**members, **standing}), self._trainer.mirrored(mine, standing):
             yield
 
     def _has(self, name: str) -> bool:
@@ -50,11 +153,11 @@ class LightningMembers(Shared):
         }  # fmt: skip
 
     def _attributes(self) -> dict[str, Any]:
-        """What a LightningModule has as properties."""
+        """Return the values that a LightningModule has as properties."""
         return {
             "logger": None, "loggers": [], "print": self._trainer.print,
             "global_rank": self._trainer.global_rank, "local_rank": self._trainer.local_rank,
-            **self._trainer.where(),
+            **self._trainer.module_properties(),
         }  # fmt: skip
 
     # -- the methods, where the engine steps the optimizers
@@ -63,7 +166,7 @@ class LightningMembers(Shared):
         """The optimizer, or a list where there are several."""
         made = self._trainer.optimizers
         if not made:
-            raise TaskError(f"{self._name}: the optimizers are there while a job runs, behind configure_optimizers.")
+            raise TaskError(f"{self._name}: the optimizers exist while a job runs, after configure_optimizers.")
         return made[0] if len(made) == 1 else made
 
     def lr_schedulers(self) -> Any:
@@ -80,10 +183,10 @@ class LightningMembers(Shared):
         index = next((n for n, one in enumerate(made) if one is getattr(optimizer, "optimizer", optimizer)), None)
         if index is None:
             raise TaskError(f"{self._name}.clip_gradients: {type(optimizer).__name__} is none of the optimizers of this run.")
-        if self._moments.clipper is None:
+        if self._hooks.clipper is None:
             raise TaskError(f"{self._name}.clip_gradients: there are gradients while a batch is trained, and not before.")
         if value > 0:
-            self._moments.clipper(index, value, algorithm)
+            self._hooks.clipper(index, value, algorithm)
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """The data of all processes, each tensor with one more dimension in front; a single process gets it
@@ -91,4 +194,4 @@ class LightningMembers(Shared):
 
         All ranks must call it alike, with tensors of the same shapes: also where the last batches do not fill a round.
         """
-        return stacked(data, self._trainer.at_hand.device, graph=sync_grads)
+        return all_gather(data, self._trainer.progress.device, graph=sync_grads)

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from workbench.task.lightning.logging.aggregate import recorded
+from workbench.task.errors import TaskError
+from workbench.task.lightning.logging.aggregate import recorded_name
 from workbench.task.lightning.overrides import own_method
 from workbench.task.optimizer_factory import base_rate
-from workbench.task.protocol import Optimization, Schedule, TaskError
+from workbench.task.protocol import Optimization, Schedule
 from workbench.task.schedulers import schedule_of
 from workbench.values import shown
 
@@ -34,7 +35,7 @@ def optimizations_of(module: Any, *, manual: bool) -> tuple[Optimization, ...]:
     ]
     for schedule in schedules:
         if schedule.monitor is not None:
-            schedule.monitor = recorded(schedule.monitor)
+            schedule.monitor = recorded_name(schedule.monitor)
     owned = _by_owner(schedules, optimizers, where)
     turns = [0] * len(entries) if manual else _frequencies(entries, where)
     return tuple(
@@ -48,8 +49,8 @@ def _entries(made: Any) -> tuple[list[Mapping[str, Any]], list[Any]]:
     listed: Sequence[Any] = made if isinstance(made, (list, tuple)) else [made]
     apart: list[Any] = []
     if len(listed) == 2 and isinstance(listed[0], (list, tuple)):
-        listed, behind = listed
-        apart = list(behind) if isinstance(behind, (list, tuple)) else [behind]
+        listed, schedulers = listed
+        apart = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
     return [one if isinstance(one, Mapping) else {"optimizer": one} for one in listed], apart
 
 

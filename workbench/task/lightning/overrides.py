@@ -1,28 +1,25 @@
-"""Finds a Lightning-like object's own hooks by name, and the places of its settings."""
+"""Finds the hooks that a user wrote on a Lightning-like object, and the attributes that hold its settings."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.utils.data import DataLoader
 
 from workbench.task.data.datasets import Batches
 from workbench.task.data.spec import DataSpec, Parts, parts_of
-from workbench.task.protocol import TaskError
-
-if TYPE_CHECKING:
-    from workbench.task.lightning.setup import Preparation
+from workbench.task.errors import TaskError
 
 LR_NAMES = ("lr", "learning_rate")
 EXTRAS = {"optimizer_idx": 0, "hiddens": None}
 """Further arguments of a training_step, where it has a parameter of that name; and their values with one optimizer
 and no hidden state.
 """
-_OLD = {"dataloader_idx": 0, "unused": 0, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False}
+LIGHTNING_1_ARGUMENTS = {"dataloader_idx": 0, "unused": 0, "on_tpu": False, "using_native_amp": False, "using_lbfgs": False}
 """Further arguments of Lightning 1's hooks, and their values here."""
 _LIBRARIES = ("lightning", "pytorch_lightning")
 
@@ -48,7 +45,7 @@ def own_method(source: Any, name: str) -> Callable[..., Any] | None:
     return None
 
 
-def looks_like(model: Any) -> bool:
+def is_lightning_like(model: Any) -> bool:
     """Whether an object trains by its own `training_step` and `configure_optimizers`."""
     return callable(getattr(model, "training_step", None)) and callable(getattr(model, "configure_optimizers", None))
 
@@ -63,21 +60,25 @@ def makes_loaders(data: Any) -> bool:
     return any(has_loader(data, f"{name}_dataloader") for name in ("train", "val", "test", "predict"))
 
 
-def spec_of(name: str, source: Any, preparation: Preparation | None = None) -> DataSpec | None:
+Serving = Callable[[str], contextlib.AbstractContextManager[None]]
+"""Inside, an object is set up to make its loader of this kind of data ("train", "val", …)."""
+
+
+def spec_of(name: str, source: Any, serving: Serving | None = None) -> DataSpec | None:
     """The data of an object's `<name>_dataloader()`; None where it has no such method.
 
-    preparation: makes sure that the object's `setup` has run for this data; without it, it runs each time.
+    serving: runs the object's `setup` for this data where it has not run yet; None: `setup` runs each time.
     """
     make = own_method(source, f"{name}_dataloader")
     if make is None:
         return None
 
-    setup = own_method(source, "setup") if name in ("test", "predict") and preparation is None else None
+    setup = own_method(source, "setup") if name in ("test", "predict") and serving is None else None
 
     def parts() -> Parts:
         if setup is not None:
             call_with_stage(setup, name)
-        with contextlib.nullcontext() if preparation is None else preparation.serving(name):
+        with contextlib.nullcontext() if serving is None else serving(name):
             loader = make()
         while isinstance(loader, Sequence) and len(loader) == 1 and isinstance(loader[0], DataLoader):
             loader = loader[0]
@@ -103,10 +104,10 @@ def call_with_stage(hook: Callable[..., Any], stage: str) -> None:
 
 
 class Step:
-    """A step of the object as a function of (batch, batch_idx, **extra), whichever of these it takes."""
+    """A step of the object, called with those of (batch, batch_idx, **extra) that it accepts."""
 
     def __init__(self, hook: Callable[..., Any]) -> None:
-        self._hook = hook
+        self._function = hook
         parameters = inspect.signature(hook).parameters
         self.extras = tuple(name for name in EXTRAS if name in parameters)
         self._usual = {n: EXTRAS[n] for n in self.extras if parameters[n].default is inspect.Parameter.empty}
@@ -115,7 +116,7 @@ class Step:
 
     def __call__(self, batch: Any, batch_idx: int, **extra: Any) -> Any:
         chosen = self._usual | {name: extra[name] for name in self.extras if name in extra} if self.extras else {}
-        return self._hook(batch, batch_idx, **chosen) if self.takes_index else self._hook(batch, **chosen)
+        return self._function(batch, batch_idx, **chosen) if self.takes_index else self._function(batch, **chosen)
 
 
 def step_of(module: Any, name: str) -> Step | None:
@@ -131,42 +132,42 @@ class Hook:
     """
 
     def __init__(self, hook: Callable[..., Any]) -> None:
-        self._hook = hook
+        self.function = hook
         parameters = inspect.signature(hook).parameters.values()
         self.names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-        self._old = any(name in _OLD or name == "optimizer_idx" for name in self.names)
+        self.of_lightning_1 = any(name in LIGHTNING_1_ARGUMENTS or name == "optimizer_idx" for name in self.names)
 
     def __call__(self, *given: Any, index: int = 0, **named: Any) -> Any:
-        if not self._old:
-            return self._hook(*given, **named)
-        told, left = [], list(given)
+        if not self.of_lightning_1:
+            return self.function(*given, **named)
+        arguments, left = [], list(given)
         for name in self.names:
             if name == "optimizer_idx":
-                told.append(index)
-            elif name in _OLD:
-                told.append(_OLD[name])
+                arguments.append(index)
+            elif name in LIGHTNING_1_ARGUMENTS:
+                arguments.append(LIGHTNING_1_ARGUMENTS[name])
             elif left:
-                told.append(left.pop(0))
+                arguments.append(left.pop(0))
             else:
-                break  # what follows is given by name, or has a default
-        return self._hook(*told, *left, **named)
+                break  # the rest is passed by name, or has a default
+        return self.function(*arguments, *left, **named)
 
 
 def hooks_of(source: Any, names: Sequence[str]) -> dict[str, Hook]:
-    """Those of these hooks that the user wrote."""
+    """Return those of these hooks that the user wrote."""
     found = {name: own_method(source, name) for name in names}
     return {name: Hook(method) for name, method in found.items() if method is not None}
 
 
-def homes_of(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
-    """All places of a setting on the object: (its `__dict__` or `hparams`, the name there)."""
+def attribute_places(module: Any, names: Sequence[str]) -> list[tuple[Any, str]]:
+    """Return all attributes of a setting on the object: (its `__dict__` or `hparams`, the name there)."""
     hparams = getattr(module, "hparams", None)
     places = [vars(module), *([hparams] if isinstance(hparams, Mapping) else [])]
     return [(place, name) for name in names for place in places if name in place]
 
 
 @contextlib.contextmanager
-def written(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
+def temporarily_set(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
     """Inside, all these places have `value`."""
     before = [place[name] for place, name in homes]
     try:
@@ -179,7 +180,7 @@ def written(homes: Sequence[tuple[Any, str]], value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def attached(module: Any, members: Mapping[str, Any]) -> Iterator[None]:
+def with_attributes(module: Any, members: Mapping[str, Any]) -> Iterator[None]:
     """Inside, the object has these attributes; its own of these names are restored afterwards."""
     attributes = vars(module)
     own = {name: attributes[name] for name in members if name in attributes}

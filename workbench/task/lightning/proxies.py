@@ -1,6 +1,4 @@
-"""Wraps optimizers and schedulers as a module sees them: their step goes through the engine, everything else is
-their own.
-"""
+"""Wraps optimizers and schedulers for a module: `step` goes through the engine, everything else to the original."""
 
 from __future__ import annotations
 
@@ -11,11 +9,12 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from workbench.task.protocol import Handle, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.protocol import Handle
 
 
-class OptimizerProxy:
-    """A proxy of another object, except for what it defines itself; isinstance takes it for that object."""
+class Proxy:
+    """Passes every attribute that it does not define on to another object; isinstance treats it as that object."""
 
     def __init__(self, viewed: Any) -> None:
         self._viewed = viewed
@@ -33,7 +32,7 @@ class OptimizerProxy:
         return repr(self._viewed)
 
 
-class StepsByHandle(OptimizerProxy):
+class ManualOptimizer(Proxy):
     """An optimizer of a module with manual optimization."""
 
     def __init__(self, optimizer: Optimizer, index: int, handle: Handle) -> None:
@@ -43,9 +42,9 @@ class StepsByHandle(OptimizerProxy):
         self._handle = handle
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """Step, after `closure` (which computes the gradients) if there is one; returns what it returned.
+        """Call `closure` (which computes the gradients) if there is one, then step; return the closure's result.
 
-        options: further arguments of the optimizer's own step.
+        options: further arguments of the optimizer's step.
         """
         result = None
         if closure is not None:
@@ -76,10 +75,10 @@ class StepsByHandle(OptimizerProxy):
             self.untoggle()
 
 
-class StepsByTaking(OptimizerProxy):
-    """The optimizer that an `optimizer_step` of the module's own gets: the engine steps, as often as it is called.
+class HookOptimizer(Proxy):
+    """The optimizer that the module's `optimizer_step` hook gets; each call of `step` lets the engine step.
 
-    closure: evaluates the batch; it runs within the step, or before it where the module calls it by hand.
+    closure: evaluates the batch; it runs within the step, or before it where the module calls it itself.
     """
 
     def __init__(
@@ -92,16 +91,14 @@ class StepsByTaking(OptimizerProxy):
         self._loss: Any = None
 
     def evaluate(self) -> Any:
-        """The closure that the module gets."""
+        """Evaluate the batch; the module gets this method as its closure."""
         with torch.enable_grad():
             self._loss = self._closure()
         self._evaluated = True
         return self._loss
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """Step, after `closure` if there is one; returns what it returned. options: further arguments of the
-        optimizer's step.
-        """
+        """Call `closure` if there is one, then step; return its result. options: further arguments of the step."""
         returned: Any = None
 
         def evaluate() -> Any:
@@ -115,7 +112,7 @@ class StepsByTaking(OptimizerProxy):
         return returned
 
     def check(self) -> None:
-        """After the hook: the batch must have been evaluated."""
+        """Raise TaskError after the hook if it did not evaluate the batch."""
         if not self._evaluated:
             raise TaskError(
                 f"{self._where} never called its optimizer_closure, which runs training_step and backward: hand it on, "
@@ -123,27 +120,27 @@ class StepsByTaking(OptimizerProxy):
             )
 
 
-class StepsAsAsked(OptimizerProxy):
+class ManualScheduler(Proxy):
     """A scheduler of a module with manual optimization, which steps it itself.
 
-    behind: the module accumulates and calls step at each batch; only at a window's last one has the optimizer stepped,
-    and the scheduler follows it. In a search none of its steps is taken.
+    accumulates: the module calls step at each batch, and the scheduler steps only after the optimizer has stepped, at
+    the window's last batch. In a search the scheduler does not step.
     """
 
-    def __init__(self, scheduler: Any, handle: Handle, *, behind: bool) -> None:
+    def __init__(self, scheduler: Any, handle: Handle, *, accumulates: bool) -> None:
         super().__init__(scheduler)
         self.scheduler = scheduler
         self._handle = handle
-        self._behind = behind
+        self._accumulates = accumulates
         self._due = False
-        if behind:
+        if accumulates:
             scheduler.optimizer.register_step_post_hook(self._stepped)
 
     def _stepped(self, *_: Any) -> None:
         self._due = True
 
     def step(self, *arguments: Any, **options: Any) -> None:
-        """Step, if it is time to."""
-        due, self._due = self._due or not self._behind, False
+        """Step, if the optimizer has stepped."""
+        due, self._due = self._due or not self._accumulates, False
         if due and getattr(self._handle, "scheduling", True):
             self.scheduler.step(*arguments, **options)

@@ -13,28 +13,28 @@ import torch
 from torch import nn
 
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log
-from workbench.task.lightning.overrides import attached, call_with_stage, own_method
+from workbench.task.lightning.overrides import call_with_stage, own_method, with_attributes
 from workbench.task.lightning.trainer import Trainer
-from workbench.task.lightning.unsupported import refuse_callbacks, refuse_unserved
-from workbench.task.protocol import Phase, Progress, TaskError
-from workbench.task.ranks import place, wait
+from workbench.task.lightning.unsupported import refuse_callbacks, refuse_unsupported
+from workbench.task.protocol import Phase, Progress
+from workbench.task.ranks import barrier, rank_of_job
 from workbench.values import shown
 
 _PHASES: Mapping[str, tuple[Phase, ...]] = {
     "train": ("fit",), "val": ("fit", "validate"), "test": ("test",), "predict": ("predict",),
 }  # fmt: skip
-"""The kinds of jobs whose setup makes each kind of data; the first runs where none of them has run."""
+"""For each kind of data, the stages whose `setup` makes it; the first one runs where none has run."""
 _DONE: weakref.WeakKeyDictionary[Any, set[Phase]] = weakref.WeakKeyDictionary()
-"""What each object is set up for: several benches may share it, and a teardown by one undoes it for all."""
+"""The stages for which each object is set up. Several benches may share an object; a teardown by one counts for all."""
 
 
 class Preparation:
     """The objects that bring a bench's data, and its module, set up in Lightning's order: DataModules first.
 
-    setup("fit") runs when the bench is made, and again where a teardown of the object's own has undone it. The ranks of
-    a job get the objects in that state, so that all have the same data. What they set up and tear down beyond that,
-    they do on copies of their own.
+    setup("fit") runs when the bench is made, and again after a teardown. The ranks of a job get the objects in that
+    state, so that all have the same data; further setups and teardowns of a rank act on its copies.
     """
 
     def __init__(self, module: Any, data: Sequence[Any]) -> None:
@@ -47,17 +47,17 @@ class Preparation:
         self._done = [_done_of(source) for source in self.sources]
         self._over = False
         if self.data:
-            self.trainer.give(self.data[0])
+            self.trainer.set_datamodule(self.data[0])
 
     def begin(self, settings: Settings) -> None:
         """When a bench is made: refuse what is not supported, prepare the data, set up for fits, make the layers."""
         for source in self.sources:
-            refuse_unserved(source)
-        with self.attached(), self.trainer.planning(settings):
+            refuse_unsupported(source)
+        with self.attached(), self.trainer.planned(settings):
             self._refuse_callbacks()
             self._prepare()
             for done in self._done:
-                done.clear()  # it may differ from the one of the last bench
+                done.clear()  # this bench may have other settings than the last one
             self._set_up(("fit",))
             _call(self._module, "configure_model")
 
@@ -67,10 +67,10 @@ class Preparation:
 
     @contextlib.contextmanager
     def around(self, phase: Phase, settings: Settings) -> Iterator[None]:
-        """Around a whole job: tear down afterwards, unless an error ends it, or the fit has no end."""
-        with self.attached(), self.trainer.doing(phase), self.trainer.planning(settings):
-            here = place()
-            if here.nodes > 1:  # where the bench was made everything is there
+        """Set up for a job, and tear down after it, unless an error ends it, or it is a search or trial."""
+        with self.attached(), self.trainer.running_phase(phase), self.trainer.planned(settings):
+            here = rank_of_job()
+            if here.nodes > 1:  # on the machine of the bench, the data are prepared
                 self._prepare()
             if here.several:
                 _draw_alike(settings.seed)
@@ -83,8 +83,8 @@ class Preparation:
             finally:
                 self._over = before
 
-    def over(self) -> None:
-        """The fit has ended: a whole one, not a search or a trial."""
+    def fit_ended(self) -> None:
+        """Note that a fit (not a search or a trial) has ended."""
         self._over = True
 
     @contextlib.contextmanager
@@ -100,18 +100,18 @@ class Preparation:
         with contextlib.ExitStack() as stack:
             for source in self.sources:
                 for part in _with_trainer(source):
-                    stack.enter_context(attached(part, {_home_of_trainer(part): self.trainer}))
+                    stack.enter_context(with_attributes(part, {_home_of_trainer(part): self.trainer}))
             yield
 
     def _prepare(self) -> None:
-        """Download and the like: one process of each machine runs it, or one of all, and the others wait."""
-        here = place()
+        """Call `prepare_data` on one rank of each machine, or on one of all ranks; the others wait."""
+        here = rank_of_job()
         for source in self.sources:
             each = bool(getattr(source, "prepare_data_per_node", True))
             if (here.local_rank if each else here.rank) == 0:
                 _call(source, "prepare_data")
             if own_method(source, "prepare_data") is not None:
-                wait()
+                barrier()
 
     def _set_up(self, phases: tuple[Phase, ...], *, again: bool = False) -> None:
         """Set up for the first of these, unless that has run for one of them. again: run it even then, as Lightning
@@ -123,7 +123,7 @@ class Preparation:
                 _call(source, "setup", phases[0])
 
     def _tear_down(self, phase: Phase) -> None:
-        """A teardown of the object's own may undo all of its setups."""
+        """Call `teardown`, which may undo all setups of the object."""
         for source, done in zip(self.sources, self._done, strict=True):
             if _call(source, "teardown", phase):
                 done.clear()
@@ -138,7 +138,7 @@ class Preparation:
 
 
 def _draw_alike(seed: int) -> None:
-    """A setup that splits data at random splits it alike on all ranks; the job seeds again afterwards."""
+    """Seed the generators, so that a setup with a random split gives the same split on all ranks."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -169,7 +169,7 @@ def _with_trainer(source: Any) -> list[Any]:
 
 
 def _home_of_trainer(part: Any) -> str:
-    """The attribute that holds an object's trainer; "": it has something of its own under that name."""
+    """Return the attribute for an object's trainer; "": the user has set another value there."""
     if "_trainer" in vars(part):
         return "_trainer"
     return "trainer" if getattr(part, "trainer", None) is None else ""

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from workbench.task import ranks
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 
-class NotServed(TaskError, AttributeError):
+class UnsupportedTrainerAttribute(TaskError, AttributeError):
     """An attribute of Lightning's Trainer that a module used and that is not supported."""
 
 
@@ -18,69 +18,69 @@ class Strategy:
     """All processes call each method together; in one process nothing happens."""
 
     def __init__(self, device: torch.device, manual: Any = None) -> None:
-        """manual: what steps the optimizers of a module with manual optimization."""
+        """manual: the methods for manual optimization of a module that uses it."""
         self.root_device = device
         self._manual = manual
 
     def backward(self, loss: Any, optimizer: Any = None, *arguments: Any, **options: Any) -> None:
         """Called by LightningModule.manual_backward: a module's own method calls super()'s."""
         if self._manual is None:
-            raise NotServed("self.trainer.strategy.backward is served where a module optimises manually; else return the loss.")
+            raise UnsupportedTrainerAttribute("self.trainer.strategy.backward is for manual optimization; else return the loss.")
         self._manual.manual_backward(loss, *arguments, **options)
 
     @property
     def _lightning_optimizers(self) -> list[Any]:
         """Called by LightningModule.optimizers."""
         if self._manual is None:
-            raise NotServed("super().optimizers() is served where a module optimises manually; self.trainer.optimizers has them.")
+            raise UnsupportedTrainerAttribute("super().optimizers() is for manual optimization; self.trainer.optimizers has them.")
         found = self._manual.optimizers()
         return found if isinstance(found, list) else [found]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NotServed(
-            f"self.trainer.strategy.{name} is not served. Served are barrier, broadcast, reduce, reduce_boolean_decision, "
+        raise UnsupportedTrainerAttribute(
+            f"self.trainer.strategy.{name} is not supported. Supported are barrier, broadcast, reduce, reduce_boolean_decision, "
             "all_gather, root_device, is_global_zero, global_rank, local_rank, node_rank and world_size."
         )
 
     @property
     def is_global_zero(self) -> bool:
-        return ranks.place().rank == 0
+        return ranks.rank_of_job().rank == 0
 
     @property
     def global_rank(self) -> int:
-        return ranks.place().rank
+        return ranks.rank_of_job().rank
 
     @property
     def local_rank(self) -> int:
-        return ranks.place().local_rank
+        return ranks.rank_of_job().local_rank
 
     @property
     def node_rank(self) -> int:
-        return ranks.place().node_rank
+        return ranks.rank_of_job().node_rank
 
     @property
     def world_size(self) -> int:
-        return ranks.place().world
+        return ranks.rank_of_job().world
 
     def barrier(self, *_: Any, **__: Any) -> None:
         """Wait until all processes have called this."""
-        ranks.wait()
+        ranks.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """The value of rank `src`."""
-        return ranks.from_one(obj, src)
+        return ranks.broadcast(obj, src)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """The mean over all processes, or another reduction."""
-        return ranks.reduced(tensor, reduce_op)
+        return ranks.all_reduce(tensor, reduce_op)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Whether all processes say so, or (all=False) any of them."""
-        said = torch.tensor(float(decision), device=self.root_device)
-        return bool(ranks.reduced(said, "min" if all else "max"))
+        """Whether the decision is true on all ranks, or (all=False) on any."""
+        decisions = torch.tensor(float(decision), device=self.root_device)
+        return bool(ranks.all_reduce(decisions, "min" if all else "max"))
 
     def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
         """The tensors of all processes, with one more dimension in front."""
-        return ranks.stacked(tensor, self.root_device, graph=sync_grads)
+        return ranks.all_gather(tensor, self.root_device, graph=sync_grads)

@@ -17,26 +17,26 @@ from torch.optim import Optimizer
 
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in
+from workbench.task.errors import TaskError
 from workbench.task.lightning.hooks import LightningHooks
-from workbench.task.lightning.manual import Manual
-from workbench.task.lightning.members import LightningMembers
+from workbench.task.lightning.members import LightningMembers, Manual
 from workbench.task.lightning.optimizers import optimizations_of
 from workbench.task.lightning.overrides import (
     LR_NAMES,
     Step,
+    attribute_places,
     has_loader,
-    homes_of,
     networks_of,
     own_method,
     spec_of,
     step_of,
-    written,
+    temporarily_set,
 )
 from workbench.task.lightning.setup import Preparation
 from workbench.task.lightning.trainer import unknown
 from workbench.task.lightning.unsupported import explain_no_logger
-from workbench.task.optimizer_factory import leading
-from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task, TaskError
+from workbench.task.optimizer_factory import leading_group
+from workbench.task.protocol import Handle, Optimization, Phase, Progress, Scores, StepResult, Task
 from workbench.task.schedulers import refuse_built_in
 from workbench.task.step_output import reported_weight, score_weight
 from workbench.values import shown
@@ -66,13 +66,13 @@ class LightningTask(Task):
         self.preparation: Preparation = preparation
         self._name = type(module).__name__
         self.model = module if isinstance(module, nn.Module) else networks_of(module)
-        self.train = train or spec_of("train", module, preparation)
-        self.val = val or spec_of("val", module, preparation)
-        self.test = test or spec_of("test", module, preparation)
-        self.predict = predict or spec_of("predict", module, preparation)
+        self.train = train or spec_of("train", module, preparation.serving)
+        self.val = val or spec_of("val", module, preparation.serving)
+        self.test = test or spec_of("test", module, preparation.serving)
+        self.predict = predict or spec_of("predict", module, preparation.serving)
         step = step_of(module, "training_step")
         if step is None:
-            raise TaskError(f"{self._name} defines no training_step of its own: write one.")
+            raise TaskError(f"{self._name} defines no training_step: write one.")
         self._step: Step = step
         self._scoring = {"val": step_of(module, "validation_step"), "test": step_of(module, "test_step")}
         self._predict = step_of(module, "predict_step")
@@ -85,16 +85,16 @@ class LightningTask(Task):
         self._trainer, self._log = preparation.trainer, preparation.log
         self._log.samples_in = self.samples_in
         specs = {"train": self.train, "val": self.val, "test": self.test, "predict": self.predict}
-        self._trainer.belongs(self.model, specs)
-        self.moments: LightningHooks = LightningHooks(preparation, sources, module, self.model, manual=self.manual)
+        self._trainer.set_model(self.model, specs)
+        self.hooks: LightningHooks = LightningHooks(preparation, sources, module, self.model, manual=self.manual)
         self._manual = Manual(self._name, self._trainer) if self.manual else None
-        self._trainer.steps(self._manual)
-        self._members = LightningMembers(module, self.moments, self._manual)
+        self._trainer.set_manual(self._manual)
+        self._members = LightningMembers(module, self.hooks, self._manual)
         self._made: tuple[Optimization, ...] = ()
         """The optimizers of the running session."""
         self._accumulates = False
         self._last: tuple[weakref.ref[Optimizer], ...] = ()
-        self._reads_rate: bool | None = None if homes_of(module, LR_NAMES) else False
+        self._reads_rate: bool | None = None if attribute_places(module, LR_NAMES) else False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_last": (), "_made": ()}
@@ -116,16 +116,16 @@ class LightningTask(Task):
         return found
 
     def _own_rate(self, settings: Settings) -> float:
-        """The rate with which the user's own loop would train."""
-        homes = homes_of(self.module, LR_NAMES)
+        """Return the rate with which the user's own training loop would train."""
+        homes = attribute_places(self.module, LR_NAMES)
         rates = [float(place[name]) for place, name in homes if isinstance(place[name], (int, float))]
         with self._attached(settings, lambda: self._likely_updates(settings)):
             made = _rates(self._optimizations())
-            # Where two attributes differ, the one that was read; the code's own rate, where none was.
+            # Where two attributes differ, the one that configure_optimizers used; else the rate in its code.
             standing = next((rate for rate in made if rate in rates), None)
             if standing is None and rates and self._reads(rates[0], made):
                 return rates[0]
-            return made[leading(made)] if standing is None else standing
+            return made[leading_group(made)] if standing is None else standing
 
     def _likely_updates(self, settings: Settings) -> int | None:
         """The updates of a fit with these settings, for a schedule that is made only to see its rate."""
@@ -146,7 +146,7 @@ class LightningTask(Task):
         for setting, names in (("lr", LR_NAMES), ("batch_size", ("batch_size",))):
             places = [
                 f"network.{name}" if place is vars(self.module) else f"network.hparams[{name!r}]"
-                for place, name in homes_of(self.module, names)
+                for place, name in attribute_places(self.module, names)
             ]
             if places:
                 found[setting] = " = ".join(places)
@@ -160,36 +160,35 @@ class LightningTask(Task):
         afterwards.
         """
         self._accumulates = settings.accumulate_grad_batches != 1
-        rate, size = homes_of(self.module, LR_NAMES), homes_of(self.module, ("batch_size",))
+        rate, size = attribute_places(self.module, LR_NAMES), attribute_places(self.module, ("batch_size",))
         with (
-            written(rate, settings.lr), written(size, settings.batch_size), self._attached(settings),
+            temporarily_set(rate, settings.lr), temporarily_set(size, settings.batch_size), self._attached(settings),
             super().running(settings, phase),
         ):  # fmt: skip
             yield
 
     @contextlib.contextmanager
     def _attached(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
-        """Inside, the object logs to this task and has our trainer and its optimizers; its own attributes are
-        restored afterwards.
+        """Inside, the object has the stand-in for Trainer, and logs to this task; its attributes are restored afterwards.
 
-        count: the updates of the whole fit, as far as they are known before there is a session.
+        count: returns the updates of the whole fit, if they are known before there is a session.
         """
         manual = contextlib.nullcontext() if self._manual is None else self._manual.apart()
         before, self._made = self._made, ()
         try:
             with (
-                self.preparation.attached(), self._trainer.planning(settings, count), self._log.unheard(), manual,
+                self.preparation.attached(), self._trainer.planned(settings, count), self._log.discarding_logs(), manual,
                 self._members.attached(),
             ):  # fmt: skip
                 yield
         finally:
             self._made = before
-            self.moments.outputs.clear()
+            self.hooks.outputs.clear()
 
     def follow(self, progress: Progress) -> None:
         super().follow(progress)
         self._log.follow(progress, self.module)
-        self._trainer.made(self._made)
+        self._trainer.set_optimizers(self._made)
         self._trainer.refresh()
 
     def drive(self, handle: Handle) -> None:
@@ -203,8 +202,8 @@ class LightningTask(Task):
         log = self._log
         before, log.hook = log.hook, name
         if log.batch is not batch:
-            log.hold(batch)
-        self._trainer.at(batch_idx)
+            log.begin_batch(batch)
+        self._trainer.set_batch_idx(batch_idx)
         self._trainer.refresh()
         try:
             output = step(batch, batch_idx, **extra)
@@ -220,13 +219,13 @@ class LightningTask(Task):
                 f"truncated_bptt_steps: {self._name}.training_step must take the hidden state, "
                 "training_step(self, batch, batch_idx, hiddens), and return {'loss': loss, 'hiddens': hiddens}."
             )
-        moments = self.moments
-        moments.index = extra.get("optimizer_idx", 0)
+        hooks = self.hooks
+        hooks.index = extra.get("optimizer_idx", 0)
         output = self._call(self._step, "training_step", batch, batch_idx, **extra)
-        if moments.keeps["train"]:
-            moments.outputs[batch_idx] = output
-        if not moments.within:
-            self._log.let_go()
+        if hooks.needs_outputs["train"]:
+            hooks.outputs[batch_idx] = output
+        if not hooks.within:
+            self._log.end_batch()
         loss = output.get("loss") if isinstance(output, Mapping) else output
         if not isinstance(loss, Tensor):
             if output is None or self.manual:
@@ -248,10 +247,10 @@ class LightningTask(Task):
         assert step is not None
         name = "validation_step" if stage == "val" else "test_step"
         output = self._call(step, name, batch, batch_idx)
-        if self.moments.keeps[stage]:
-            self.moments.outputs[batch_idx] = output
+        if self.hooks.needs_outputs[stage]:
+            self.hooks.outputs[batch_idx] = output
         weight = score_weight(output, self.samples_in(batch), name)
-        self._log.weigh(weight)
+        self._log.set_weight(weight)
         loss = output.get("loss", output.get(f"{stage}_loss")) if isinstance(output, Mapping) else output
         told = isinstance(loss, Tensor) and loss.numel() == 1 and not self._log.has(f"{stage}_loss")
         return Scores({f"{stage}_loss": loss} if told else {}, weight)
@@ -262,8 +261,8 @@ class LightningTask(Task):
         """
         step = self._predict or self._forward()
         output = self._call(step, "predict_step", batch, batch_idx)
-        if self.moments.keeps["predict"]:
-            self.moments.outputs[batch_idx] = output
+        if self.hooks.needs_outputs["predict"]:
+            self.hooks.outputs[batch_idx] = output
         return output
 
     def _forward(self) -> Step:
@@ -280,16 +279,16 @@ class LightningTask(Task):
     # -- optimizers
 
     def configure(self, settings: Settings, updates: int | None) -> Optimization | Sequence[Optimization]:
-        with self.preparation.attached(), self._trainer.planning(settings, lambda: updates):
+        with self.preparation.attached(), self._trainer.planned(settings, lambda: updates):
             found = self._optimizations()
             if self._reads_rate is None and settings.lr not in _rates(found):
                 self._reads(settings.lr, _rates(found))
-                found = self._optimizations()  # the object may have kept the optimizers that it made last
+                found = self._optimizations()  # a second call, since the object may keep the optimizers of the last call
         if any(one.schedules for one in found):
             refuse_built_in(settings, f"the scheduler of {self._name}.configure_optimizers()")
         for one in found:
             if self._reads_rate is not False:
-                one.lr = None  # the object has read the job's rate and used it in its own way
+                one.lr = None  # the object used the job's rate itself
             for group in one.optimizer.param_groups:
                 if settings.weight_decay is not None and "weight_decay" in group:
                     group["weight_decay"] = settings.weight_decay
@@ -317,11 +316,11 @@ class LightningTask(Task):
         `made`.
         """
         if self._reads_rate is None:
-            with written(homes_of(self.module, LR_NAMES), 2 * rate or 1.0):
+            with temporarily_set(attribute_places(self.module, LR_NAMES), 2 * rate or 1.0):
                 self._reads_rate = _rates(self._optimizations()) != made
         return self._reads_rate
 
 
 def _rates(made: Sequence[Optimization]) -> tuple[float, ...]:
-    """The rate at which each was made."""
+    """Return the rate at which each optimizer was made."""
     return tuple(one.lr for one in made if one.lr is not None)

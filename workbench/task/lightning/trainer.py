@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.log import Log, Shared
-from workbench.task.lightning.strategy import NotServed, Strategy
-from workbench.task.protocol import Optimization, Phase, Progress, TaskError
-from workbench.task.ranks import Communication, SingleProcess, place
+from workbench.task.lightning.strategy import Strategy, UnsupportedTrainerAttribute
+from workbench.task.protocol import Optimization, Phase, Progress
+from workbench.task.ranks import Communication, SingleProcess, rank_of_job
 
 _STAGES: Mapping[str, str] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
 _NAMES: Mapping[str, str] = {"train": "train", "val": "validate", "sanity": "sanity_check", "test": "test", "predict": "predict"}
@@ -25,15 +26,15 @@ _NAMES: Mapping[str, str] = {"train": "train", "val": "validate", "sanity": "san
 
 _BENCH = "it is the bench that starts jobs: bench.{}()"
 _CHECKPOINTS = "the settings checkpoint_every, save_top_k and monitor say when checkpoints are written"
-INSTEAD: Mapping[str, str] = {
+REMEDIES: Mapping[str, str] = {
     **{job: _BENCH.format(job) for job in ("fit", "validate", "test", "predict")},
     "save_checkpoint": _CHECKPOINTS,
-    "ckpt_path": "bench.fit(start=…) goes on from a checkpoint, bench.load(…) loads one",
-    "precision_plugin": "self.clip_gradients and self.manual_backward are served on the module",
-    "distributed_sampler_kwargs": "the workbench deals the batches out to the ranks: world_size and global_rank are served",
-    "accelerator": "self.device is served on the module",
-    "fit_loop": "current_epoch, global_step, num_training_batches and is_last_batch are served",
-    "barebones": "self.log is served on the module that is trained, not on those inside it",
+    "ckpt_path": "bench.fit(start=…) continues from a checkpoint, bench.load(…) loads one",
+    "precision_plugin": "the module itself has self.clip_gradients and self.manual_backward",
+    "distributed_sampler_kwargs": "the workbench shards the batches over the ranks: world_size and global_rank exist",
+    "accelerator": "the module itself has self.device",
+    "fit_loop": "current_epoch, global_step, num_training_batches and is_last_batch exist",
+    "barebones": "self.log is there on the trained module, not on those inside it",
     "profiler": "torch.profiler profiles a part of the code",
 }
 
@@ -64,11 +65,9 @@ class Plan:
 
 
 class Trainer(Shared):
-    """What a module finds as `self.trainer`: the progress of the job and its objects, and an error for anything
-    else.
-    """
+    """The object that a module finds as `self.trainer`: the job's progress and objects; any other attribute raises."""
 
-    told_sanity: bool
+    read_sanity_stage: bool
     """Whether the stage was read during a sanity check."""
     should_stop: bool
     """If True, the fit ends as soon as the minimums are met."""
@@ -80,71 +79,71 @@ class Trainer(Shared):
         vars(self).update(
             should_stop=False, lightning_module=module, datamodule=None, _log=log, _progress=None, _model=None,
             _plan=Plan(Settings()), _phase="fit", _ahead="", _made=(), _specs={}, _batch_idx=0, _mirror=({}, frozenset()),
-            told_sanity=False, _manual=None,
+            read_sanity_stage=False, _manual=None,
         )  # fmt: skip
 
     def __getstate__(self) -> dict[str, Any]:
-        # A session belongs to its process, and holds everything of a job.
+        # A session belongs to its process, and refers to everything of a job.
         return {**vars(self), "_progress": None, "_made": (), "_mirror": ({}, frozenset()), "_plan": Plan(self._plan.settings)}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "should_stop":
-            raise NotServed(f"self.trainer.{name} = … is not served: should_stop alone can be set.{_instead(name)}")
+            raise UnsupportedTrainerAttribute(f"self.trainer.{name} = … is not supported: only should_stop can be set.{_instead(name)}")
         vars(self)[name] = bool(value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NotServed(f"self.trainer.{name} is not served.{_instead(name)}")
+        raise UnsupportedTrainerAttribute(f"self.trainer.{name} is not supported.{_instead(name)}")
 
-    # -- what the task tells it
+    # -- set by the task
 
-    def belongs(self, model: nn.Module, specs: Mapping[str, DataSpec | None]) -> None:
-        """The task is made: this is its model, and these are its data."""
+    def set_model(self, model: nn.Module, specs: Mapping[str, DataSpec | None]) -> None:
+        """Set the task's model and data."""
         vars(self).update(_model=model, _specs=dict(specs))
 
-    def steps(self, manual: Any) -> None:
-        """The module steps its optimizers itself, with these methods."""
+    def set_manual(self, manual: Any) -> None:
+        """Set the methods with which the module steps its optimizers itself."""
         vars(self)["_manual"] = manual
 
-    def give(self, datamodule: Any) -> None:
-        """This object brings the data."""
+    def set_datamodule(self, datamodule: Any) -> None:
+        """Set the object that makes the data."""
         vars(self)["datamodule"] = datamodule
 
     def follow(self, progress: Progress) -> None:
-        """A session has begun."""
+        """Follow a session that has begun."""
         vars(self)["_progress"] = progress
 
-    def made(self, optimizations: Sequence[Optimization]) -> None:
-        """The session has these optimizers."""
+    def set_optimizers(self, optimizations: Sequence[Optimization]) -> None:
+        """Set the session's optimizers."""
         vars(self)["_made"] = tuple(optimizations)
 
-    def at(self, batch_idx: int) -> None:
-        """The number of the current batch."""
+    def set_batch_idx(self, batch_idx: int) -> None:
+        """Set the number of the current batch."""
         vars(self)["_batch_idx"] = batch_idx
 
-    def where(self) -> dict[str, Any]:
-        """The place in the job, as a LightningModule's properties give it."""
-        there = self.at_hand
-        return {"current_epoch": there.epoch, "global_step": there.step, "device": there.device}
+    def module_properties(self) -> dict[str, Any]:
+        """Return the values of a LightningModule's properties: epoch, step, device."""
+        now = self.progress
+        return {"current_epoch": now.epoch, "global_step": now.step, "device": now.device}
 
     def refresh(self) -> None:
-        """Set it as attributes of an object without such properties."""
+        """Update the attributes of an object that lacks these properties."""
         attributes, names = self._mirror
         if names:
-            attributes.update({name: value for name, value in self.where().items() if name in names})
+            attributes.update({name: value for name, value in self.module_properties().items() if name in names})
 
     @contextlib.contextmanager
     def mirrored(self, attributes: dict[str, Any], names: Iterable[str]) -> Iterator[None]:
         """Inside, the object's attributes of these names are kept up to date."""
-        before, vars(self)["_mirror"] = self._mirror, (attributes, frozenset(names) & self.where().keys())
+        before, vars(self)["_mirror"] = self._mirror, (attributes, frozenset(names) & self.module_properties().keys())
         try:
             yield
         finally:
             vars(self)["_mirror"] = before
 
     @contextlib.contextmanager
-    def planning(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
+    def planned(self, settings: Settings, count: Callable[[], int | None] = unknown) -> Iterator[None]:
         """Inside, a job with these settings is to begin; there is no session until `follow`."""
         before = {name: vars(self)[name] for name in ("_plan", "_progress", "_made", "should_stop")}
         vars(self).update(_plan=Plan(settings, count), _progress=None, _made=(), should_stop=False)
@@ -154,7 +153,7 @@ class Trainer(Shared):
             vars(self).update(before)
 
     @contextlib.contextmanager
-    def doing(self, phase: Phase) -> Iterator[None]:
+    def running_phase(self, phase: Phase) -> Iterator[None]:
         """Inside, a job of this kind runs."""
         before = self._phase
         vars(self)["_phase"] = phase
@@ -173,27 +172,27 @@ class Trainer(Shared):
             vars(self)["_ahead"] = ""
 
     @property
-    def at_hand(self) -> Progress:
+    def progress(self) -> Progress:
         """The session's progress, or the plan of the job to come."""
         found: Progress = self._plan if self._progress is None else self._progress
         return found
 
-    # -- how far it is
+    # -- progress
 
     @property
     def current_epoch(self) -> int:
-        return self.at_hand.epoch
+        return self.progress.epoch
 
     @property
     def global_step(self) -> int:
         """Updates taken."""
-        return self.at_hand.step
+        return self.progress.step
 
     @property
     def _stage(self) -> str:
-        stage = self._ahead or self.at_hand.stage or _STAGES[self._phase]
+        stage = self._ahead or self.progress.stage or _STAGES[self._phase]
         if stage == "sanity":
-            vars(self)["told_sanity"] = True
+            vars(self)["read_sanity_stage"] = True
         return stage
 
     @property
@@ -226,49 +225,49 @@ class Trainer(Shared):
 
     @property
     def is_last_batch(self) -> bool:
-        batches = self.at_hand.batches[0]
+        batches = self.progress.batches[0]
         if batches is None:
-            raise TaskError("self.trainer.is_last_batch: nobody can know, the training data has no length.")
+            raise TaskError("self.trainer.is_last_batch: unknown, since the training data has no length.")
         return bool(self._batch_idx + 1 >= batches)
 
-    # -- how long it takes
+    # -- length
 
     @property
     def max_epochs(self) -> int:
         """-1: no number of epochs ends it."""
-        epochs = self.at_hand.settings.epochs
+        epochs = self.progress.settings.epochs
         return -1 if epochs is None else epochs
 
     @property
     def min_epochs(self) -> int | None:
-        return self.at_hand.settings.min_epochs
+        return self.progress.settings.min_epochs
 
     @property
     def max_steps(self) -> int:
         """-1: no number of updates ends it."""
-        steps = self.at_hand.settings.max_steps
+        steps = self.progress.settings.max_steps
         return -1 if steps is None else steps
 
     @property
     def min_steps(self) -> int | None:
-        return self.at_hand.settings.min_steps
+        return self.progress.settings.min_steps
 
     @property
     def estimated_stepping_batches(self) -> int | float:
         """Updates of the whole fit."""
-        updates = self.at_hand.updates
+        updates = self.progress.updates
         if updates is not None:
             return updates
-        steps = self.at_hand.settings.max_steps
+        steps = self.progress.settings.max_steps
         return math.inf if steps is None else steps
 
     @property
     def num_training_batches(self) -> int | float:
-        return _or_inf(self.at_hand.batches[0])
+        return _or_inf(self.progress.batches[0])
 
     @property
     def num_val_batches(self) -> list[int | float]:
-        return [] if self._specs.get("val") is None else [_or_inf(self.at_hand.batches[1])]
+        return [] if self._specs.get("val") is None else [_or_inf(self.progress.batches[1])]
 
     @property
     def num_sanity_val_batches(self) -> list[int | float]:
@@ -276,36 +275,36 @@ class Trainer(Shared):
 
     @property
     def num_sanity_val_steps(self) -> int | float:
-        steps = self.at_hand.settings.num_sanity_val_steps
+        steps = self.progress.settings.num_sanity_val_steps
         return math.inf if steps < 0 else steps
 
     @property
     def enable_validation(self) -> bool:
-        return self._specs.get("val") is not None and self.at_hand.settings.limit_val_batches > 0
+        return self._specs.get("val") is not None and self.progress.settings.limit_val_batches > 0
 
     # -- settings
 
     @property
     def accumulate_grad_batches(self) -> int:
         """Batches in one update of this epoch."""
-        setting = self.at_hand.settings.accumulate_grad_batches
+        setting = self.progress.settings.accumulate_grad_batches
         if isinstance(setting, int):
             return setting
         return setting.get(max((epoch for epoch in setting if epoch <= self.current_epoch), default=-1), 1)
 
     @property
     def gradient_clip_val(self) -> float | None:
-        return self.at_hand.clip_val
+        return self.progress.clip_val
 
     @property
     def gradient_clip_algorithm(self) -> str | None:
         """None where nothing is clipped."""
-        return None if self.at_hand.clip_val is None else self.at_hand.settings.gradient_clip_algorithm
+        return None if self.progress.clip_val is None else self.progress.settings.gradient_clip_algorithm
 
     def limits(self, clip_val: float | None, algorithm: str | None) -> tuple[float, str]:
         """The arguments of a module's `clip_gradients`, with the settings as defaults; 0: nothing is clipped."""
-        algorithm = (algorithm or self.at_hand.settings.gradient_clip_algorithm).lower()
-        value = self.at_hand.clip_val if clip_val is None else clip_val
+        algorithm = (algorithm or self.progress.settings.gradient_clip_algorithm).lower()
+        value = self.progress.clip_val if clip_val is None else clip_val
         if algorithm not in ("norm", "value"):
             raise TaskError(f"clip_gradients(gradient_clip_algorithm={algorithm!r}): 'norm' or 'value'.")
         return float(value or 0.0), algorithm
@@ -318,50 +317,50 @@ class Trainer(Shared):
     def log_dir(self) -> str:
         return os.getcwd()
 
-    # -- where it runs
+    # -- ranks and devices
 
     @property
     def is_global_zero(self) -> bool:
-        return place().rank == 0
+        return rank_of_job().rank == 0
 
     @property
     def global_rank(self) -> int:
-        return place().rank
+        return rank_of_job().rank
 
     @property
     def local_rank(self) -> int:
-        return place().local_rank
+        return rank_of_job().local_rank
 
     @property
     def node_rank(self) -> int:
-        return place().node_rank
+        return rank_of_job().node_rank
 
     @property
     def world_size(self) -> int:
-        return place().world
+        return rank_of_job().world
 
     @property
     def num_devices(self) -> int:
         """The number of processes on one machine."""
-        return place().local_world
+        return rank_of_job().local_world
 
     @property
     def num_nodes(self) -> int:
-        return place().nodes
+        return rank_of_job().nodes
 
     @property
     def device_ids(self) -> list[int]:
-        asked, there = self.at_hand.settings.devices, place()
+        asked, there = self.progress.settings.devices, rank_of_job()
         if not there.several:
-            return [self.at_hand.device.index or 0]
+            return [self.progress.device.index or 0]
         return list(asked) if isinstance(asked, tuple) else list(range(there.local_world))
 
     @property
     def strategy(self) -> Strategy:
         """The supported part of Lightning's strategies: collectives between the processes of the job."""
-        return Strategy(self.at_hand.device, self._manual)
+        return Strategy(self.progress.device, self._manual)
 
-    # -- what it works with
+    # -- model, optimizers and data
 
     @property
     def model(self) -> Any:
@@ -395,7 +394,7 @@ class Trainer(Shared):
 
     def _loader(self, name: str) -> Any:
         spec = self._specs.get(name)
-        return None if spec is None else spec.loader(self.at_hand.settings, train=name == "train")
+        return None if spec is None else spec.loader(self.progress.settings, train=name == "train")
 
     @property
     def loggers(self) -> list[Any]:
@@ -407,18 +406,18 @@ class Trainer(Shared):
 
     checkpoint_callbacks = early_stopping_callbacks = callbacks
 
-    # -- what was measured
+    # -- metrics
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The latest value of every metric; a logged value has its own name, also where the record has another."""
         logged = self._log.known()
-        return {name: torch.as_tensor(value) for name, value in {**self.at_hand.metrics, **logged}.items()}
+        return {name: torch.as_tensor(value) for name, value in {**self.progress.metrics, **logged}.items()}
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:
         """The same, and the latest values that were logged for single batches of a validation."""
-        return {**self.callback_metrics, **{name: torch.as_tensor(value) for name, value in self._log.of_batches.items()}}
+        return {**self.callback_metrics, **{name: torch.as_tensor(value) for name, value in self._log.batch_values.items()}}
 
     @property
     def progress_bar_metrics(self) -> dict[str, float]:
@@ -426,13 +425,13 @@ class Trainer(Shared):
         return {name: float(value) for name, value in self.callback_metrics.items() if name in shown}
 
     def print(self, *arguments: Any, **options: Any) -> None:
-        """On rank 0 alone."""
+        """Print on rank 0 only."""
         if self.is_global_zero:
             print(*arguments, **options)
 
 
 def _setting(name: str) -> Any:
-    return property(lambda self: getattr(self.at_hand.settings, name), doc=f"The setting {name}.")
+    return property(lambda self: getattr(self.progress.settings, name), doc=f"The setting {name}.")
 
 
 for _name in (
@@ -447,4 +446,4 @@ def _or_inf(batches: int | None) -> int | float:
 
 
 def _instead(name: str) -> str:
-    return f" Instead: {INSTEAD[name]}." if name in INSTEAD else ""
+    return f" Instead: {REMEDIES[name]}." if name in REMEDIES else ""

@@ -1,4 +1,4 @@
-"""Lists what of Lightning is not supported, each with the remedy, since silence would train something else."""
+"""Lists what is not supported of Lightning, each with a remedy, since ignoring it would train something else."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.overrides import from_lightning, own_method
-from workbench.task.protocol import TaskError
 
 _REMOVED = "Lightning 2 does not call it either; {}"
-UNSERVED: Mapping[str, str] = {
+UNSUPPORTED_HOOKS: Mapping[str, str] = {
     "configure_sharded_model": "make the layers in configure_model, or in __init__",
     "on_sanity_check_start": "a hook of callbacks; on_validation_start is called there, with self.trainer.sanity_checking",
     "on_sanity_check_end": "a hook of callbacks; on_validation_end is called there, with self.trainer.sanity_checking",
@@ -28,7 +28,7 @@ UNSERVED: Mapping[str, str] = {
     "on_pretrain_routine_end": _REMOVED.format("write on_fit_start"),
 }
 """Hooks that are not called, and what to do instead."""
-_LISTENERS = "listeners=[f] hears every event of a run, and the module's own hooks are called as they are"
+_LISTENERS = "listeners=[f] gets every event of a run, and the module's own hooks are called"
 _RATE = "bench.find_lr(), or the setting find_lr_at={0, 5}"
 CALLBACKS: Mapping[str, str] = {
     "ModelCheckpoint": "the settings checkpoint_every, save_top_k and monitor",
@@ -43,8 +43,8 @@ CALLBACKS: Mapping[str, str] = {
     "LearningRateFinder": _RATE,
     "BatchSizeFinder": "bench.find_batch_size(), or the setting find_batch_size_at={0}",
     "Timer": "the setting max_time",
-    "RichModelSummary": "nothing: bench.summary says it",
-    "ModelSummary": "nothing: bench.summary says it",
+    "RichModelSummary": "nothing: bench.summary has it",
+    "ModelSummary": "nothing: bench.summary has it",
     "ProgressBar": "nothing: the panel and result() show progress",
     "DeviceStatsMonitor": "nothing: the panel shows the device's memory",
     "ThroughputMonitor": "nothing: the panel shows updates a second",
@@ -60,15 +60,15 @@ CALLBACKS: Mapping[str, str] = {
 """Lightning's callbacks and loggers, the more special one first, and what replaces them here."""
 _OF_LOGGERS = ("experiment", "log_metrics", "log_hyperparams", "log_image", "log_text", "log_table", "log_graph", "watch")
 _NO_LOGGER = (
-    "self.logger is None, as it is with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
+    "self.logger is None, as with Lightning's logger=False: log numbers with self.log, which trackers= on the bench "
     "hand on, and ask `if self.logger is not None` before all else."
 )
 
 
-def refuse_unserved(source: Any) -> None:
+def refuse_unsupported(source: Any) -> None:
     """Raise TaskError for a module or a DataModule that relies on something that is not supported."""
     name = type(source).__name__
-    for hook, instead in UNSERVED.items():
+    for hook, instead in UNSUPPORTED_HOOKS.items():
         if own_method(source, hook) is not None:
             raise TaskError(f"{name} defines {hook}, which is not called here: {instead}.")
     for method in ("log", "log_dict"):
@@ -77,7 +77,7 @@ def refuse_unserved(source: Any) -> None:
     for step in ("training_step", "validation_step", "test_step", "predict_step"):
         function = own_method(source, step)
         if function is not None and "dataloader_iter" in inspect.signature(function).parameters:
-            raise TaskError(f"{name}.{step} takes dataloader_iter, which is not served: take a batch, {step}(self, batch, batch_idx).")
+            raise TaskError(f"{name}.{step} takes dataloader_iter, which is not supported: take a batch, {step}(self, batch, batch_idx).")
 
 
 def refuse_callbacks(objects: Any, where: str) -> None:

@@ -241,7 +241,7 @@ class Gradients:
         if not self._clips[-1][1]:
             return f"no clipping · {spread}"
         if not self._same:
-            return f"the clip value limits {'the 2-norm' if self._by_norm else 'each entry'} and is no line among these norms · {spread}"
+            return f"the clip value limits {'the 2-norm' if self._by_norm else 'each entry'} and is not drawn among these norms · {spread}"
         return f"clipped {format.percent(float(self._cut.mean()))} of the last {len(self._cut)} · {spread}"
 
 

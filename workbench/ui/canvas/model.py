@@ -160,7 +160,7 @@ class CanvasModel:
             case TrialStarted() | Trial():
                 if within is not None and self._sizes.over:
                     self._sizes.start(within)
-                self._sizes.trial(event) if isinstance(event, Trial) else self._sizes.trying(event)
+                self._sizes.trial(event) if isinstance(event, Trial) else self._sizes.checking_steps(event)
             case CurveEnded():
                 self.sweep.ended(event)
             case SearchEnded():

@@ -80,7 +80,7 @@ class Progress:
         """Events until here are of another run: its speed says nothing about this one."""
         self._done, self._from = event.step, (self._seconds, event.step)
         self._recent.clear()
-        self._say(f"{format.job(self.kind)} goes on at update {event.step}.")
+        self._say(f"{format.job(self.kind)} continues at update {event.step}.")
         self._put()
 
     def saved(self, event: Saved) -> None:

@@ -46,7 +46,7 @@ class BatchSizeSearch:
     def done(self) -> int:
         return len(self._trials)
 
-    def trying(self, event: TrialStarted) -> None:
+    def checking_steps(self, event: TrialStarted) -> None:
         self._try(event)
 
     def trial(self, event: Trial) -> None:

@@ -33,10 +33,10 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
     def __init__(self, actions: Actions) -> None:
         self.fit = button("▶ Fit with these", "Train with the settings above", actions.fit, "primary")
         self.pause = button("❚❚ Pause", "Wait before the next update", actions.pause)
-        self.stop = button("■ Stop", "End at the next update and keep what there is", actions.stop)
+        self.stop = button("■ Stop", "End at the next update and keep the results so far", actions.stop)
         # After Stop, so that the button under a hand that has just pressed it stays Stop.
         self.go_on = button(
-            "▶ Continue", "Go on with the last fit, its optimizers and its place in the data; what was set since counts",
+            "▶ Continue", "Continue the last fit with its optimizers and its position in the data, and with the settings changed since",
             actions.go_on,
         )  # fmt: skip
         self.apply = button("Apply to the run", "", actions.apply).add_class("wb-apply")
@@ -45,7 +45,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         self.more = _toggle("⋯", "More that can be done while a fit runs")
         self.path = widgets.Text("train.py", description="File", style={"description_width": "auto"})
         self.write = button("Write the script", "Write it, with the starting weights beside it", self._write, "primary")
-        self.validate = button("Validate now", "Check the validation data before the next update; the run stays as it is", actions.validate)
+        self.validate = button("Validate now", "Validate before the next update; the run does not change", actions.validate)
         self.checkpoint = button("Save a checkpoint now", "Write one before the next update; it stays as long as the run does", actions.checkpoint)
         self._actions = actions
         exporting, now = widgets.HBox([self.path, self.write]), widgets.HBox([self.validate, self.checkpoint])

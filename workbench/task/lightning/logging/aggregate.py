@@ -1,4 +1,4 @@
-"""Aggregates what was logged under one name: its values with their weights, and their reduction."""
+"""Aggregates the values that were logged under one name, with their weights, by mean, sum, min, max or a function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from workbench.task.protocol import TaskError
+from workbench.task.errors import TaskError
 
 Value = Tensor | float
 Named = TypeVar("Named")
@@ -19,41 +19,39 @@ MARK = "_logged"
 _RESERVED = re.compile(r"(step|epoch|skipped|layer_norms|update_ratios|(loss|lr|grad_norm|grad_norm_clipped)(\.\d+)?|(grad_norm|update_ratio)/.*)")
 
 
-def recorded(name: str) -> str:
+def recorded_name(name: str) -> str:
     """The name under which a logged value is recorded: the record has columns of its own, such as "loss"."""
     return f"{name}{MARK}" if _RESERVED.fullmatch(name) else name
 
 
 def by_own_names(values: Mapping[str, Named]) -> dict[str, Named]:
     """The same values; where the record has another name for one, also by the name that the module gave it."""
-    marked = [name for name in values if name.endswith(MARK) and recorded(name.removesuffix(MARK)) == name]
+    marked = [name for name in values if name.endswith(MARK) and recorded_name(name.removesuffix(MARK)) == name]
     return {**values, **{name.removesuffix(MARK): values[name] for name in marked}}
 
 
 class LoggedValue:
-    """What was logged under one name in one hook: the values with their weights, or a metric that was updated with
-    them.
-    """
+    """The values logged under one name in one hook, with their weights; or a metric object that was updated with them."""
 
     def __init__(self, name: str, on_step: bool, on_epoch: bool, how: Any, *, fork: bool) -> None:
         self.name = name
         self.on_step, self.on_epoch, self.fork = on_step, on_epoch, fork
         self.how: str | Callable[[Tensor], Any] = how
-        self.step_name = recorded(f"{name}_step" if fork else name)
-        self.epoch_names = [recorded(f"{name}_epoch"), recorded(name)] if fork else [recorded(name)]
+        self.step_name = recorded_name(f"{name}_step" if fork else name)
+        self.epoch_names = [recorded_name(f"{name}_epoch"), recorded_name(name)] if fork else [recorded_name(name)]
         self.asked: Any = None
-        """The options with which it was logged; None: only a checkpoint has it."""
+        """The options with which it was logged; None: it comes from a checkpoint and was not logged since."""
         self.metric: Any = None
         self.values: list[Value] = []
         self.weights: list[float] = []
         self.folded: tuple[Tensor, float] | None = None
-        """The sum (or the least, or the greatest) of the earlier values, and their weight."""
+        """The sum (or minimum, or maximum) of the earlier values, and their weight."""
         self.also = False
-        """Whether only other ranks have logged it, and its metric is computed with theirs."""
+        """Whether only other ranks have logged it, and this rank computes its metric together with them."""
 
     @classmethod
     def borrowed(cls, name: str, epoch_names: list[str], metric: Any) -> LoggedValue:
-        """A value that other ranks have logged: their metric, as it is here."""
+        """Make the value that other ranks have logged, with this rank's copy of their metric."""
         kept = cls(name, False, True, "mean", fork=False)
         kept.epoch_names, kept.metric, kept.also = epoch_names, metric, True
         return kept
@@ -76,7 +74,7 @@ class LoggedValue:
         return found[0] / found[1] if self.how == "mean" else found[0]
 
     def whole(self) -> tuple[Tensor, float] | None:
-        """The sum (or the least, or the greatest) of all values so far, and their weight; None where there are none."""
+        """Return the sum (or minimum, or maximum) of all values so far, and their weight; None where there are none."""
         if not self.values:
             return self.folded
         column, weight = _column(self.values), sum(self.weights)
@@ -101,16 +99,16 @@ class LoggedValue:
     def of(cls, state: Mapping[str, Any]) -> LoggedValue:
         kept = cls(state["name"], state["on_step"], state["on_epoch"], state["how"] or "mean", fork=state["fork"])
         kept.values, kept.weights = list(state["values"]), list(state["weights"])
-        kept.on_epoch &= state["how"] is not None  # a function of the module's own is known again when it logs again
+        kept.on_epoch &= state["how"] is not None  # a function as reduce_fx is known again when the module logs again
         kept.folded = None if state["folded"] is None else (state["folded"][0], state["folded"][1])
         return kept
 
-    def go_on_from(self, other: LoggedValue) -> None:
+    def continue_from(self, other: LoggedValue) -> None:
         self.values, self.weights, self.folded = other.values, other.weights, other.folded
 
 
 def reduction(name: str, reduce_fx: Any) -> Any:
-    """A reduction by its name; any other is called with all values at the end."""
+    """Return the name of a reduction, or the function that is called with all values at the end."""
     known = {torch.mean: "mean", torch.sum: "sum", torch.min: "min", torch.max: "max", sum: "sum", min: "min", max: "max"}
     if isinstance(reduce_fx, str):
         spoken = {"avg": "mean"}.get(reduce_fx.lower(), reduce_fx.lower())
@@ -133,8 +131,8 @@ def _column(values: list[Value]) -> Tensor:
     return torch.stack([torch.as_tensor(value).to(first.device, wide) for value in values])
 
 
-def of_step(name: str, metric: Any) -> Value | None:
-    """A metric's value for the current batch: the result of its forward; without a forward, that of all it has seen."""
+def step_value(name: str, metric: Any) -> Value | None:
+    """Return a metric's value for the current batch: the result of its forward, else its compute()."""
     value = getattr(metric, "_forward_cache", metric)
     if value is metric:
         value = metric.compute()
@@ -142,7 +140,7 @@ def of_step(name: str, metric: Any) -> Value | None:
 
 
 def number(name: str, value: Any) -> Value:
-    """The result of a `compute()` or of a function of the module's, if it is one number."""
+    """Return the result of a `compute()` or a reduce_fx as a number; raises TaskError where it is not one number."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.detach().clone().reshape(())
     if isinstance(value, numbers.Real):

@@ -16,21 +16,22 @@ from typing import Any, Self
 from torch import Tensor
 
 from workbench.task.batch import sample_count
-from workbench.task.lightning.logging.aggregate import LoggedValue, Value, by_own_names, of_step, reduction
-from workbench.task.lightning.logging.reduce import Key, of_update, over_ranks
-from workbench.task.protocol import Progress, TaskError
+from workbench.task.errors import TaskError
+from workbench.task.lightning.logging.aggregate import LoggedValue, Value, by_own_names, reduction, step_value
+from workbench.task.lightning.logging.reduce import Key, over_ranks, update_over_ranks
+from workbench.task.protocol import Progress
 
 CHUNK = 512
 """After this many values of one name they are reduced to one sum."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the values of a hook go."""
+class LogTarget:
+    """What values of a hook are logged for: updates, epochs, or evaluations."""
 
     evaluation: bool
     by_step: bool
-    """Whether values of single batches may be logged there."""
+    """Whether values of single batches may be logged in the hook."""
     on_step: bool
     """The default: values of single updates, or (False) of epochs."""
 
@@ -40,16 +41,16 @@ _IN_UPDATES = (
     "on_before_backward", "backward", "on_after_backward", "on_before_optimizer_step", "optimizer_step",
     "configure_gradient_clipping",
 )  # fmt: skip
-PLACES: Mapping[str, Place] = {
-    **dict.fromkeys(_IN_UPDATES, Place(False, True, True)),
-    **dict.fromkeys(("on_train_start", "on_train_epoch_start", "on_train_epoch_end"), Place(False, False, False)),
+LOG_TARGETS: Mapping[str, LogTarget] = {
+    **dict.fromkeys(_IN_UPDATES, LogTarget(False, True, True)),
+    **dict.fromkeys(("on_train_start", "on_train_epoch_start", "on_train_epoch_end"), LogTarget(False, False, False)),
     **{
-        hook: Place(True, True, False)
+        hook: LogTarget(True, True, False)
         for stage in ("validation", "test")
         for hook in (f"{stage}_step", f"on_{stage}_batch_start", f"on_{stage}_batch_end")
     },
     **{
-        hook: Place(True, False, False)
+        hook: LogTarget(True, False, False)
         for stage in ("validation", "test")
         for hook in (f"on_{stage}_start", f"on_{stage}_epoch_start", f"on_{stage}_epoch_end")
     },
@@ -60,14 +61,14 @@ _ENDS = {"on_train_epoch_end": False, **{f"on_{s}_{end}": True for s in ("valida
 
 
 class Shared:
-    """Something that a job has once: a copy of a module that refers to it refers to the same."""
+    """An object that a job has once: a deep copy of a module refers to the same object."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
 
 class Log(Shared):
-    """Implements `self.log` and `self.log_dict` of one module. `hook`: which of its hooks runs."""
+    """Implements `self.log` and `self.log_dict` of one module. `hook`: the name of the hook that runs."""
 
     def __init__(self) -> None:
         self.hook: str | None = None
@@ -82,7 +83,7 @@ class Log(Shared):
         """How many samples a batch holds."""
         self.batch: Any = None
         """The batch of the values; None: they belong to none."""
-        self.of_batches: dict[str, Value] = {}
+        self.batch_values: dict[str, Value] = {}
         """The latest values of single batches of evaluations, by their names in the record, which does not have
         them.
         """
@@ -101,7 +102,7 @@ class Log(Shared):
         """At the end of an epoch or an evaluation: the values over all ranks, before the hooks of that end."""
 
     def __getstate__(self) -> dict[str, Any]:
-        self.let_go()
+        self.end_batch()
         return {**vars(self), "_session": None, "_module": None, "_agreed": {}}
 
     def follow(self, progress: Progress, module: Any) -> None:
@@ -141,7 +142,7 @@ class Log(Shared):
         if rank_zero_only and self._session is not None and self._session.ranks.rank:
             return
         hook = self.hook
-        place = PLACES.get(hook or "")
+        place = LOG_TARGETS.get(hook or "")
         if hook is None or place is None:
             raise TaskError(f"self.log({name!r}) in {hook or 'no hook of a running job'}: nothing can be logged there.")
         asked = (prog_bar, on_step, on_epoch, reduce_fx)
@@ -166,24 +167,24 @@ class Log(Shared):
         for name, value in take() if plain else take(keep_base=False, copy_state=False):
             self.log(name, value, *arguments, **options)
 
-    # -- what the task says
+    # -- what the task calls
 
-    def hold(self, batch: Any) -> None:
-        """From here on values belong to this batch, and have its weight."""
-        self.let_go()
+    def begin_batch(self, batch: Any) -> None:
+        """Begin a batch: the following values have its weight."""
+        self.end_batch()
         self.batch = batch
 
-    def let_go(self) -> None:
+    def end_batch(self) -> None:
         """The batch has ended."""
         if self._open:
-            self.weigh(float(self.samples_in(self.batch)))
+            self.set_weight(float(self.samples_in(self.batch)))
         self.batch = None
         for kept in self._long:
             kept.fold()
         self._long.clear()
 
-    def weigh(self, weight: float) -> None:
-        """Set the weight of what was logged for this batch so far, where no other was given."""
+    def set_weight(self, weight: float) -> None:
+        """Set the weight of the values logged for this batch so far, where the module gave none."""
         for kept, number in self._open:
             kept.weights[number] = weight
         self._open.clear()
@@ -198,12 +199,12 @@ class Log(Shared):
         self._of_epochs |= {name for kept in self._kept[False].values() if kept.on_epoch for name in kept.epoch_names}
         return frozenset(self._of_epochs)
 
-    # -- what comes out
+    # -- the results
 
     def steps(self) -> dict[str, Value]:
-        """What was logged for single updates since the last call; all ranks call it together."""
+        """Return the values logged for single updates since the last call; all ranks call it together."""
         if self._agreed and self._session is not None:
-            found = of_update(self._session.ranks, self._session.device, self._agreed, self._fresh)
+            found = update_over_ranks(self._session.ranks, self._session.device, self._agreed, self._fresh)
             self._fresh.update(found)
             self.latest.update(found)
         if not self._fresh:
@@ -212,11 +213,12 @@ class Log(Shared):
         return found
 
     def reduced(self, *, evaluation: bool) -> dict[str, Value]:
-        """What was logged for the epoch, or for the current evaluation; a fork's value has its plain name too.
+        """Return the values logged for the epoch or for the current evaluation.
 
-        On several ranks: of all of them at the end, before that this rank's own.
+        A value with on_step and on_epoch is there by its plain name too. On several ranks the values are those of all
+        ranks at the end, and this rank's values before.
         """
-        self.let_go()
+        self.end_batch()
         found: dict[str, Value] = {}
         for key, kept in self._kept[evaluation].items():
             if kept.on_epoch and key not in self._so_far and (value := kept.result()) is not None:
@@ -227,41 +229,41 @@ class Log(Shared):
 
     def gather(self, *, evaluation: bool) -> None:
         """Gather the values of all ranks on each; all call it together."""
-        self.let_go()
+        self.end_batch()
         if self._session is not None:
             self._so_far = over_ranks(self._session.ranks, self._kept[evaluation], self._module)
             self._agree()
 
     def known(self) -> dict[str, Value]:
-        """The latest values, by the names that the module gave them; at an end also the reduced ones."""
+        """Return the latest values by the module's names; at the end of an epoch or evaluation also the reduced ones."""
         found = dict(self.latest)
         if self.hook in _ENDS:
             found |= self.reduced(evaluation=_ENDS[self.hook])
         return by_own_names(found)
 
     def end(self, *, evaluation: bool) -> dict[str, Value]:
-        """`reduced` over all ranks; then drop it."""
+        """Return the values `reduced` over all ranks, and drop them."""
         self.gather(evaluation=evaluation)
         found = self.reduced(evaluation=evaluation)
         self._so_far = {}
-        # A fork's plain name stands for the latest value: now that of the epoch.
+        # The plain name of a value with on_step and on_epoch is the latest value: now that of the epoch.
         self.latest.update({name: found[name] for name in found.keys() & self.latest.keys()})
         self._reset(evaluation)
         return found
 
     def forget(self) -> None:
-        """Drop all that was logged."""
+        """Drop all logged values."""
         self.batch, self._fresh, self.latest, self._so_far = None, {}, {}, {}
-        self._of_epochs, self.of_batches = set(), {}
+        self._of_epochs, self.batch_values = set(), {}
         self._open.clear()
         self._long.clear()
         for evaluation in (False, True):
             self._reset(evaluation)
 
     @contextlib.contextmanager
-    def unheard(self) -> Iterator[None]:
-        """Inside, everything may be logged, and nothing of it stays."""
-        self.let_go()
+    def discarding_logs(self) -> Iterator[None]:
+        """Inside, logged values are discarded afterwards."""
+        self.end_batch()
         before = dict(vars(self))
         vars(self).update({**vars(Log()), **{name: before[name] for name in ("_session", "_module", "_synced", "_agreed")}})
         try:
@@ -270,8 +272,8 @@ class Log(Shared):
             vars(self).update({**before, "_agreed": self._agreed})
 
     def state(self) -> dict[str, Any]:
-        """What was logged in training and is not reported yet, in plain containers."""
-        self.let_go()
+        """Return the values logged in training that are not reported yet, in plain containers."""
+        self.end_batch()
         kept = [{"hook": hook, **one.state()} for (hook, _), one in self._kept[False].items()]
         return {"kept": kept, "latest": dict(self.latest)} if kept or self.latest else {}
 
@@ -284,16 +286,16 @@ class Log(Shared):
 
     def _agree(self) -> None:
         """Agree on the values of updates that ranks exchange; a new one is added at the next validation."""
-        if self._session is not None and self._session.ranks.several:  # else this rank tries something by itself
+        if self._session is not None and self._session.ranks.several:  # else this rank runs a trial alone
             for known in self._session.ranks.gather(self._synced):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))
 
-    def _new(self, hook: str, name: str, place: Place, asked: Any, known: LoggedValue | None) -> LoggedValue:
-        """A value that is logged under a name for the first time (known: but for what a checkpoint has of it)."""
+    def _new(self, hook: str, name: str, place: LogTarget, asked: Any, known: LoggedValue | None) -> LoggedValue:
+        """Make the value for a name that is logged for the first time; known: its value from a checkpoint, if any."""
         prog_bar, on_step, on_epoch, reduce_fx = asked
         on_step = place.on_step if on_step is None else bool(on_step)
-        # Without any option it is one of the two.
+        # By default a value is for one of the two.
         on_epoch = not place.on_step if on_epoch is None else bool(on_epoch)
         if not on_step and not on_epoch:
             raise TaskError(f"self.log({name!r}, on_step=False, on_epoch=False) logs nothing: leave out one of them.")
@@ -303,7 +305,7 @@ class Log(Shared):
             raise TaskError(f"self.log({name!r}, …): a name is needed, a string.")
         kept = LoggedValue(name, on_step, on_epoch, reduction(name, reduce_fx), fork=on_step and on_epoch)
         if known is not None:
-            kept.go_on_from(known)
+            kept.continue_from(known)
         kept.asked = asked
         if place.evaluation and not on_epoch:
             warnings.warn(
@@ -316,7 +318,7 @@ class Log(Shared):
         return kept
 
     def _checked(self, name: str, value: Any) -> Any:
-        """A number, a scalar copy, or an object that computes one."""
+        """Return a number, a copy of a scalar tensor, or a metric object."""
         if isinstance(value, Tensor):
             if value.numel() != 1:
                 raise TaskError(
@@ -334,7 +336,7 @@ class Log(Shared):
     def _take(self, kept: LoggedValue, value: Any, batch_size: int | None, *, evaluation: bool) -> None:
         if not isinstance(value, (Tensor, float)):
             kept.metric = value
-            value = of_step(kept.name, value) if kept.on_step else None
+            value = step_value(kept.name, value) if kept.on_step else None
         elif kept.on_epoch:
             given = None if batch_size is None else float(batch_size)
             if given is None and (self.batch is None or kept.how != "mean"):
@@ -347,7 +349,7 @@ class Log(Shared):
             if len(kept.values) == CHUNK:
                 self._long.append(kept)
         if kept.on_step and value is not None and evaluation:
-            self.of_batches[kept.step_name] = value
+            self.batch_values[kept.step_name] = value
         elif kept.on_step and value is not None:
             self._fresh[kept.step_name] = self.latest[kept.step_name] = value
             if kept.on_epoch:

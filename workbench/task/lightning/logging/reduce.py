@@ -1,4 +1,4 @@
-"""Reduces what several ranks have logged: for epochs over the values of all batches, for updates over all ranks.
+"""Reduces the values that several ranks have logged: for epochs over all batches, for updates over all ranks.
 
 A rank may have logged nothing under a name, since it had no batch: then the others' values count. The result is the
 same on every rank, to the bit.
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.task.errors import TaskError
 from workbench.task.lightning.logging.aggregate import LoggedValue, Value, number
-from workbench.task.protocol import TaskError
 from workbench.task.ranks import Communication
 
 Key = tuple[str, str]
@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class RankValues:
-    """What one rank has under one name. how: the reduction by name, "own" (a function of the module's) or "metric"."""
+    """The values of one rank under one name. how: the reduction by name, "own" (a reduce_fx) or "metric"."""
 
     names: list[str]
     """The names in the record."""
@@ -32,7 +32,7 @@ class RankValues:
     total: float | None = None
     weight: float = 0.0
     values: Sequence[float] = ()
-    """All of them, for a function of the module's own."""
+    """All values, for a reduce_fx."""
     path: str = ""
     """The path of the metric on the module."""
     also: bool = False
@@ -61,18 +61,18 @@ def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) 
 
 
 def _parts(kept: Mapping[Key, LoggedValue], module: Any) -> dict[Key, RankValues]:
-    """What this rank has, waiting for a device once at most."""
+    """Return this rank's values; waits for the device at most once."""
     parts: dict[Key, RankValues] = {}
     totals: dict[Key, Value] = {}
     for key, one in kept.items():
         if one.metric is not None:
             parts[key] = RankValues(one.epoch_names, "metric", path=_path(one.metric, module), also=one.also)
         elif not isinstance(one.how, str):
-            parts[key] = RankValues(one.epoch_names, "own", values=landed(one.values))
+            parts[key] = RankValues(one.epoch_names, "own", values=on_host(one.values))
         elif (whole := one.whole()) is not None:
             totals[key] = whole[0]
             parts[key] = RankValues(one.epoch_names, one.how, weight=whole[1])
-    for key, total in zip(totals, landed(list(totals.values())), strict=True):
+    for key, total in zip(totals, on_host(list(totals.values())), strict=True):
         parts[key].total = total
     return parts
 
@@ -90,13 +90,13 @@ def _whole(parts: Sequence[RankValues]) -> float:
 
 
 def _nan_first(*, least: bool) -> Callable[[float], float]:
-    """A NaN wins over every number in a least or greatest value."""
+    """Return a sort key by which NaN is the minimum or maximum."""
     end = -float("inf") if least else float("inf")
     return lambda value: end if value != value else value
 
 
 def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], module: Any, world: int) -> float | None:
-    """This rank's value where only the module's own code can compute it; None: it has none."""
+    """Return this rank's value where a reduce_fx or a metric computes it; None: it has none."""
     one = kept.get(key)
     if parts[0].how == "own":
         if one is None or isinstance(one.how, str):
@@ -128,17 +128,17 @@ def _asked(key: Key, parts: Sequence[RankValues], kept: dict[Key, LoggedValue], 
 
 
 def _told(key: Key, said: Sequence[float | None], of_all: Sequence[Mapping[Key, RankValues]]) -> float | None:
-    """The value for all ranks: the one that all ranks with data agree on, else the mean of theirs."""
+    """Return the value for all ranks: the common value of the ranks with data, else their mean."""
     logged = [v for v, parts in zip(said, of_all, strict=True) if v is not None and key in parts and not parts[key].also]
     if not logged:
         return None
     return logged[0] if all(value == logged[0] for value in logged) else sum(logged) / len(logged)
 
 
-def of_update(
+def update_over_ranks(
     ranks: Communication, device: torch.device, names: Mapping[str, str], own: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """The values of one update over the ranks that have any. names: with their reductions; all ranks have the same."""
+    """Reduce the values of one update over the ranks that have any. names: the reductions by name, equal on all ranks."""
     wide = torch.float32 if device.type == "mps" else torch.float64
     has = [float(name in own) for name in names]
     table = torch.zeros(ranks.world, len(names), dtype=wide, device=device)
@@ -162,8 +162,8 @@ def of_update(
     return found
 
 
-def landed(values: Sequence[Value]) -> list[float]:
-    """Scalars as Python numbers, waiting for the device once at most."""
+def on_host(values: Sequence[Value]) -> list[float]:
+    """Return scalars as Python numbers; waits for the device at most once."""
     away = [v for v in values if isinstance(v, Tensor) and v.device.type != "cpu"]
     wide = torch.float32 if away and away[0].device.type == "mps" else torch.float64
     host = iter(torch.stack([v.to(away[0].device, wide) for v in away]).tolist() if away else ())

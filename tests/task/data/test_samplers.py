@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler
 
-from workbench.task.data.shuffle import ShuffledSampler
+from workbench.task.data.samplers import ShuffledSampler
 
 
 @pytest.mark.parametrize("count", [1, 7, 4096, 10_000])

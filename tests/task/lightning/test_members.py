@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim import SGD, Optimizer, lr_scheduler
 
 from workbench.settings import Settings
+from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
-from workbench.task.protocol import TaskError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
