@@ -69,7 +69,7 @@ def test_evaluations_and_searches_are_recorded_and_are_no_fits(tmp_path):
 
 def test_what_the_bench_takes_beside_settings_is_known_to_them():
     """So that bench.fit(trackers=…) says where it belongs."""
-    taken = set(inspect.signature(wb.Workbench).parameters) - {"settings"}
+    taken = set(inspect.signature(wb.Workbench).parameters) - set(Settings.model_fields)
     with_a_setting_of_their_own = {"scheduler"}
     for name in taken - with_a_setting_of_their_own:
         with pytest.raises(wb.SettingsError, match=rf"it is given when the bench is made, wb.Workbench\(…, {name}=…\)"):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -117,6 +118,12 @@ def test_the_lock_file_names_contents_and_not_places() -> None:
     lock = (ROOT / "extensions/live/package-lock.json").read_text(encoding="utf-8")
     assert '"integrity"' in lock
     assert '"resolved"' not in lock
+
+
+def test_the_wheel_ships_its_types() -> None:
+    shipped = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert {"workbench/py.typed", "workbench/settings_kwargs.py", "workbench/__init__.py"} <= shipped
+    assert not any(name.startswith("tests/") for name in shipped)
 
 
 # -- the build hook ------------------------------------------------------------------------------------------------
@@ -286,7 +293,7 @@ def test_an_sdist_installs_where_node_does_not_work(tmp_path: Path) -> None:
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
-    assert set(BUNDLE) <= shipped
+    assert {*BUNDLE, "workbench/py.typed"} <= shipped
     assert not any(name.split("/")[0] in ("tests", "extensions", "notebooks") for name in shipped)
 
 

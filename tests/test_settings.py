@@ -95,7 +95,7 @@ BAD: dict[str, list[Any]] = {
     "num_sanity_val_steps": [-2, 0.5],
     "early_stopping": [
         5, [5], {"patience": 3}, {"monitor": "val_loss", "patience": -1}, {"monitor": "val_loss", "mode": "lower"},
-        [{"monitor": "val_loss"}, {"monitor": "val_loss", "min_delta": -0.1}], {"monitor": "val_loss", "patient": 3},
+        [{"monitor": "val_loss"}, {"monitor": "val_loss", "min_delta": -0.1}], {"monitor": "val_loss", "patient": 3}, {0: 1},
     ],
     "weight_averaging": ["mean", True],
     "ema_decay": [0, 1, -0.5, None],

@@ -4,15 +4,14 @@ Importing starts nothing and takes no device; the names are handed out when they
 `workbench.runs` and the other light parts never load torch.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
 from workbench._version import __version__ as __version__
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
+    from workbench.export.errors import ExportError as ExportError
     from workbench.launch.attach import attach as attach
     from workbench.runs.compare import Comparison as Comparison
     from workbench.runs.compare import compare as compare
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from workbench.settings import Settings as Settings
     from workbench.settings import SettingsError as SettingsError
     from workbench.task.data.datasets import batches as batches
+    from workbench.task.errors import TaskError as TaskError
     from workbench.task.over_epoch import over_epoch as over_epoch
     from workbench.task.protocol import Schedule as Schedule
     from workbench.task.protocol import Task as Task
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Workbench": "workbench.bench",
+    "ExportError": "workbench.export.errors",
     "attach": "workbench.launch.attach",
     "Comparison": "workbench.runs.compare",
     "compare": "workbench.runs.compare",
@@ -38,22 +39,23 @@ _HOMES = {
     "over_epoch": "workbench.task.over_epoch",
     "Schedule": "workbench.task.protocol",
     "Task": "workbench.task.protocol",
+    "TaskError": "workbench.task.errors",
     "EarlyStopping": "workbench.values",
     "batches": "workbench.task.data.datasets",
     "BatchSizes": "workbench.tuners.batch_size",
     "LRCurve": "workbench.tuners.lr_finder",
 }
 __all__ = [
-    "BatchSizes", "Comparison", "EarlyStopping", "LRCurve", "Run", "Schedule", "Settings", "SettingsError", "Task", "Workbench",
-    "__version__", "attach", "batches", "compare", "over_epoch",
+    "BatchSizes", "Comparison", "EarlyStopping", "ExportError", "LRCurve", "Run", "Schedule", "Settings", "SettingsError",
+    "Task", "TaskError", "Workbench", "__version__", "attach", "batches", "compare", "over_epoch",
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(_importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'workbench' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted(__all__)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -44,9 +44,9 @@ from workbench.launch.start_spec import AskedFit, StartResolver, StartSpec
 from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete
-from workbench.runs.read import list_runs
 from workbench.runs.run import Run, Runs
-from workbench.settings import Settings, SettingsError, knob
+from workbench.settings import Settings, SettingsError, knob, lists_keywords
+from workbench.settings_kwargs import SettingsKwargs
 from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
 from workbench.task.lightning.unsupported import refuse_callbacks
@@ -93,11 +93,18 @@ class Workbench:
         root: the folder for the record of all runs.
         dry_run: try the model on two samples now, so that a mistake shows at once. What that moves of your own objects
             (generators, counters) is put back; a warning names what cannot be. False: no sample is read before the first job.
-        settings: any field of `Settings`.
+        settings: any field of `Settings`; `help(wb.Settings)` lists them.
+
+    Attributes:
+        model: the model object, as it was given.
+        root: the folder for the record of all runs.
+        summary: the numbers of parameters, their bytes and device, the number of optimizers.
+        jobs: all jobs of this bench, oldest first.
 
     Raises `TaskError` or `SettingsError` with what is wrong and what to do.
     """
 
+    @lists_keywords(SettingsKwargs)
     def __init__(
         self,
         model: Any,
@@ -116,11 +123,11 @@ class Workbench:
         trackers: Any = None,
         root: str | Path = ".workbench",
         dry_run: bool = True,
-        **settings: Any,
+        **settings: Unpack[SettingsKwargs],
     ) -> None:
         self._site = CallSite.capture(sys._getframe(1))
-        settings = _named(settings, type(self), "Workbench")
-        Settings.make(**settings)  # a bad value is refused before anything is tried
+        given = _named(settings, type(self), "Workbench")
+        Settings.make(**given)  # a bad value is refused before anything is tried
         following = tracker_listeners(trackers, Path(root), model)
         with rng.preserved():  # an object's own set-up may draw random numbers
             self._task = task_of(
@@ -135,7 +142,7 @@ class Workbench:
                 collate_fn=collate_fn,
             )
             _take_averaging(self._task, avg_fn, should_update)
-            self._settings = _first_settings(self._task, settings)
+            self._settings = _first_settings(self._task, given)
         self.model = model
         self.root = Path(root)
         self._collate_fn = collate_fn
@@ -183,31 +190,33 @@ class Workbench:
         """The settings that the next job starts from; frozen. `set` replaces them."""
         return self._settings
 
-    def set(self, **changes: Any) -> Settings:
+    @lists_keywords(SettingsKwargs)
+    def set(self, **changes: Unpack[SettingsKwargs]) -> Settings:
         """Replace some settings: `bench.set(lr=3e-3)`. Earlier jobs keep theirs."""
-        changes = _named(changes, self.set)
+        given = _named(changes, self.set)
         with self._lock:  # of two threads that set one thing each, both count
-            settings = self._settings.replace(**changes)
+            settings = self._settings.replace(**given)
             self._refuse_unreported(settings)
-            self._task.refuse_unused(changes)
+            self._task.refuse_unused(given)
             select_launcher.warm(settings)
             self._settings = settings
-            self._sets.append(changes)
-        self._listeners.tell(Called(line("set", changes)))
+            self._sets.append(given)
+        self._listeners.tell(Called(line("set", given)))
         self._listeners.tell(SettingsSet(self._settings.model_dump()))
         return settings
 
     # -- jobs
 
     @property
-    def job(self) -> AnyJob | None:
+    def job(self) -> Job | None:  # type: ignore[type-arg]  # Jedi, which completes in notebooks, takes no `Job[Any] | None`
         """The running job, or else the latest one."""
         with self._lock:
             running = [job for job in self.jobs if job.status in ("running", "paused")]
             found = running or self.jobs
             return found[-1] if found else None
 
-    def fit(self, start: str = "fresh", **settings: Any) -> Job[Run]:
+    @lists_keywords(SettingsKwargs)
+    def fit(self, start: str = "fresh", **settings: Unpack[SettingsKwargs]) -> Job[Run]:
         """Train; `settings` hold for this job alone. Afterwards the model has the trained weights.
 
         start: "fresh" starts from the weights that the model had when the bench was made (or that you gave it since).
@@ -220,15 +229,16 @@ class Workbench:
         taken from the checkpoint: this bench decides it.
         With `fast_dev_run=n` everything is tried with n batches of each kind of data, and nothing is recorded.
         """
-        settings = _named(settings, self.fit)
-        origin = StartResolver(self.root, StartSpec.of(start), self._settings, settings, self._fits())
+        given = _named(settings, self.fit)
+        origin = StartResolver(self.root, StartSpec.of(start), self._settings, given, self._fits())
         chosen = origin.foresee(self._start.untouched_since, all(job.done() for job in self.jobs))
         self._refuse_unfit(chosen)
-        self._task.refuse_unused(settings)
+        self._task.refuse_unused(given)
         work = jobs.Fit(self._task, chosen, self._start, origin)
-        called = {**({} if start == "fresh" else {"start": start}), **settings}
+        called = {**({} if start == "fresh" else {"start": start}), **given}
         return self._submit("fit", chosen, called, work, _run_of, origin.needs)
 
+    @lists_keywords(SettingsKwargs)
     def find_lr(
         self,
         *,
@@ -239,7 +249,7 @@ class Workbench:
         early_stop_threshold: float | None = 4.0,
         optimizer: int = 0,
         start: str = "fresh",
-        **settings: Any,
+        **settings: Unpack[SettingsKwargs],
     ) -> Job[LRCurve]:
         """Sweep the learning rate from `min_lr` to `max_lr` over `num_training` updates; nothing is changed.
 
@@ -249,15 +259,16 @@ class Workbench:
         (counted from 0) whose rate is swept and whose loss is read; the others step at their own rates. The setting
         `lr` is the first one's and moves all of them.
         """
-        settings = _named(settings, self.find_lr)
+        given = _named(settings, self.find_lr)
         request = LRRequest(min_lr, max_lr, num_training, mode, early_stop_threshold, optimizer)
-        chosen, wanted = self._chosen(settings), StartSpec.of(start)
+        chosen, wanted = self._chosen(given), StartSpec.of(start)
         wanted.weights(self.root)  # a start that does not exist raises an error now
         work = jobs.FindLR(self._task, chosen, self._start, wanted, self.root, request)
-        called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **settings}
+        called = {**differing(request, LRRequest()), **({} if start == "fresh" else {"start": start}), **given}
         needs = set() if wanted.run is None else {wanted.run}
         return self._submit("find_lr", chosen, called, work, lambda job: LRCurve.from_events(job.events), needs)
 
+    @lists_keywords(SettingsKwargs)
     def find_batch_size(
         self,
         *,
@@ -270,7 +281,7 @@ class Workbench:
         max_memory: int | None = None,
         method: str = "fit",
         keep_effective: bool = False,
-        **settings: Any,
+        **settings: Unpack[SettingsKwargs],
     ) -> Job[BatchSizes]:
         """Try batch sizes with real updates until one does not fit, or all data is one batch.
 
@@ -282,43 +293,46 @@ class Workbench:
         size: the result's `accumulate_grad_batches` is how many batches of `best` make it. Otherwise the rate that
         was right may not be: `BatchSizes.lr` rescales one.
         """
-        settings = _named(settings, self.find_batch_size)
+        given = _named(settings, self.find_batch_size)
         request = BatchSizeRequest(
             mode, init_val, steps_per_trial, max_trials, max_val, headroom, max_memory, method, keep_effective
         )
-        chosen = self._chosen(settings) if method == "fit" else self._settings.replace(**settings)
+        chosen = self._chosen(given) if method == "fit" else self._settings.replace(**given)
         work = jobs.FindBatchSize(self._task, chosen, request)
-        called = {**differing(request, BatchSizeRequest()), **settings}
+        called = {**differing(request, BatchSizeRequest()), **given}
         return self._submit(
             "find_batch_size", chosen, called, work, lambda job: BatchSizes.from_events(job.events)
         )
 
-    def validate(self, **settings: Any) -> Job[dict[str, float]]:
+    @lists_keywords(SettingsKwargs)
+    def validate(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
         """The metrics of the validation data with the model's present weights."""
         return self._evaluate("validate", "val", settings)
 
-    def test(self, **settings: Any) -> Job[dict[str, float]]:
+    @lists_keywords(SettingsKwargs)
+    def test(self, **settings: Unpack[SettingsKwargs]) -> Job[dict[str, float]]:
         """The metrics of the test data with the model's present weights."""
         return self._evaluate("test", "test", settings)
 
-    def predict(self, data: Any = None, **settings: Any) -> Job[list[Any]]:
+    @lists_keywords(SettingsKwargs)
+    def predict(self, data: Any = None, **settings: Unpack[SettingsKwargs]) -> Job[list[Any]]:
         """The model's output for each batch of `data`, with its present weights: a list, on the CPU, in order.
 
         `torch.cat(outputs)` joins the batches of a model that returns a tensor. A stopped job returns those so far.
         data: anything that the bench takes as data, with targets or without, or one array of inputs; None: the model
         object's own `predict_dataloader`, else the test data. It is not shuffled.
         """
-        settings = _named(settings, self.predict)
-        _refuse_of_training("predict", settings)
-        chosen = self._settings.replace(**settings)
+        given = _named(settings, self.predict)
+        _refuse_of_training("predict", given)
+        chosen = self._settings.replace(**given)
         spec = None if data is None else spec_to_predict(data, self._collate_fn)
         if spec is not None:
-            spec.refuse_unused(settings, train=False)
+            spec.refuse_unused(given, train=False)
         else:
-            self._task.refuse_unused(settings, "predict")
+            self._task.refuse_unused(given, "predict")
         work = jobs.Predict(self._task, chosen, spec)
-        given = () if data is None else (Name("data"),)
-        return self._submit("predict", chosen, settings, work, lambda job: work.outputs, positional=given)
+        positional = () if data is None else (Name("data"),)
+        return self._submit("predict", chosen, given, work, lambda job: work.outputs, positional=positional)
 
     def _chosen(self, settings: dict[str, Any], phase: Phase = "fit") -> Settings:
         """The settings of a job: those given for it alone, on those of the bench."""
@@ -326,24 +340,19 @@ class Workbench:
         self._task.refuse_unused(settings, phase)
         return chosen
 
-    def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: dict[str, Any]) -> Job[dict[str, float]]:
-        settings = _named(settings, getattr(self, kind))
-        _refuse_of_training(kind, settings)
-        chosen = self._chosen(settings, "validate" if stage == "val" else "test")
+    def _evaluate(self, kind: str, stage: Literal["val", "test"], settings: Mapping[str, Any]) -> Job[dict[str, float]]:
+        given = _named(settings, getattr(self, kind))
+        _refuse_of_training(kind, given)
+        chosen = self._chosen(given, "validate" if stage == "val" else "test")
         work = jobs.Evaluate(self._task, chosen, stage)
-        return self._submit(kind, chosen, settings, work, metrics_of)
+        return self._submit(kind, chosen, given, work, metrics_of)
 
     # -- what is kept
 
     @property
     def runs(self) -> list[Run]:
         """The fits recorded under `root`, oldest first. The end of each is read now, the rest when it is needed."""
-        found = Runs()
-        for told in list_runs(self.root):
-            if told.kind == "fit":
-                with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
-                    found.append(Run.listed(told))
-        return found
+        return Runs.of(self.root)
 
     def load(self, run: Run | str, which: str | int = "last") -> None:
         """Give the model the weights of a run; later fits start from them.
@@ -523,7 +532,7 @@ class Workbench:
         work.bind(place, self._trackers)
         job: Job[T] = Job(place.id, kind, place.folder, work, _in_the_callers_thread(finish), self._called)
         for past in self.jobs:
-            past.forget_frames()
+            past._forget_frames()
         with self._lock:
             self.jobs.append(job)
             self._needs[job], self._sets_before[job] = set(needs), len(self._sets)

@@ -6,14 +6,18 @@ it has one. Epochs and updates count from zero; an *update* is one optimizer ste
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import inspect
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, get_args
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from workbench.settings_kwargs import SettingsKwargs
 from workbench.spellings import NONE_IS_DEFAULT, settings_of
 from workbench.values import (
     Batches,
@@ -85,7 +89,10 @@ def _norm_order(value: object) -> object:
 
 
 class Settings(BaseModel):
-    """One frozen set of knobs. `replace` makes another; nothing here is ever mutated."""
+    """The settings of a bench or a job, frozen; `replace` makes others.
+
+    Below, each setting has its unit, its default and what it means; `job.change` can change a live one while a run is running.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=False)
 
@@ -328,6 +335,45 @@ class Settings(BaseModel):
         return None if self.max_epochs == -1 else self.max_epochs
 
 
+Method = TypeVar("Method", bound=Callable[..., object])
+
+
+def lists_keywords(keywords: type) -> Callable[[Method], Method]:
+    """Decorates a method that takes `**settings`: its signature lists these keywords, so that Jupyter completes them.
+
+    keywords: a TypedDict of `workbench.settings_kwargs`. A default of `...` means that the setting of the bench or the job holds.
+    """
+
+    def decorate(method: Method) -> Method:
+        signature = inspect.signature(method)
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        method.__signature__ = signature.replace(parameters=[*own, *_keywords(keywords)])  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
+
+def _keywords(keywords: type, defaults: Mapping[str, Any] = MappingProxyType({})) -> list[inspect.Parameter]:
+    """The parameters of a signature for the keys of a TypedDict."""
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name, ...), annotation=hint)
+        for name, hint in get_type_hints(keywords).items()
+    ]
+
+
+def _help() -> str:
+    """All settings by their groups, each with its unit, its default and its help."""
+    lines = []
+    for group in get_args(Group):
+        lines += ["", f"{group.capitalize()}:"]
+        for name, field in Settings.model_fields.items():
+            if (item := knob(name)).group == group:
+                facts = ", ".join([*([item.unit] if item.unit else []), f"default {field.default!r}", *(["live"] if item.live else [])])
+                text = f"{name} ({facts}): {field.description}"
+                lines.append(textwrap.fill(text, 100, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False))
+    return "\n".join(lines)
+
+
 def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
     """The values as the fields take them: None as the default where Lightning says so, an array's one number as a number."""
     found = {name: plain(value) for name, value in values.items()}
@@ -350,6 +396,9 @@ def knob(name: str) -> Knob:
     """The panel's metadata of one setting."""
     return next(item for item in Settings.model_fields[name].metadata if isinstance(item, Knob))
 
+
+Settings.__doc__ = f"{inspect.cleandoc(Settings.__doc__ or '')}\n{_help()}"
+Settings.__signature__ = inspect.Signature(_keywords(SettingsKwargs, {name: field.default for name, field in Settings.model_fields.items()}))
 
 LOCAL = (
     *(name for name in Settings.model_fields if knob(name).group == "where" and name not in ("seed", "deterministic")),

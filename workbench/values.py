@@ -276,6 +276,8 @@ def _monitors(value: object) -> object:
     one = [value] if isinstance(value, (str, dict, EarlyStopping)) else value
     if not isinstance(one, (list, tuple)):
         raise ValueError("should be EarlyStopping(monitor='val_loss'), several of them, or a metric's name")
+    if not all(isinstance(name, str) for item in one if isinstance(item, dict) for name in item):
+        raise ValueError("a dict should have the arguments of EarlyStopping by their names: {'monitor': 'val_loss'}")
     return tuple({"monitor": item} if isinstance(item, str) else item for item in one)
 
 

@@ -81,7 +81,7 @@ def ours(model: nn.Module, batch_size: int, steps: int, root: str, device: str =
 def of_bench(bench: wb.Workbench, steps: int, **where: Any) -> float:
     """Seconds for one update of a fit of this bench."""
     job = bench.fit(max_steps=steps, **where)
-    job.ended.wait()
+    job._ended.wait()
     return an_update(job, steps)
 
 

@@ -82,7 +82,7 @@ def test_what_is_on_the_disk_is_there_at_once(tmp_path: Path) -> None:
         assert len(job.events) == 31
         assert not job.done()
         folder.append(RunEnded("finished", 30 * rows, 1.0))
-        assert job.ended.wait(200)
+        assert job.wait(200)
 
 
 def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_an_interrupt_of_a_wait_ends_the_wait_alone(tmp_path: Path, monkeypatch:
         wait_for(lambda: list(folder.control.glob("[0-9]*.json")))
         assert list(control.take(folder.path)) == [Stop()]  # the one that was asked for
         folder.append(RunEnded("stopped", 0, 0.5))
-        assert job.ended.wait(200)
+        assert job._ended.wait(200)
         assert job.status == "stopped"
 
 
@@ -112,7 +112,7 @@ def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monk
             folder.append(RunStarted("0001-fit", "fit", {}, "cpu"))
             job = wb.attach("0001-fit", root)
             lines: list[str] = []
-            job.told = lines.append  # type: ignore[attr-defined]
+            job.on_request(lines.append)  # type: ignore[attr-defined]
             job.pause()
             job.change(lr=1e-4)
             assert lines == [f"wb.attach({words}).pause()", f"wb.attach({words}).change(lr=0.0001)"]
@@ -123,7 +123,7 @@ def test_what_is_asked_is_a_line_of_code_that_asks_the_same(tmp_path: Path, monk
             asked = list(control.take(folder.path))
             assert asked[:2] == asked[2:] == [Pause(), Change({"lr": 1e-4})]
             folder.append(RunEnded("stopped", 0, 0.5))
-            assert job.ended.wait(200)
+            assert job.wait(200)
 
 
 def test_a_run_whose_process_died(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def commanded_at(monkeypatch, kind, commands, nth=1):
             left[0] -= 1
             if left[0] == 0:
                 for command in commands:
-                    desk._job.inbox.put(command)
+                    desk._job._inbox.put(command)
 
     monkeypatch.setattr(JobRunner, "__call__", telling)
 

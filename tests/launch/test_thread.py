@@ -435,12 +435,12 @@ def test_what_is_asked_of_a_job_is_a_line_that_asks_the_same(tmp_path):
         "bench.job.pause()", "bench.job.resume()", "bench.job.validate()", "bench.job.checkpoint()", "bench.job.stop()",
         "bench.jobs[1].stop()", "bench.job.change(lr=0.01, gradient_clip_val=None)",
     ]  # fmt: skip
-    asked = [list(one.inbox._commands) for one in (job, waits)]
+    asked = [list(one._inbox._commands) for one in (job, waits)]
     for one in (job, waits):
-        one.inbox._commands.clear()
+        one._inbox._commands.clear()
     for line in lines:
         eval(line, {"bench": b})
-    assert [list(one.inbox._commands) for one in (job, waits)] == asked
+    assert [list(one._inbox._commands) for one in (job, waits)] == asked
     go.set()
     job.result()
     waits.result()

@@ -174,7 +174,7 @@ class HeldUp:
     def hold(self, bench, points):
         """The next job of this bench behind so many batches; its Stop stays in its inbox."""
         number = len(bench.jobs)
-        self.at, self.asked = self.calls + points + 1, lambda: bench.jobs[number].inbox.has(Stop)
+        self.at, self.asked = self.calls + points + 1, lambda: bench.jobs[number]._inbox.has(Stop)
 
 
 CASES = {

@@ -31,6 +31,9 @@ class Job(FakeJob):
         self.last = events[-1]
         self.asked: list[str] = []
 
+    def on_request(self, callback: Callable[[str], None]) -> None:
+        self.said = callback
+
     def validate(self) -> None:
         self.asked.append("validate")
 
@@ -81,7 +84,7 @@ def test_it_shows_the_whole_history_and_what_comes(job: Job, monkeypatch: pytest
 def test_the_line_of_what_was_asked_is_shown(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     view = AttachedPanel(job)
     mirror = browser(view, monkeypatch)
-    job.told("wb.attach('0012-fit').pause()")
+    job.said("wb.attach('0012-fit').pause()")
     until(lambda: mirror.state.get("code") == "wb.attach('0012-fit').pause()")
 
 

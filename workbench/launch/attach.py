@@ -45,12 +45,12 @@ def attach(run_id: str, root: str | Path = ".workbench") -> Job[Any]:
     summary(folder)  # an unreadable record raises an error here, and not in the thread that follows it
     kind, work = header.get("kind") or "", _Following(folder, header)
     job = Attached(run_id, kind, Path(root), work, _finish(kind, folder))
-    job.inbox = _Box(_refusal(folder, header))
+    job._inbox = _Box(_refusal(folder, header))
     desk = JobRunner(job, lambda job, event: ())
     threading.Thread(target=desk.run, name=WORKERS[0], daemon=True).start()
     if work.follower.caught_up.wait(_PATIENCE):
         if summary(folder).over:
-            job.ended.wait(_PATIENCE)
+            job._ended.wait(_PATIENCE)
         else:
             desk.settle(_PATIENCE)
     return job
@@ -64,13 +64,16 @@ class Attached(Job[Any]):
         self.events = EventLog(record=work.folder)
         where = "" if root == Path(".workbench") else f", {str(root)!r}"
         self._code = f"wb.attach({run_id!r}{where})"
-        self.told: Callable[[str], None] = lambda code: None
-        """Called with the line of code of each request; its view shows it."""
+        self._told: Callable[[str], None] = lambda code: None
+
+    def on_request(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the line of code of each later request: "wb.attach('0012-fit').pause()"."""
+        self._told = callback
 
     @staticmethod
     def _say(job: Job[Any], method: str, arguments: Mapping[str, Any]) -> Callable[[], None]:
         assert isinstance(job, Attached)
-        return partial(job.told, line(method, arguments, of=job._code))
+        return partial(job._told, line(method, arguments, of=job._code))
 
     def _interrupted(self) -> None:
         """The job continues: it was not started here."""

@@ -11,7 +11,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, Unpack
 
 from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resume, Stop, Validate
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
@@ -19,7 +20,8 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.progress import Progress
 from workbench.runs.event_log import EventLog
 from workbench.runs.store import RunFolder
-from workbench.settings import Settings, SettingsError, knob
+from workbench.settings import Settings, SettingsError, knob, lists_keywords
+from workbench.settings_kwargs import LiveKwargs
 
 T = TypeVar("T")
 
@@ -78,6 +80,12 @@ class Job(Generic[T]):
 
     `events` grows while it runs: a sequence whose older part is read from the record when needed. An interrupt in
     `result()` or `wait()` stops the job at its next update, keeps what it has, and is raised again.
+
+    Attributes:
+        id: the name of its record: "0012-fit".
+        kind: "fit", "find_lr", "find_batch_size", "validate", "test" or "predict".
+        folder: the folder of its record; None: it has none here.
+        events: everything that it has reported so far, in order.
     """
 
     def __init__(
@@ -91,14 +99,14 @@ class Job(Generic[T]):
         self.kind = kind
         self.folder = folder
         self.events = EventLog(record=None if folder is None else folder.path)
-        self.inbox = Mailbox()
+        self._inbox = Mailbox()
         self._work = work
         self._finish = finish
         self._called = called
         self._status: Status = "queued"
         self._began: float | None = None
         self._error: BaseException | None = None
-        self.ended = threading.Event()
+        self._ended = threading.Event()
         self._left: threading.Event | None = None
         self._output: deque[str] = deque(maxlen=1000)
 
@@ -119,14 +127,14 @@ class Job(Generic[T]):
         """The settings of the job."""
         return self._work.settings
 
-    @property
-    def status(self) -> Status:
-        """ "queued", "running", "paused", "finished", "stopped" or "failed"."""
-        return self._status
+    # An `attrgetter` has no annotations: Jedi, which completes in notebooks, fails at a property that returns a Literal.
+    status: Status = property(  # type: ignore[assignment]
+        attrgetter("_status"), doc='"queued", "running", "paused", "finished", "stopped" or "failed".'
+    )
 
     def done(self) -> bool:
         """Whether it has ended, one way or another."""
-        return self.ended.is_set()
+        return self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it ends, `timeout` seconds at most, and show its progress; returns whether it has ended."""
@@ -179,7 +187,8 @@ class Job(Generic[T]):
         self._only_fits("checkpoint")
         self._ask("checkpoint", Checkpoint())
 
-    def change(self, **values: float | None) -> None:
+    @lists_keywords(LiveKwargs)
+    def change(self, **values: Unpack[LiveKwargs]) -> None:
         """New settings from the next update on: `change(lr=1e-3)`, `change(gradient_clip_val=None)`.
 
         Of accumulate_grad_batches={epoch: batches} the next key still comes into force at its epoch.
@@ -187,25 +196,25 @@ class Job(Generic[T]):
         self._only_fits("change")
         if not values:
             raise SettingsError("change() changes nothing: name a setting, for example change(lr=1e-3).")
-        values = Settings.named(values, "change")
-        checked = self.settings.replace(**values)
-        fixed = [name for name in values if not knob(name).live]
+        given = Settings.named(values, "change")
+        checked = self.settings.replace(**given)
+        fixed = [name for name in given if not knob(name).live]
         if fixed:
             live = [name for name in type(checked).model_fields if knob(name).live]
             raise SettingsError(f"{fixed[0]} cannot change while a run is running; these can: {', '.join(live)}.")
-        if "lr" in values and not checked.lr:
+        if "lr" in given and not checked.lr:
             raise SettingsError("lr=0: the rate of a running run cannot become 0, since groups and schedules could not return from it: pause() the run.")
-        plan = next((name for name in values if isinstance(getattr(checked, name), dict)), None)
+        plan = next((name for name in given if isinstance(getattr(checked, name), dict)), None)
         if plan is not None:
             raise SettingsError(
-                f"{plan}={values[plan]!r}: while a run goes on it changes to one number, which holds from the next update on: "
+                f"{plan}={given[plan]!r}: while a run goes on it changes to one number, which holds from the next update on: "
                 f"change({plan}=4), for example. A schedule by epochs belongs to fit({plan}=…)."
             )
-        self._ask("change", Change({name: getattr(checked, name) for name in values}), **values)
+        self._ask("change", Change({name: getattr(checked, name) for name in given}), **given)
 
-    def _ask(self, method: str, command: Command, **values: float | None) -> None:
+    def _ask(self, method: str, command: Command, **values: Any) -> None:
         tell = self._called(self, method, values) if self._called is not None and not self.done() else None
-        self.inbox.put(command)
+        self._inbox.put(command)
         if tell is not None:
             tell()
 
@@ -217,17 +226,17 @@ class Job(Generic[T]):
 
     def _interrupted(self) -> None:
         """Called when the user interrupts a wait: stop the job."""
-        self.inbox.put(Stop())
+        self._inbox.put(Stop())
         if self._status != "queued":
-            self.ended.wait()
+            self._ended.wait()
 
     def _watch(self, timeout: float | None) -> bool:
-        if not sys.stdout or self.ended.is_set() or not self.settings.enable_progress_bar:
-            return self.ended.wait(timeout)
+        if not sys.stdout or self._ended.is_set() or not self.settings.enable_progress_bar:
+            return self._ended.wait(timeout)
         with Progress(self.kind, self._began or time.time()) as progress:
             seen = 0
             until = math.inf if timeout is None else time.monotonic() + timeout
-            while not (over := self.ended.wait(max(0.0, min(0.2, until - time.monotonic())))):
+            while not (over := self._ended.wait(max(0.0, min(0.2, until - time.monotonic())))):
                 seen = progress.show(self.events, seen)
                 if time.monotonic() >= until:
                     break
@@ -236,40 +245,40 @@ class Job(Generic[T]):
 
     # The methods below are for the launcher.
 
-    def run(self, emit: JobSink) -> tuple[Status, BaseException | None]:
+    def _run(self, emit: JobSink) -> tuple[Status, BaseException | None]:
         """Do the work in this thread; a job that was stopped before its turn touches nothing."""
-        if self.inbox.has(Stop):
+        if self._inbox.has(Stop):
             return "stopped", None
         self._status = "running"
         try:
-            return self._work(emit, self.inbox), None
+            return self._work(emit, self._inbox), None
         except BaseException as error:  # noqa: BLE001  # handed on by result(), whatever it is
             if is_out_of_memory(error):
                 _clear(error)  # its frames hold the tensors that took the memory
             return "failed", error
 
-    def away(self, left: threading.Event | None) -> None:
-        """Another process does it, until `leave` sets this event; None: no longer."""
+    def _away(self, left: threading.Event | None) -> None:
+        """Another process does it, until `_leave` sets this event; None: no longer."""
         self._left = left
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Stop waiting for it: a job of another process continues by itself, any other ends."""
         if self._left is not None:
             self._left.set()
         else:
-            self.inbox.put(Stop())
+            self._inbox.put(Stop())
 
     @property
     def updates(self) -> int:
         """How many updates it has taken."""
         return self._work.updates
 
-    def forget_frames(self) -> None:
+    def _forget_frames(self) -> None:
         """Free what the frames of its error hold (mostly the model's state); they were kept for a debugger."""
         if self._error is not None:
             _clear(self._error)
 
-    def hear(self, event: Event, line: int | None = None) -> None:
+    def _hear(self, event: Event, line: int | None = None) -> None:
         """Add an event of this job. line: the number of its line in the record; None: it is not there."""
         self.events.add(event, line)
         if isinstance(event, StatusChanged):
@@ -280,15 +289,15 @@ class Job(Generic[T]):
         elif isinstance(event, RunEnded):
             self._status = event.status
 
-    def printed(self, line: str) -> None:
+    def _printed(self, line: str) -> None:
         """Add a line of its output."""
         self._output.append(line)
 
-    def end(self, status: Status, error: BaseException | None) -> None:
+    def _end(self, status: Status, error: BaseException | None) -> None:
         """End it after all listeners have had its events; or ("running") stop following it."""
         self._status = status
         self._error = error
-        self.ended.set()
+        self._ended.set()
 
     def __repr__(self) -> str:
         return f"<{self.kind} job {self.id}: {self._status}; .result() waits for what it finds>"

@@ -113,9 +113,9 @@ class ThreadLauncher:
             self._closed = True
             jobs = [*self._waiting, *([self._running] if self._running else [])]
         for job in jobs:
-            job.leave()
+            job._leave()
         for job in jobs:
-            job.ended.wait()
+            job._ended.wait()
 
     def end(self) -> None:
         """The process ends: stop everything and wait for the runner."""
@@ -141,12 +141,12 @@ class ThreadLauncher:
                 try:
                     JobRunner(job, self._tell, turn.close).run()
                 except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
-                    job.end("failed", error)
+                    job._end("failed", error)
 
 
 def _has_turn(job: AnyJob) -> bool:
-    """Wait for the turn; False: the job was stopped meanwhile, and needs no turn to say so (`Job.run`)."""
-    while not job.inbox.has(Stop):
+    """Wait for the turn; False: the job was stopped meanwhile, and needs no turn to say so (`Job._run`)."""
+    while not job._inbox.has(Stop):
         if _turn.acquire(timeout=_LOOK):
             return True
     return False
@@ -180,7 +180,7 @@ class JobRunner:
         clerk = threading.Thread(target=self._clerk, name=WORKERS[1], daemon=_in_kernel())
         clerk.start()
         began = time.perf_counter()
-        status, error = self._job.run(self)
+        status, error = self._job._run(self)
         self._end_pause()
         left = isinstance(error, StillRunning)
         if not left:
@@ -195,7 +195,7 @@ class JobRunner:
         self._post.put(None)
         clerk.join()
         self._end_turn()  # whoever has waited for the end finds the process as it was before the job
-        self._job.end("running" if left else status, error)
+        self._job._end("running" if left else status, error)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[Detached]:
@@ -204,12 +204,12 @@ class JobRunner:
             raise RuntimeError(f"{self._job.kind} {self._job.id} has no folder of its own, which another process would need.")
         self.settle()
         self._writing, left = False, threading.Event()
-        self._job.away(left)
+        self._job._away(left)
         self._end_turn()
         try:
             yield Detached(self._job.folder, left)
         finally:
-            self._job.away(None)
+            self._job._away(None)
             if self._ended is None and not left.is_set():
                 self.settle()
                 self._job.folder.write_again()
@@ -223,7 +223,7 @@ class JobRunner:
 
     def printed(self, line: str) -> None:
         """A line that another process of the job printed."""
-        self._job.printed(line)
+        self._job._printed(line)
 
     def __call__(self, event: Event, /) -> None:
         """Queue an event, and keep what the end needs of it."""
@@ -263,7 +263,7 @@ class JobRunner:
             try:
                 self._handle(event, line)
             except BaseException as error:  # noqa: BLE001  # the events behind it must still be heard
-                self._job.hear(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
+                self._job._hear(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
         if self._job.folder is not None:
             self._job.folder.close()
 
@@ -277,7 +277,7 @@ class JobRunner:
         except OSError as error:
             failed = error
         finally:
-            self._job.hear(event, line)
+            self._job._hear(event, line)
         if folder is not None and failed is not None:
             self._tell_full(folder, failed)
         for trouble in self._tell(self._job, event):

@@ -52,7 +52,17 @@ class Run:
 
     The end of a recorded run is read when this is made, and the rest when it is needed: `events` is a sequence that
     reads the record. FileNotFoundError where the run was deleted meanwhile.
-    `step` counts the updates taken, `seconds` are without pauses, `error` says why a run failed.
+
+    Attributes:
+        id: its name among the runs of its folder: "0012-fit".
+        kind: "fit", "find_lr", "find_batch_size", "validate", "test" or "predict".
+        status: "queued", "running", "paused", "finished", "stopped" or "failed".
+        step: the number of updates taken.
+        seconds: how long it ran, without pauses.
+        error: why it failed; None: it did not.
+        events: everything that it reported, in order.
+        folder: where it is recorded; None: nowhere.
+        unseen: whether it only counts as running: its record has no end, and its process cannot be seen from here.
     """
 
     id: str
@@ -64,19 +74,18 @@ class Run:
     events: Sequence[Event]
     folder: Path | None = None
     unseen: bool = False
-    """Whether it only counts as running: its record has no end, and its process cannot be seen from here."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """The run in a run folder. One whose process died without ending it has failed."""
         folder = Path(folder)
         try:
-            return cls.listed(read.summary(folder))
+            return cls._listed(read.summary(folder))
         except (OSError, ValueError) as error:
             raise FileNotFoundError(f"{folder} is not a run folder: {error}") from None
 
     @classmethod
-    def listed(cls, told: read.RunSummary) -> Self:
+    def _listed(cls, told: read.RunSummary) -> Self:
         """A run of the list (`read.list_runs`). OSError or ValueError where it was deleted meanwhile."""
         events = Recorded(told.path, told.over)
         start = _start(islice(events.stream(()), _BEFORE))
@@ -377,6 +386,16 @@ class Run:
 
 class Runs(list[Run]):
     """Runs in a list. Its repr reads the end of each record; the repr of one run adds its settings and its health."""
+
+    @classmethod
+    def of(cls, root: Path) -> Self:
+        """The fits recorded under `root`, oldest first."""
+        found = cls()
+        for told in read.list_runs(root):
+            if told.kind == "fit":
+                with contextlib.suppress(OSError, ValueError):  # another process has deleted it meanwhile
+                    found.append(Run._listed(told))
+        return found
 
     def __repr__(self) -> str:
         rows = ",\n ".join(map(_line, self))

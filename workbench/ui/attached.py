@@ -6,13 +6,14 @@ import html
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 from weakref import WeakValueDictionary
 
 import ipywidgets as widgets
 
 from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
 from workbench.runs.event_log import since
+from workbench.settings_kwargs import LiveKwargs
 from workbench.ui import format, static_output
 from workbench.ui.canvas.messages import cut
 from workbench.ui.canvas.widget import LiveView
@@ -32,7 +33,6 @@ class AttachedJob(Protocol):
 
     id: str
     kind: str
-    told: Callable[[str], None]
 
     @property
     def events(self) -> Sequence[Event]: ...
@@ -46,7 +46,8 @@ class AttachedJob(Protocol):
     def resume(self) -> None: ...
     def validate(self) -> None: ...
     def checkpoint(self) -> None: ...
-    def change(self, **values: Any) -> None: ...
+    def change(self, **values: Unpack[LiveKwargs]) -> None: ...
+    def on_request(self, callback: Callable[[str], None]) -> None: ...
 
 
 class AttachedPanel(widgets.VBox):  # type: ignore[misc]
@@ -86,7 +87,7 @@ class AttachedPanel(widgets.VBox):  # type: ignore[misc]
         reachable(self)
         heard_whole(self, self._lock)
         self.canvas.put("followed", True)
-        job.told = lambda code: self.canvas.put("code", cut(code, 2000))
+        job.on_request(lambda code: self.canvas.put("code", cut(code, 2000)))
         self.canvas.asked = lambda message: self._ask("The canvas", lambda: self._asked(message))
         self.canvas.observe(lambda change: self._dragged("lr", change["new"]), "marker")
         self.canvas.observe(lambda change: self._dragged("gradient_clip_val", change["new"]), "clip")

@@ -36,7 +36,7 @@ def beside(model: nn.Module, batch_size: int, steps: int, root: str, where: dict
     bench = wb.Workbench(model, train=data(), loss=F.cross_entropy, root=root, batch_size=batch_size, accelerator="cpu")
     job = bench.fit(max_steps=steps, **where)
     counts = busy(600, job.done) if counting else 0.0
-    job.ended.wait()
+    job._ended.wait()
     return an_update(job, steps), counts
 
 

@@ -72,7 +72,7 @@ def by_turns(bench: Any, arms: Sequence[str], began: float, shown: str = "shown"
     panel._unsubscribe = bench.subscribe(hear)
     time.sleep(max(0.0, began + SECONDS * len(arms) - time.time()))
     job.stop()
-    job.ended.wait()
+    job._ended.wait()
     found: dict[str, list[Turn | None]] = {arm: [] for arm in arms}
     for i, arm in enumerate(arms):
         found[arm].append(_turn(marks, began + i * SECONDS + LEAD, began + (i + 1) * SECONDS))

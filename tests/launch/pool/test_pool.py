@@ -169,7 +169,7 @@ def test_what_ranks_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             print("trouble", file=sys.stderr)
 
     job = bench(net(say), tmp_path).fit()
-    assert job.ended.wait(200)  # nobody waits by result(), whose bar would stand before a line
+    assert job._ended.wait(200)  # nobody waits by result(), whose bar would stand before a line
     assert sorted(job.output) == ["[rank 1] hello from 1", "[rank 1] trouble", "hello from 0", "trouble"]
     seen = capsys.readouterr()
     assert "\n[rank 1] hello from 1\n" in f"\n{seen.out}"

@@ -1,0 +1,71 @@
+"""Writes workbench/settings_kwargs.py from `Settings`: `python -m tests.settings_kwargs`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from workbench.settings import Settings, knob
+from workbench.spellings import NONE_IS_DEFAULT
+
+FILE = Path(__file__).resolve().parents[1] / "workbench" / "settings_kwargs.py"
+
+_TIME = "str | timedelta | Mapping[str, float]"
+_NUMBER = "int | float"
+_STOPPING = "str | EarlyStopping | Mapping[str, Any]"
+_GIVEN = {
+    "Batches": _NUMBER,
+    "ByEpoch": "int | Mapping[int, int]",
+    "Devices": 'Literal["auto"] | int | str | Sequence[int]',
+    "Duration": _TIME,
+    "Epochs": "int | Sequence[int] | set[int] | frozenset[int]",
+    "Every": f"int | {_TIME}",
+    "Interval": f"{_NUMBER} | {_TIME}",
+    "LaunchOptions": "Mapping[str, str | bool | int | float]",
+    "Monitors": f"{_STOPPING} | Sequence[{_STOPPING}] | None",
+    "Precision": 'Literal["32-true", "16-mixed", "bf16-mixed", "64-true", "32", "16", "64", "bf16", "fp16", "fp32", "no", 16, 32, 64]',
+    "Strategy": 'Literal["auto", "thread", "pool", "launch"] | str',
+    "SwaStart": _NUMBER,
+    "Unlimited": "int | None",
+    "Warmup": _NUMBER,
+}
+"""By the names of `workbench.values`: what a user may write, which a validator then makes into the type of the setting."""
+
+_HEAD = '''"""Defines the settings as keyword arguments, which editors complete and type checkers check.
+
+`python -m tests.settings_kwargs` writes this file from `Settings`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, TypedDict
+
+from workbench.values import EarlyStopping
+'''
+
+
+def text() -> str:
+    """The whole file."""
+    live = [name for name in Settings.model_fields if knob(name).live]
+    return "\n".join([
+        _HEAD,
+        *_class("SettingsKwargs", "Any settings, as keyword arguments.", [*Settings.model_fields]),
+        *_class("LiveKwargs", "Settings that can change while a run is running, as keyword arguments.", live, ByEpoch="int"),
+    ]).rstrip() + "\n"  # fmt: skip
+
+
+def _class(name: str, doc: str, settings: list[str], **other: str) -> list[str]:
+    given = {**_GIVEN, **other}
+    return ["", f"class {name}(TypedDict, total=False):", f'    """{doc}"""', "", *(f"    {one}: {_type(one, given)}" for one in settings), ""]
+
+
+def _type(name: str, given: Mapping[str, str]) -> str:
+    """The type of the values that a user may give for this setting."""
+    declared = re.sub(r"Annotated\[(.*), BeforeValidator\(\w+\)\]", r"\1", Settings.__annotations__[name]).replace("'", '"')
+    found = re.sub("|".join(rf"\b{alias}\b" for alias in given), lambda alias: given[alias[0]], declared)
+    return f"{found} | None" if name in NONE_IS_DEFAULT else found
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")
