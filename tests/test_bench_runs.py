@@ -52,7 +52,7 @@ def test_every_line_moves_the_views(tmp_path: Path) -> None:
         bench.show(one)
     with pytest.raises(FileNotFoundError, match=r"no run '0001-fit' in .*there are: 0002-fit"):
         bench.compare("0001-fit", two)
-    with pytest.raises(TypeError, match="7 is no run"):
+    with pytest.raises(TypeError, match="7 is not a run"):
         bench.delete(7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="1 run to compare"):
         bench.compare(two)
