@@ -25,6 +25,15 @@ def test_links_lead_somewhere() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_files_that_are_named_are_there(name: str) -> None:
+    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+(?:\.py|/))[`:]", (ROOT / name).read_text()))
+    here = [path.relative_to(ROOT).as_posix() for path in (ROOT / "workbench", ROOT / "tests") for path in path.rglob("*")]
+    found = {one for one in named if (ROOT / one).exists() or any(f"/{path}".endswith(f"/{one.rstrip('/')}") for path in here)}
+    assert named - found <= {"techniques/gradient_noise.py"}  # the example of a new technique
+    assert len(found) > (20 if name == "ARCHITECTURE.md" else 0)
+
+
 def test_all_settings_are_named() -> None:
     table = TEXT[TEXT.index("## Settings") : TEXT.index("## Install")]
     named = {name for line in table.splitlines() if line.startswith("|") for name in re.findall(r"`(\w+)`", line)}
