@@ -199,5 +199,5 @@ def test_hooks_that_were_called_again(tmp_path: Path) -> None:
     bench = make_bench(tmp_path, "Own(), train=(x, y), batch_size=16", code)
     bench.fit(max_epochs=1).result()
     bench.fit(start="continue", max_epochs=2).result()
-    with pytest.raises(ExportError, match="on_train_start, called again where the run goes on"):
+    with pytest.raises(ExportError, match="on_train_start, called again where the run continues"):
         bench.export(tmp_path / "train.py")

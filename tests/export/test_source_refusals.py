@@ -63,7 +63,7 @@ REFUSALS = {
     ),
     "inside with": (
         ["import threading", "with threading.Lock():\n    model = [1]\n    bench = wb.Workbench(model)"],
-        ["`model` is needed", "stands inside `with threading.Lock():`"],
+        ["`model` is needed", "is inside `with threading.Lock():`"],
     ),
     "__file__": (["__file__ = 'a'\ndel __file__", "def f():\n    return __file__", "wb.Workbench([f])"], ["__file__", "path as text"]),
     "display": (["def f():\n    display(1)", "wb.Workbench([f])"], ["`display`", "from IPython.display import display"]),

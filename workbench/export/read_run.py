@@ -219,7 +219,7 @@ def _check_task(task: Task) -> None:
         raise ExportError("the loss has parameters of its own and shares others with the model, which cannot be exported yet.")
     if isinstance(task, LightningTask) and task.model is not task.module:
         name = type(task.module).__name__
-        raise ExportError(f"model={name} is no nn.Module: make it one (class {name}(nn.Module)) to export it.")
+        raise ExportError(f"model={name} is not an nn.Module: make it one (class {name}(nn.Module)) to export it.")
 
 
 @contextlib.contextmanager

@@ -156,5 +156,5 @@ def test_weight_decay_that_an_optimizer_needs(tmp_path):
             bench(tmp_path, make)
     with bench(tmp_path, needs, weight_decay=0.1) as b:
         assert b.fit().result().status == "finished"
-    with pytest.raises(TaskError, match=r"needs alpha and beta, which nobody gives it"):
+    with pytest.raises(TaskError, match=r"needs alpha and beta, for which there is no value"):
         bench(tmp_path, lambda params, lr, alpha, beta: None)
