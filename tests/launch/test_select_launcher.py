@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
+import torch
+import torch.nn.functional as F
+from accelerate import DeepSpeedPlugin
 
+import workbench as wb
+from workbench.engine import runtime
 from workbench.launch.process import run_in_child
 from workbench.launch.select_launcher import check, ranks, select_launcher
 from workbench.settings import Settings, SettingsError
@@ -60,3 +66,30 @@ def test_a_launched_job_has_as_many_ranks_as_its_config_says(tmp_path: Path) -> 
     assert ranks(made(strategy="launch", launch={"config_file": str(config)}, devices=2)) == 4
     assert ranks(made(strategy="launch", launch={"num_processes": 3})) == 3
     assert [ranks(made(devices=devices)) for devices in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("strategy", ["auto", "thread", "pool", "launch"])
+@pytest.mark.parametrize("value", ["true", "TRUE"])
+def test_an_environment_that_asks_for_deepspeed_is_refused_on_every_launcher(strategy: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", value)
+    with pytest.raises(SettingsError, match=rf"ACCELERATE_USE_DEEPSPEED='{value}'.*distributed_type: FSDP.*docs/fsdp\.md.*del os\.environ"):
+        check(made(strategy=strategy))
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "false")
+    check(made(strategy=strategy))
+
+
+def test_a_rank_refuses_deepspeed_before_it_makes_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setattr(runtime, "Accelerator", None)
+    with pytest.raises(SettingsError, match="DeepSpeed is not supported"):
+        runtime.Runtime(made())
+
+
+def test_an_accelerator_of_the_user_with_a_deepspeed_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "false")  # which accelerate overwrites, and pytest restores
+    monkeypatch.setattr("accelerate.accelerator.is_deepspeed_available", lambda: False)
+    bench = wb.Workbench(torch.nn.Linear(2, 1), train=(torch.ones(4, 2), torch.ones(4, 1)), loss=F.mse_loss, root=tmp_path, accelerator="cpu")
+    with pytest.raises(ImportError, match="DeepSpeed is not installed"):
+        accelerate.Accelerator(deepspeed_plugin=DeepSpeedPlugin.__new__(DeepSpeedPlugin))
+    with pytest.raises(SettingsError, match="an Accelerator with a DeepSpeedPlugin sets it, too"):
+        bench.fit(max_epochs=1)

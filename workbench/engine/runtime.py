@@ -24,7 +24,14 @@ from workbench.settings import Settings, SettingsError
 from workbench.task.ranks import RANK as RANK
 
 _MARK = "_is_accelerate_prepared"
-_SHARDS = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+_USE_FSDP = "ACCELERATE_USE_FSDP"
+_USE_DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
+"""accelerate sets both for the processes that it launches, and where the user gives an Accelerator such a plugin."""
+FSDP_REMEDY = (
+    "DeepSpeed is not supported. FSDP shards weights, gradients and optimizer states as ZeRO does: take strategy='launch' and a config with "
+    "distributed_type: FSDP and, in fsdp_config, fsdp_version: 2 and fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, or "
+    "launch={'use_fsdp': True, 'fsdp_version': 2, 'fsdp_auto_wrap_policy': 'TRANSFORMER_BASED_WRAP'} (docs/fsdp.md)"
+)
 _STATES = (PartialState, AcceleratorState, GradientState)
 
 
@@ -87,6 +94,7 @@ class Runtime:
 
     def __init__(self, settings: Settings) -> None:
         check_device(settings.accelerator)
+        check_environment()
         self._own = OwnState()
         several = torch.distributed.is_available() and torch.distributed.is_initialized() and _is_rank()
         # Several processes on CPUs find each other only if accelerate knows that there is no GPU to use.
@@ -97,8 +105,6 @@ class Runtime:
         self.device: torch.device = self._accelerator.device
         self.ranks: ProcessGroup = ProcessGroup()
         """The processes that do this job together."""
-        if several and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
-            raise SettingsError("ACCELERATE_USE_DEEPSPEED=true: DeepSpeed is not supported. Launch with a config of type FSDP (docs/fsdp.md).")
         asked = os.environ.get(fsdp.ENVIRONMENT) if several else None
         self.shards = asked if asked == fsdp.NAME else None
         """`fsdp.NAME` if the ranks shard the weights; else None."""
@@ -124,12 +130,13 @@ def _is_rank() -> bool:
 
 @contextlib.contextmanager
 def _plainly() -> Iterator[None]:
-    """Inside, accelerate does not see the options for sharding, which the engine does itself."""
-    asked = {name: os.environ.pop(name) for name in _SHARDS if name in os.environ}
+    """Inside, accelerate does not see that FSDP is asked for: the engine shards the model itself."""
+    asked = os.environ.pop(_USE_FSDP, None)
     try:
         yield
     finally:
-        os.environ.update(asked)
+        if asked is not None:
+            os.environ[_USE_FSDP] = asked
 
 
 @contextlib.contextmanager
@@ -155,3 +162,13 @@ def check_device(wanted: str) -> None:
         raise SettingsError(f"accelerator={wanted!r}: torch sees no such device here; take 'auto' or 'cpu'.")
     if wanted == "mps" and not torch.backends.mps.is_available():
         raise SettingsError("accelerator='mps': torch sees no such device here; take 'auto' or 'cpu'.")
+
+
+def check_environment() -> None:
+    """Raise SettingsError where the environment asks for DeepSpeed: by hand, or by an Accelerator with its plugin."""
+    value = os.environ.get(_USE_DEEPSPEED, "false")
+    if value.lower() == "true":
+        raise SettingsError(
+            f"{_USE_DEEPSPEED}={value!r} in the environment (an Accelerator with a DeepSpeedPlugin sets it, too): {FSDP_REMEDY}. "
+            f"To train without sharding: del os.environ[{_USE_DEEPSPEED!r}]."
+        )

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from workbench.commands import Mailbox
-from workbench.engine.runtime import check_device
+from workbench.engine.runtime import check_device, check_environment
 from workbench.launch import attached_job
 from workbench.launch.accelerate import command
 from workbench.launch.assignments import Assignment, Done
@@ -32,6 +32,7 @@ def select_launcher(settings: Settings) -> LauncherChoice:
     """What `accelerator`, `devices`, `strategy` and `num_nodes` mean on this machine; SettingsError says what is
     impossible.
     """
+    check_environment()
     accelerator = _accelerator(settings)
     devices = _devices(settings, accelerator)
     strategy = settings.strategy

@@ -88,7 +88,7 @@ def test_one_machine_each_and_data_of_one_batch() -> None:
     given = {"train": labelled(4).tensors, "val": labelled(3, 1).tensors, "loss": F.cross_entropy, "optimizer": sgd}
     first, *_ = on_ranks(3, rank)
     same(first, alone(plain_net, given, PLAIN, 4))
-    assert "in shards on 1 ranks, 3 times" in first["said"][0]
+    assert "sharded over 1 ranks, 3 times" in first["said"][0]
 
 
 @pytest.mark.parametrize(

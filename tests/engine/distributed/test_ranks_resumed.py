@@ -170,7 +170,7 @@ def test_another_number_of_ranks_goes_on_behind_an_epoch_alone(tmp_path, of_two)
     with pytest.raises(TaskError, match=r"is of 2 ranks in the middle of an epoch.*to 1 process: set devices=2, or .*bench\.load"):
         Fit(make_task(), SHORT, state=read_state(there[3].path))
     rest = Fit(make_task(), SHORT, state=read_state(there[7].path))
-    assert any("goes on with 1 process where there was another number" in text for text in rest.said)
+    assert any("continues with 1 process where there was another number" in text for text in rest.said)
     assert rest.counters[:2] == (7 + 13, 2)  # an epoch of one process has 13 batches
 
     def rank(point):

@@ -149,7 +149,7 @@ def test_what_cannot_be_is_said_when_it_is_asked_for(settings: dict[str, Any], w
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "words"), [("MEGATRON_LM", "Megatron"), ("XLA", "TPUs"), ("DEEPSPEED", "distributed_type: FSDP")])
+@pytest.mark.parametrize(("kind", "words"), [("MEGATRON_LM", "Megatron"), ("XLA", "TPUs")])
 def test_a_config_for_another_kind_of_training_is_refused_by_name(default: Path, kind: str, words: str) -> None:
     default.write_text(yaml.safe_dump({**CONFIG, "distributed_type": kind}))
     with pytest.raises(SettingsError) as caught:
@@ -158,9 +158,42 @@ def test_a_config_for_another_kind_of_training_is_refused_by_name(default: Path,
     assert "your accelerate config" in str(caught.value)
 
 
-def test_deepspeed_as_an_option_is_refused_with_fsdp_as_the_remedy() -> None:
-    with pytest.raises(SettingsError, match=r"launch=\{'use_deepspeed': True\}: DeepSpeed is not supported.*use_fsdp"):
-        planned(launch={"use_deepspeed": True})
+@pytest.mark.parametrize("launch", [None, {"use_fsdp": True, "num_processes": 2}, {"num_processes": 2}])
+def test_a_config_of_deepspeed_is_refused_by_its_file_whatever_launch_has(default: Path, launch: dict[str, Any] | None) -> None:
+    default.write_text(yaml.safe_dump({**CONFIG, "num_machines": 1, "distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}}))
+    with pytest.raises(SettingsError, match=r"distributed_type: DEEPSPEED: DeepSpeed is not supported.*distributed_type: FSDP.*docs/fsdp\.md") as caught:
+        planned(launch=launch)
+    assert str(default) in str(caught.value)
+
+
+def test_a_named_config_of_deepspeed_is_refused_by_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "zero.yaml"
+    file.write_text(yaml.safe_dump({**CONFIG, "distributed_type": "DEEPSPEED"}))
+    with pytest.raises(SettingsError, match=r"zero\.yaml, distributed_type: DEEPSPEED: DeepSpeed is not supported"):
+        planned(launch={"config_file": str(file)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("use_deepspeed", True), ("zero_stage", 2), ("offload_optimizer_device", "cpu"), ("deepspeed_config_file", "ds.json")]
+)
+def test_an_option_of_deepspeed_is_refused_with_fsdp_as_the_remedy(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=rf"launch=.*{name}.*: {name}: DeepSpeed is not supported.*use_fsdp") as caught:
+        planned(launch={name: value})
+    assert repr(value) in str(caught.value)
+
+
+def test_every_option_of_deepspeed_that_accelerate_has_is_refused() -> None:
+    """A later accelerate may have more of them."""
+    group = next(found for found in launch_command_parser()._action_groups if found.title == "DeepSpeed Arguments")
+    names = [action.dest for action in group._group_actions]
+    assert "zero_stage" in names
+    for name in names:  # a setting of the bench decides gradient_clipping and gradient_accumulation_steps
+        with pytest.raises(SettingsError, match=rf"{name}: (DeepSpeed is not supported|the setting \w+= decides that)"):
+            planned(launch={name: "1"})
+
+
+def test_use_deepspeed_false_asks_for_nothing() -> None:
+    assert planned(launch={"use_deepspeed": False}).processes == 1
 
 
 def test_a_config_that_cannot_be_read_is_said_with_its_file(default: Path) -> None:

@@ -23,7 +23,7 @@ from accelerate.commands.config.config_args import default_config_file, load_con
 from accelerate.commands.launch import launch_command_parser
 
 from workbench.engine.distributed.fsdp import ENVIRONMENT as SHARDS
-from workbench.engine.runtime import RANK
+from workbench.engine.runtime import FSDP_REMEDY, RANK
 from workbench.launch.accelerate import fsdp_config
 from workbench.runs.files import append_to, write_whole
 from workbench.settings import Settings, SettingsError
@@ -42,12 +42,13 @@ _NEVER = ("tpu", "aws_", "megatron_lm_", "parallelism_config_")
 """Prefixes of further options that a job of the bench cannot have."""
 _TRUTHS = ("fsdp_", "fp8_")
 """Prefixes of options that take "true" or "false" as a word."""
+_DEEPSPEED = ("use_deepspeed", "deepspeed_", "zero", "offload_")
+"""Prefixes of the options of DeepSpeed."""
 _OTHERS = {"MEGATRON_LM": "Megatron-LM's", "TP": "tensor-parallel"}
 """Kinds of training that are not supported."""
 _PROCESS = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
-    RANK, SHARDS,
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP", RANK, SHARDS,
 )  # fmt: skip
 """Variables of a kernel that was launched itself, which the launched processes would take for their own."""
 
@@ -115,7 +116,7 @@ def plan(settings: Settings, accelerator: str) -> LaunchPlan:
 
 def start(found: LaunchPlan, folder: Path) -> subprocess.Popen[bytes]:
     """Start the job of the run in this folder: it has no terminal, and outlives this process."""
-    ours = {name: value for name, value in os.environ.items() if name not in _PROCESS and not name.startswith(("FSDP_", "ACCELERATE_DEEPSPEED_"))}
+    ours = {name: value for name, value in os.environ.items() if name not in _PROCESS and not name.startswith("FSDP_")}
     environment = ours | found.environment()
     with os.fdopen(append_to(folder / OUTPUT), "ab") as output:
         return subprocess.Popen(
@@ -187,21 +188,21 @@ def _config(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kind(given: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """The kind of training in accelerate's words; raises SettingsError for one that is not supported."""
-    kind = str(getattr(config.get("distributed_type"), "value", "NO"))
-    for name, asked in (("FSDP", "use_fsdp"), ("DEEPSPEED", "use_deepspeed"), ("TP", "use_parallelism_config")):
+    configured = kind = str(getattr(config.get("distributed_type"), "value", "NO"))
+    for name, asked in (("FSDP", "use_fsdp"), ("TP", "use_parallelism_config")):
         kind = name if given.get(asked) else kind
-    where = f"launch={dict(given)!r}" if kind != str(getattr(config.get("distributed_type"), "value", "")) else "your accelerate config"
+    file = f"your accelerate config {given.get('config_file', default_config_file)}, distributed_type: {configured}"
+    where = f"launch={dict(given)!r}" if kind != configured else file
+    named = [name for name, value in given.items() if name.startswith(_DEEPSPEED) and value is not False]
+    if named:
+        raise SettingsError(f"launch={dict(given)!r}: {named[0]}: {FSDP_REMEDY}.")
+    if configured == "DEEPSPEED":  # whatever launch= has: accelerate itself would follow the config for one process
+        raise SettingsError(f"{file}: {FSDP_REMEDY}. Name such a config in launch={{'config_file': …}}, or run `accelerate config` again.")
     if kind in _OTHERS:
         raise SettingsError(
             f"{where}: training that is {_OTHERS[kind]} needs optimizers, norms and checkpoints of its own, which the bench's loop "
             "does not have. It launches data-parallel training and FSDP: take a config of type MULTI_GPU or FSDP "
             "(launch={'config_file': …}), or train with the exported script, which you can adapt."
-        )
-    if kind == "DEEPSPEED":
-        raise SettingsError(
-            f"{where}: DeepSpeed is not supported. FSDP shards weights, gradients and optimizer states as ZeRO does: take a config with "
-            "distributed_type: FSDP, or launch={'use_fsdp': True, 'fsdp_version': 2, 'fsdp_auto_wrap_policy': 'TRANSFORMER_BASED_WRAP'} "
-            "(docs/fsdp.md)."
         )
     if kind == "XLA" or "ec2_instance_type" in config or config.get("mpirun_config"):
         what = "TPUs" if kind == "XLA" else "SageMaker" if "ec2_instance_type" in config else "mpirun"
