@@ -28,7 +28,7 @@ from workbench.engine.checkpoint.weights import expanded
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
-from workbench.runs.files import check_no_link, give_usual_mode, read_json, replace_by, to_disk
+from workbench.runs.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
 from workbench.task.errors import TaskError
 from workbench.values import shown
@@ -217,33 +217,48 @@ def _check_types(file: Path, state: dict[str, Any]) -> None:
 
 def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
     """Read the plain state: containers and tensors alone, since a file may come from anywhere."""
-    _check_plain(file)
-    try:
-        state = torch.load(str(file), map_location="cpu", weights_only=True, mmap=mmap)
-    except (FileNotFoundError, PermissionError):  # whose message says it all
-        raise
-    except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
-        raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
-    except (RuntimeError, EOFError, OSError) as error:
-        raise _unreadable(file, str(error).partition(". ")[0]) from error
+    with opened(file) as path:
+        try:
+            state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mmap)
+        except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
+            raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
+        except (RuntimeError, EOFError, OSError) as error:
+            raise _unreadable(file, str(error).partition(". ")[0]) from error
     if not isinstance(state, dict):
         raise _unreadable(file, f"it holds a {type(state).__name__}")
     return state
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
-    _check_plain(file)
-    try:
-        tensors = load_file(str(file))
-    except SafetensorError as error:
-        raise _unreadable(file, str(error)) from error
+    with opened(file) as path:
+        try:
+            tensors = load_file(str(path))
+        except SafetensorError as error:
+            raise _unreadable(file, str(error)) from error
     return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
 
 
-def _check_plain(file: Path) -> None:
-    """Raise an error for anything but a regular file: a pipe of that name would block until somebody writes into it."""
-    if file.exists() and not file.is_file():
-        raise _unreadable(file, "it is not a plain file")
+@contextlib.contextmanager
+def opened(file: Path) -> Iterator[Path]:
+    """Inside, a path at which a library can open this file of a run's checkpoints.
+
+    RuntimeError naming it where it is a link or no regular file, or where a folder between it and the run's is a link.
+    """
+    with contextlib.ExitStack() as stack:
+        folders = [file.parents[1], file.parent] if NAME.search(file.parent.name) else [file.parent]
+        try:
+            folder: Folder | None = None
+            for path in folders:
+                folder = stack.enter_context(Folder.opened(path, folder))
+            assert folder is not None
+            found = stack.enter_context(folder.path_of(file.name))
+        except (FileNotFoundError, PermissionError) as error:
+            raise type(error)(error.errno, error.strerror, str(file)) from None
+        except (OSError, ValueError) as error:
+            link = next((path for path in (*folders, file) if path.is_symlink()), None)
+            what = "it is not a regular file" if link is None else f"{'it' if link == file else link} is a link, and links are not followed"
+            raise _unreadable(file, what) from error
+        yield found
 
 
 def _unreadable(file: Path, why: str) -> RuntimeError:
