@@ -450,7 +450,8 @@ def _given(folder: Path) -> list[int]:
     try:
         with open_regular(folder / _GIVEN) as file:
             file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-            return [int(number) for number in file.read(_TAIL).split() if _DIGITS.fullmatch(number)]
+            numbers = [int(number) for number in file.read(_TAIL).split() if _DIGITS.fullmatch(number)]
+            return [number for number in numbers if number < _LARGEST_NUMBER]
     except (OSError, ValueError):
         return []
 

@@ -31,14 +31,19 @@ from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
 from workbench.runs.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
 from workbench.task.errors import TaskError
+from workbench.tracebacks import UserError
 from workbench.values import shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "left_out", "world"), (int,)),
     **dict.fromkeys(("mid_epoch", "checking"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)),
-    **dict.fromkeys(("settings", "held", "checks"), (dict,)), "optimizers": (list,),
+    **dict.fromkeys(("settings", "held", "checks", "length", "metrics", "clip_next"), (dict,)), "optimizers": (list,),
 }  # fmt: skip
 """The types of a fit's state; a wrong one would be met deep inside the fit or never."""
+_PARTS: dict[str, dict[str, tuple[type, ...]]] = {
+    "length": {"per_epoch": (int, type(None)), "ahead": (int,)}, "checks": {"checked": (int,)}, "settings": {"batch_size": (int,)},
+}  # fmt: skip
+"""The same for what is needed of some of them before a fit begins."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
@@ -190,8 +195,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
 
 def read_state(path: Path) -> dict[str, Any]:
     """All state of a checkpoint's directory, in host memory; its weights under "weights"."""
-    state: dict[str, Any] = from_plain(_packed_state(path / "state.pt"))
-    _check_types(path / "state.pt", state)
+    state = _unpacked(path / "state.pt", _packed_state(path / "state.pt"))
     return {**state, "weights": _read_tensors(path / "model.safetensors")}
 
 
@@ -201,9 +205,44 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
     missing = ", ".join(name for name in names if name not in state)
     if missing:
         raise _unreadable(path / "state.pt", f"it lacks {missing}")
-    found = {name: from_plain(state[name]) for name in names}
-    _check_types(path / "state.pt", found)
-    return found
+    return _unpacked(path / "state.pt", {name: state[name] for name in names})
+
+
+@contextlib.contextmanager
+def restoring(path: Path) -> Iterator[None]:
+    """Inside, a fit takes over the state of this checkpoint's directory.
+
+    TaskError naming it: the state has another structure than a fit of this model and these optimizers writes, or the user's own
+    `load_state_dict` or hook raised an error, which is the cause then.
+    """
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError, getattr(torch.distributed, "DistError", UserError)):  # which a build may lack
+        raise
+    except OF_STRUCTURE as error:
+        raise TaskError(
+            f"{path} cannot be restored ({_named(error)}): its state.pt is not what a fit of this model and these optimizers writes, or "
+            "their own code does not take it. Take another checkpoint of the run (bench.runs), or begin anew with fit() without start."
+        ) from error
+
+
+OF_STRUCTURE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, AssertionError, RuntimeError)
+"""What a list where a dict belongs, a missing key or a tensor of another shape raises somewhere."""
+
+
+def _named(error: Exception) -> str:
+    lacks = isinstance(error, KeyError) and len(error.args) == 1
+    return f"it lacks {error}" if lacks else f"{type(error).__name__}: {error}"
+
+
+def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
+    """What `to_plain` packed, with the types that a fit's state has."""
+    try:
+        state: dict[str, Any] = from_plain(packed)
+    except OF_STRUCTURE as error:
+        raise _unreadable(file, _named(error)) from error
+    _check_types(file, state)
+    return state
 
 
 def _check_types(file: Path, state: dict[str, Any]) -> None:
@@ -213,6 +252,9 @@ def _check_types(file: Path, state: dict[str, Any]) -> None:
         counted = type(value) is int and not 0 <= value <= LARGEST
         if type(value) not in kinds or counted or (type(value) is float and not math.isfinite(value)):
             raise _unreadable(file, f"its {name} is {shown(value)}")
+        for part, types in _PARTS.get(name, {}).items():
+            if type(value.get(part, file)) not in types:
+                raise _unreadable(file, f"its {name} has {shown(value[part]) if part in value else 'nothing'} as {part}")
 
 
 def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
@@ -263,7 +305,8 @@ def opened(file: Path) -> Iterator[Path]:
 
 def _unreadable(file: Path, why: str) -> RuntimeError:
     return RuntimeError(
-        f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another checkpoint of the run (bench.runs)."
+        f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another checkpoint of the run (bench.runs), or "
+        "begin anew with fit() without start."
     )
 
 

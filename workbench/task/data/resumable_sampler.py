@@ -158,7 +158,7 @@ class ResumableBatchSampler(Sampler[Any]):
         Batches that were drawn beyond them are drawn now too.
         """
         doubts = self.held().put(position["sampler"])
-        self.set_passes(position["passes"])
+        self.set_passes(int(position["passes"]))
         this = self._pass = _Pass({key: position[key] for key in ("process", "sampler", "passes", "generator")})
         with self._drawing_as(position["process"]):
             source = _counted(this, iter(self.batches))
