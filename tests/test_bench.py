@@ -63,7 +63,7 @@ def test_evaluations_and_searches_are_recorded_and_are_no_fits(tmp_path):
     assert set(validated) == {"val_loss"}
     assert set(tested) == {"test_loss"}
     assert [r.kind for r in b.runs] == ["fit"]
-    kinds = [Run.open(path).kind for path in sorted((tmp_path / "runs").iterdir())]
+    kinds = [Run.open(path).kind for path in sorted((tmp_path / "runs").glob("[!.]*"))]
     assert kinds == ["fit", "find_lr", "validate", "test"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable
@@ -242,3 +243,78 @@ def test_all_files_of_a_checkpoint_have_the_mode_of_the_umask(tmp_path: Path, ma
     assert all(list_checkpoints(tmp_path / "runs" / run.id) for run in b.runs)
     for path in found:
         assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, path
+
+
+# -- what a checkpoint is read from
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize("name", ["state.pt", "model.safetensors"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "folder"])
+def test_a_file_of_a_checkpoint_that_is_no_regular_file_is_refused_by_name(tmp_path: Path, name: str, kind: str) -> None:
+    b = bench(tmp_path / "root")
+    run = b.fit().result()
+    file = run.checkpoints[-1].path / name
+    moved = file.rename(tmp_path / "theirs")
+    if kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to(moved if kind == "link" else tmp_path / "nothing")
+    why = "it is not a regular file" if kind == "folder" else "it is a link"
+    with pytest.raises(RuntimeError, match=f"{re.escape(str(file))} cannot be read .{why}.* another checkpoint"):
+        bench(tmp_path / "root").fit(start=run.id, max_epochs=2).result()
+    if name == "model.safetensors":
+        with pytest.raises(RuntimeError, match=f"{re.escape(str(file))} cannot be read .{why}"):
+            b.load(run)
+
+
+@pytest.mark.usefixtures("opened")
+def test_the_starting_weights_are_not_read_through_a_link(tmp_path: Path) -> None:
+    b = bench(tmp_path / "root")
+    run = b.fit().result()
+    assert run.folder is not None
+    file = run.folder / "checkpoints" / "start.safetensors"
+    file.symlink_to(file.rename(tmp_path / "theirs"))
+    for read in (lambda: b.load(run, "start"), lambda: b.export(tmp_path / "train.py", run)):
+        with pytest.raises(RuntimeError, match=r"start\.safetensors cannot be read .it is a link"):
+            read()
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize("part", ["checkpoints", "one"])
+def test_a_folder_of_checkpoints_that_is_a_link_has_none(tmp_path: Path, part: str) -> None:
+    b = bench(tmp_path / "root")
+    run = b.fit().result()
+    point = run.checkpoints[-1]
+    folder = point.path if part == "one" else point.path.parent
+    folder.symlink_to(folder.rename(tmp_path / "theirs"), target_is_directory=True)
+    assert point not in run.checkpoints
+    with pytest.raises(FileNotFoundError, match=f"has no checkpoint {point.name!r}"):
+        b.load(run, point.name)
+    for read in (lambda: checkpoint.read_state(point.path), lambda: checkpoint.peek(point.path, "step")):
+        with pytest.raises(RuntimeError, match=rf"state\.pt cannot be read .{re.escape(str(folder))} is a link"):
+            read()
+    with pytest.raises(RuntimeError, match=r"model\.safetensors cannot be read"):
+        checkpoint.load_weights(nn.Linear(3, 2), point.path / "model.safetensors")
+
+
+@pytest.mark.usefixtures("opened")
+def test_the_root_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "disk", target_is_directory=True)
+    run = bench(tmp_path / "root").fit().result()
+    b = bench(tmp_path / "root")
+    assert b.fit(start=run.id, max_epochs=2).result().step == 4
+    b.load(run, "start")
+    assert [one.id for one in b.runs] == ["0001-fit", "0002-fit"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="files are opened by their number where there is /proc")
+def test_what_takes_the_place_of_a_checked_file_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    (tmp_path / "theirs").write_text("theirs")
+    with Folder.opened(tmp_path) as folder, folder.path_of("file") as path:
+        file.unlink()
+        file.symlink_to(tmp_path / "theirs")
+        assert path.read_text() == "mine"

@@ -26,7 +26,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture
 def run(root):
-    return poison.another(next(path for path in (root / "runs").iterdir() if path.name != "0007-fit"))
+    return poison.another(next(path for path in (root / "runs").glob("[!.]*") if path.name != "0007-fit"))
 
 
 def script(root, path):

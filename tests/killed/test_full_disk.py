@@ -153,7 +153,7 @@ def test_a_checkpoint_folder_that_goes_away_in_the_middle(tmp_path):
 
     def move(event):
         if type(event).__name__ == "Saved" and not moved:
-            folder = next((tmp_path / "run" / "runs").iterdir()) / "checkpoints"
+            folder = next((tmp_path / "run" / "runs").glob("[!.]*")) / "checkpoints"
             moved.append(folder.rename(folder.with_name("away")))
             folder.write_text("in the way")
 

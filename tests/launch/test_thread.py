@@ -250,11 +250,11 @@ def test_close_drops_what_waits(tmp_path):
     assert (running.status, waiting.status) == ("stopped", "stopped")
     assert running.result().step > 0
     assert waiting.result().step == 0
-    folders = sorted((tmp_path / "runs").iterdir())
+    folders = sorted((tmp_path / "runs").glob("[!.]*"))
     with pytest.raises(RuntimeError, match="closed"):
         b.fit()
     assert len(b.jobs) == 2
-    assert sorted((tmp_path / "runs").iterdir()) == folders
+    assert sorted((tmp_path / "runs").glob("[!.]*")) == folders
 
 
 def test_a_bench_is_a_context(tmp_path):
@@ -680,7 +680,7 @@ def test_a_plain_process_waits_for_its_jobs(tmp_path):
         """,
         tmp_path,
     )
-    runs = [Run.open(path) for path in sorted((tmp_path / "runs").iterdir())]
+    runs = [Run.open(path) for path in sorted((tmp_path / "runs").glob("[!.]*"))]
     assert [(run.kind, run.status, run.step) for run in runs] == [
         ("fit", "finished", 280), ("fit", "finished", 3), ("find_lr", "finished", 0),
     ]  # fmt: skip
@@ -770,7 +770,7 @@ def test_a_killed_process_leaves_a_readable_record(tmp_path):
     child.send_signal(signal.SIGKILL)
     child.wait()
     reached = int(line.split()[-1])
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = (tmp_path / "runs").glob("[!.]*")
     run = Run.open(folder)
     assert run.status == "failed"
     assert "ended without ending the run" in run.error

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from workbench._version import __version__
-from workbench.engine.checkpoint.files import read_state, tensors_of
+from workbench.engine.checkpoint.files import opened, peek, tensors_of
 from workbench.engine.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
@@ -113,7 +113,7 @@ def _in_a_check(run: Run) -> bool:
     if not (there and there[-1].end and there[-1].step == run.step):
         return False
     with contextlib.suppress(OSError, ValueError):
-        return bool(read_state(there[-1].path)["checking"])
+        return bool(peek(there[-1].path, "checking")["checking"])
     return False
 
 
@@ -153,7 +153,7 @@ def _check_start(run: Run, weights: Mapping[str, Tensor]) -> None:
             f"the starting weights of run {run.id} are gone ({start} was removed, or could not be written), so no script "
             "can begin where it began: fit again, and raise keep_runs if runs are removed too early."
         )
-    with safe_open(str(start), framework="pt") as file:
+    with opened(start) as path, safe_open(str(path), framework="pt") as file:
         tied = file.metadata() or {}  # names of weights that are stored under another name
         there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     here = {name: tuple(value.shape) for name, value in weights.items() if name not in tied}

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from workbench.commands import Inbox, Stop
 from workbench.engine import loop
-from workbench.engine.checkpoint.files import read_state
+from workbench.engine.checkpoint.files import read_state, restoring
 from workbench.engine.checkpoint.manager import CheckpointManager
-from workbench.engine.checkpoint.resume import restore
+from workbench.engine.checkpoint.resume import first_steps, restore
 from workbench.engine.checkpoint.weights import Weights
 from workbench.engine.data.loaders import first_batches, with_sample_counts
 from workbench.engine.optim.optimizer_handle import shares
@@ -113,8 +113,9 @@ class FitAssignment(Assignment):
         with open_session(self.task, self.settings, past=self._past) as session:
             self._session, checks = session, ValidationSchedule(session)
             if self._point is not None:
-                with _as_it_was(self.task):
-                    restore(session, checks, read_state(self._point))
+                state = read_state(self._point)
+                with _as_it_was(self.task), restoring(self._point):
+                    restore(session, checks, state)
             inbox = session.ranks.listen(inbox)
             with session.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
@@ -123,7 +124,8 @@ class FitAssignment(Assignment):
             if self.folder is not None:
                 keeper = CheckpointManager(session, checks, self.folder / "checkpoints", emit, emit.settle)
             try:
-                return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, keeper=keeper))
+                with nullcontext() if self._point is None else first_steps(session, self._point):
+                    return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, keeper=keeper))
             finally:
                 self.updates = session.step
                 self._session = None

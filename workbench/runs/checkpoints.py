@@ -62,17 +62,16 @@ def replaced(path: Path) -> Path:
 
 
 def list_checkpoints(run: Path) -> list[Checkpoint]:
-    """Those in the folder of a run, oldest first; a directory without readable info is none."""
-    folder = run / "checkpoints"
+    """Those in the folder of a run, oldest first; a link, or a directory without readable info, is none."""
+    path = run / "checkpoints"
     try:
-        there = {path.name for path in folder.iterdir()}
+        with Folder.opened(path) as folder:
+            names = {name.removeprefix(".").removesuffix(".old") if name.startswith(".") else name for name in folder.names()}
+            paths = [path / name for name in sorted(names) if NAME.fullmatch(name)]
+            # If the writer was killed at the wrong moment, the older one is still under its temporary name.
+            found = [_read(one, folder) or _read(replaced(one), folder) for one in paths]
     except OSError:
         return []
-    names = {name.removeprefix(".").removesuffix(".old") if name.startswith(".") else name for name in there}
-    # If the writer was killed at the wrong moment, the older one is still under its temporary name.
-    found = (
-        _read(folder / name) or _read(replaced(folder / name)) for name in sorted(names) if NAME.fullmatch(name)
-    )
     return sorted((one for one in found if one is not None), key=_age)
 
 
@@ -143,9 +142,9 @@ def _age(one: Checkpoint) -> tuple[int, bool]:
     return one.step, one.end
 
 
-def _read(path: Path) -> Checkpoint | None:
+def _read(path: Path, within: Folder) -> Checkpoint | None:
     try:
-        with Folder.opened(path) as folder:
+        with Folder.opened(path, within) as folder:
             info = folder.read_json("info.json", LARGEST_INFO)
         value = None if info["value"] is None else float(info["value"])
         name, step, end = path.name.removeprefix(".").removesuffix(".old"), _count(info["step"]), info["end"] is True

@@ -26,13 +26,17 @@ class Folder:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, path: Path) -> Iterator[Folder]:
-        """Inside, the folder at `path`. OSError where there is none, or a link."""
+    def opened(cls, path: Path, within: Folder | None = None) -> Iterator[Folder]:
+        """Inside, the folder at `path`. OSError where there is none, or a link.
+
+        within: the opened folder that it is in.
+        """
         if not _BY_NUMBER:
             check_no_link(path)
             yield cls(path, None)
             return
-        number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK | _PLAIN)
+        outer = None if within is None else within._number
+        number = os.open(path if outer is None else path.name, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK | _PLAIN, dir_fd=outer)
         try:
             yield cls(path, number)
         finally:
@@ -47,6 +51,17 @@ class Folder:
         else.
         """
         return _read(self._where(name), largest, self._number)
+
+    @contextlib.contextmanager
+    def path_of(self, name: str) -> Iterator[Path]:
+        """Inside, a path at which a library can open this regular file. OSError for a link, ValueError for anything
+        else.
+
+        On Linux it is the file that was checked, also where another one takes its place meanwhile.
+        """
+        with open_regular(self._where(name), self._number) as file:
+            checked = Path(f"/proc/self/fd/{file.fileno()}")
+            yield checked if self._number is not None and checked.exists() else self._path / name
 
     def read_json(self, name: str, largest: int) -> dict[str, Any]:
         """The same as the function `read_json`, of a file in it."""

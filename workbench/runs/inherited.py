@@ -21,6 +21,7 @@ from workbench.events import (
     Validated,
 )
 from workbench.runs.checkpoints import FILES, Checkpoint, list_checkpoints
+from workbench.runs.files import check_no_link
 
 _OF_A_JOB = RunStarted | RunEnded | StatusChanged
 """What tells of one job alone."""
@@ -87,6 +88,7 @@ def take_over(run: Path, mine: Path, point: Checkpoint) -> None:
 
     `mine`: the folder of checkpoints of the resumed run. OSError where it cannot be done.
     """
+    check_no_link(run / "checkpoints")
     start = run / "checkpoints" / "start.safetensors"
     if start.exists():
         _take(start, mine / start.name)

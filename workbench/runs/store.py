@@ -32,6 +32,7 @@ from workbench.runs.thin import NEWEST, layer_size, next_stride, thinned_lines
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
 _NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id
+_DIGITS = re.compile(rb"[0-9]{1,18}")
 _TORN = b"~\n"
 """Ends a line that was cut by a failed write, and keeps it from ever reading as a whole one."""
 _GONE = ".gone-"
@@ -48,6 +49,11 @@ FIT = "fit"
 """The kind of runs that have weights."""
 _LONGEST_ID = 256
 """Bytes of an id at most, of 64 characters."""
+_GIVEN = ".given"
+"""In `<root>/runs`: the numbers of the runs, a line each. Its end is read: no number at or below one there is given again."""
+_TAIL = 1 << 12
+_LARGEST_NUMBER = 10**9
+"""Larger numbers are of somebody else's making: the next run does not count on from them."""
 
 
 class RunFolder:
@@ -309,19 +315,23 @@ def runs_folder(root: Path) -> Path:
 def new_id(root: Path, kind: str) -> str:
     """Reserve an id such as "0012-fit": the next number in this root, unique among concurrent processes.
 
-    The folder is made here (mkdir is the lock); pass the id on to `RunFolder.create`.
+    The number is larger than those of all runs that were made here, also of deleted ones: a `Run` of a deleted run must
+    not find another one in its place. The folder is made here (mkdir is the lock); pass the id on to `RunFolder.create`.
     """
     folder = runs_folder(root)
     word = re.sub(r"[^\w]+", "-", kind).strip("-").lstrip("0123456789-")[:32] or "run"
     while True:
         numbers = _numbers(folder)
-        number = max(numbers, default=0) + 1
+        number = max((known for known in (*numbers, *_given(folder)) if known < _LARGEST_NUMBER), default=0) + 1
+        while number in numbers:
+            number += 1
         mine = folder / f"{number:04d}-{word}"
         try:
             mine.mkdir()
         except FileExistsError:
             continue
         if _numbers(folder).count(number) == 1:
+            _note_given(mine)
             return mine.name
         # Another kind of job took the number at the same moment. Both may see both: step back, try again.
         mine.rmdir()
@@ -415,6 +425,7 @@ def _kind_of(run: Path) -> Any:
 
 def retire(path: Path) -> bool:
     """Delete a run folder; False where it could not be moved."""
+    _note_given(path)  # a version before this one may have made it
     # Renamed first: a run is either whole or not listed, also when the deletion is cut short.
     grave = path.with_name(_GONE + path.name)
     try:
@@ -432,6 +443,30 @@ def _delete(path: Path) -> None:
 
 def _numbers(folder: Path) -> list[int]:
     return [int(found[1]) for name in os.listdir(folder) if (found := _NUMBER.match(name))]
+
+
+def _given(folder: Path) -> list[int]:
+    """The numbers at the end of the file of those that were given; none where it cannot be read."""
+    try:
+        with open_regular(folder / _GIVEN) as file:
+            file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            numbers = [int(number) for number in file.read(_TAIL).split() if _DIGITS.fullmatch(number)]
+            return [number for number in numbers if number < _LARGEST_NUMBER]
+    except (OSError, ValueError):
+        return []
+
+
+def _note_given(run: Path) -> None:
+    """Add a run's number to the file of those that were given, if it is larger; nothing where that cannot be written."""
+    found = _NUMBER.match(run.name)
+    if found is None or not max(_given(run.parent), default=0) < int(found[1]) < _LARGEST_NUMBER:
+        return
+    with contextlib.suppress(OSError):
+        number = append_to(run.with_name(_GIVEN))
+        try:
+            os.write(number, f"\n{found[1]}".encode())  # whatever another writer's line ends with
+        finally:
+            os.close(number)
 
 
 def _claim(path: Path) -> FileIO:

@@ -84,10 +84,16 @@ class Average:
         return {"kind": self._kind, "count": self.count, "averages": self._averages}
 
     def load_state_dict(self, state: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
-        """Continue from the state of an average of these parameters; a state of another kind is ignored."""
+        """Continue from the state of an average of these parameters; a state of another kind is ignored.
+
+        ValueError: a shape is not that of its parameter.
+        """
         if state["kind"] == self._kind:
-            self.count = state["count"]
-            pairs = zip(state["averages"], parameters, strict=True) if self.count else ()
+            self.count = int(state["count"])
+            pairs = list(zip(state["averages"], parameters, strict=True)) if self.count else []
+            for average, parameter in pairs:
+                if average.shape != parameter.shape:
+                    raise ValueError(f"an average of shape {tuple(average.shape)} for weights of shape {tuple(parameter.shape)}")
             self._averages = [average.to(parameter.device, copy=True) for average, parameter in pairs]
 
 

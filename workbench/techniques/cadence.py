@@ -80,7 +80,8 @@ class Cadence:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, whatever the interval is now."""
-        self._checked_step, self._checked_seconds = state["step"], state["seconds"]
+        step = state["step"]
+        self._checked_step, self._checked_seconds = None if step is None else int(step), float(state["seconds"])
 
     def _due_anywhere(self, step: int, seconds: float) -> bool:
         if self._steps is not None:

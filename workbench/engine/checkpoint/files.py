@@ -28,17 +28,22 @@ from workbench.engine.checkpoint.weights import expanded
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced
-from workbench.runs.files import check_no_link, give_usual_mode, read_json, replace_by, to_disk
+from workbench.runs.files import Folder, check_no_link, give_usual_mode, read_json, replace_by, to_disk
 from workbench.task.compiled_model import own_name
 from workbench.task.errors import TaskError
+from workbench.tracebacks import UserError
 from workbench.values import shown
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("step", "epoch", "batch_idx", "epoch_step", "pieces", "epochs_scheduled", "left_out", "world"), (int,)),
     **dict.fromkeys(("mid_epoch", "checking"), (bool,)), **dict.fromkeys(("seconds", "waited"), (float, int)),
-    **dict.fromkeys(("settings", "held", "checks"), (dict,)), "optimizers": (list,),
+    **dict.fromkeys(("settings", "held", "checks", "length", "metrics", "clip_next"), (dict,)), "optimizers": (list,),
 }  # fmt: skip
 """The types of a fit's state; a wrong one would be met deep inside the fit or never."""
+_PARTS: dict[str, dict[str, tuple[type, ...]]] = {
+    "length": {"per_epoch": (int, type(None)), "ahead": (int,)}, "checks": {"checked": (int,)}, "settings": {"batch_size": (int,)},
+}  # fmt: skip
+"""The same for what is needed of some of them before a fit begins."""
 _ASIDE = re.compile(rf"\.{NAME.pattern}\.\d+\.part")
 
 
@@ -190,8 +195,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Any, in
 
 def read_state(path: Path) -> dict[str, Any]:
     """All state of a checkpoint's directory, in host memory; its weights under "weights"."""
-    state: dict[str, Any] = from_plain(_packed_state(path / "state.pt"))
-    _check_types(path / "state.pt", state)
+    state = _unpacked(path / "state.pt", _packed_state(path / "state.pt"))
     return {**state, "weights": _read_tensors(path / "model.safetensors")}
 
 
@@ -201,9 +205,44 @@ def peek(path: Path, *names: str) -> dict[str, Any]:
     missing = ", ".join(name for name in names if name not in state)
     if missing:
         raise _unreadable(path / "state.pt", f"it lacks {missing}")
-    found = {name: from_plain(state[name]) for name in names}
-    _check_types(path / "state.pt", found)
-    return found
+    return _unpacked(path / "state.pt", {name: state[name] for name in names})
+
+
+@contextlib.contextmanager
+def restoring(path: Path) -> Iterator[None]:
+    """Inside, a fit takes over the state of this checkpoint's directory.
+
+    TaskError naming it: the state has another structure than a fit of this model and these optimizers writes, or the user's own
+    `load_state_dict` or hook raised an error, which is the cause then.
+    """
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError, getattr(torch.distributed, "DistError", UserError)):  # which a build may lack
+        raise
+    except OF_STRUCTURE as error:
+        raise TaskError(
+            f"{path} cannot be restored ({_named(error)}): its state.pt is not what a fit of this model and these optimizers writes, or "
+            "their own code does not take it. Take another checkpoint of the run (bench.runs), or begin anew with fit() without start."
+        ) from error
+
+
+OF_STRUCTURE = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, AssertionError, RuntimeError)
+"""What a list where a dict belongs, a missing key or a tensor of another shape raises somewhere."""
+
+
+def _named(error: Exception) -> str:
+    lacks = isinstance(error, KeyError) and len(error.args) == 1
+    return f"it lacks {error}" if lacks else f"{type(error).__name__}: {error}"
+
+
+def _unpacked(file: Path, packed: dict[str, Any]) -> dict[str, Any]:
+    """What `to_plain` packed, with the types that a fit's state has."""
+    try:
+        state: dict[str, Any] = from_plain(packed)
+    except OF_STRUCTURE as error:
+        raise _unreadable(file, _named(error)) from error
+    _check_types(file, state)
+    return state
 
 
 def _check_types(file: Path, state: dict[str, Any]) -> None:
@@ -213,42 +252,61 @@ def _check_types(file: Path, state: dict[str, Any]) -> None:
         counted = type(value) is int and not 0 <= value <= LARGEST
         if type(value) not in kinds or counted or (type(value) is float and not math.isfinite(value)):
             raise _unreadable(file, f"its {name} is {shown(value)}")
+        for part, types in _PARTS.get(name, {}).items():
+            if type(value.get(part, file)) not in types:
+                raise _unreadable(file, f"its {name} has {shown(value[part]) if part in value else 'nothing'} as {part}")
 
 
 def _packed_state(file: Path, *, mmap: bool = False) -> dict[str, Any]:
     """Read the plain state: containers and tensors alone, since a file may come from anywhere."""
-    _check_plain(file)
-    try:
-        state = torch.load(str(file), map_location="cpu", weights_only=True, mmap=mmap)
-    except (FileNotFoundError, PermissionError):  # whose message says it all
-        raise
-    except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
-        raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
-    except (RuntimeError, EOFError, OSError) as error:
-        raise _unreadable(file, str(error).partition(". ")[0]) from error
+    with opened(file) as path:
+        try:
+            state = torch.load(str(path), map_location="cpu", weights_only=True, mmap=mmap)
+        except pickle.UnpicklingError as error:  # torch's own message proposes to run whatever the file contains
+            raise _unreadable(file, "it is not a pickle, or holds more than containers and tensors") from error
+        except (RuntimeError, EOFError, OSError) as error:
+            raise _unreadable(file, str(error).partition(". ")[0]) from error
     if not isinstance(state, dict):
         raise _unreadable(file, f"it holds a {type(state).__name__}")
     return state
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
-    _check_plain(file)
-    try:
-        tensors = load_file(str(file))
-    except SafetensorError as error:
-        raise _unreadable(file, str(error)) from error
+    with opened(file) as path:
+        try:
+            tensors = load_file(str(path))
+        except SafetensorError as error:
+            raise _unreadable(file, str(error)) from error
     return {own_name(name): tensor for name, tensor in tensors.items()}  # an earlier version stored the names of a compiled model
 
 
-def _check_plain(file: Path) -> None:
-    """Raise an error for anything but a regular file: a pipe of that name would block until somebody writes into it."""
-    if file.exists() and not file.is_file():
-        raise _unreadable(file, "it is not a plain file")
+@contextlib.contextmanager
+def opened(file: Path) -> Iterator[Path]:
+    """Inside, a path at which a library can open this file of a run's checkpoints.
+
+    RuntimeError naming it where it is a link or no regular file, or where a folder between it and the run's is a link.
+    """
+    with contextlib.ExitStack() as stack:
+        folders = [file.parents[1], file.parent] if NAME.search(file.parent.name) else [file.parent]
+        try:
+            folder: Folder | None = None
+            for path in folders:
+                folder = stack.enter_context(Folder.opened(path, folder))
+            assert folder is not None
+            found = stack.enter_context(folder.path_of(file.name))
+        except (FileNotFoundError, PermissionError) as error:
+            raise type(error)(error.errno, error.strerror, str(file)) from None
+        except (OSError, ValueError) as error:
+            link = next((path for path in (*folders, file) if path.is_symlink()), None)
+            what = "it is not a regular file" if link is None else f"{'it' if link == file else link} is a link, and links are not followed"
+            raise _unreadable(file, what) from error
+        yield found
 
 
 def _unreadable(file: Path, why: str) -> RuntimeError:
     return RuntimeError(
-        f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another checkpoint of the run (bench.runs)."
+        f"{file} cannot be read ({why}): it is damaged, or was not written here. Take another checkpoint of the run (bench.runs), or "
+        "begin anew with fit() without start."
     )
 
 

@@ -169,6 +169,8 @@ def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:
     try:
         load_state(opt.optimizer, state)
     except Exception as error:
+        if type(opt.optimizer).load_state_dict is Optimizer.load_state_dict:
+            raise
         kind = type(opt.optimizer).__name__
         raise TaskError(
             f"{kind}.load_state_dict did not take back what {kind}.state_dict gave ({type(error).__name__}: {error}), so no fit can continue "

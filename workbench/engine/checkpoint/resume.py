@@ -6,16 +6,27 @@ The state is taken between two updates or after an epoch. The task's objects are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint import module_state, optimizer_state, per_rank
-from workbench.engine.checkpoint.files import extra_state_of, load_tensors, mismatch, tensors_of
+from workbench.engine.checkpoint.files import (
+    OF_STRUCTURE,
+    extra_state_of,
+    load_tensors,
+    mismatch,
+    restoring,
+    tensors_of,
+)
 from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.optim import total_steps
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.rng import RandomState
 from workbench.engine.session import Session
 from workbench.engine.validation.schedule import ValidationSchedule
@@ -112,6 +123,34 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     RandomState.from_state(state["random"]).restore()
     if not alike:
         per_rank.begin_anew(session)
+
+
+@contextlib.contextmanager
+def first_steps(session: Session, path: Path) -> Iterator[None]:
+    """Inside, a fit continues from the checkpoint in this directory. TaskError as of `restoring`, where an optimizer cannot step
+    with the state from there: most optimizers take any state, and read it when they step.
+    """
+    taken = {id(opt.optimizer): opt.taken for opt in session.optimizers}
+    try:
+        yield
+    except OF_STRUCTURE as error:
+        opt = _stepping(session, error)
+        if opt is None or opt.taken > taken[id(opt.optimizer)]:
+            raise
+        with restoring(path):
+            raise
+
+
+def _stepping(session: Session, error: Exception) -> OptimizerHandle | None:
+    """The optimizer whose own code raised this error; None: other code did, also within a closure."""
+    optimizers = {id(opt.optimizer): opt for opt in session.optimizers}
+    found: OptimizerHandle | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if id(frame.f_locals.get("self")) in optimizers:
+            found = optimizers[id(frame.f_locals["self"])]
+        elif str(frame.f_globals.get("__name__")).startswith("workbench."):
+            found = None
+    return found
 
 
 def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:

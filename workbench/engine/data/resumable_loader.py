@@ -286,7 +286,7 @@ class ResumableLoader:
         doubts = [*position["doubts"], *self._tell(position["data"], states=not position["cut"])]
         self._between, self._stands, self._cut = None, position["data"], position["cut"]
         if self._deals is not None:
-            self._deals.set_passes(position["passes"])
+            self._deals.set_passes(int(position["passes"]))
             if position["sampler"] is not None:
                 doubts += self._deals.held().put(position["sampler"])
         if position["made"] is None or not self.loader.persistent_workers:

@@ -185,9 +185,11 @@ class ValidationSchedule:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; a monitor that has changed begins anew."""
-        self.number, self.checked = state["number"], state["checked"]
+        self.number, self.checked = int(state["number"]), int(state["checked"])
         self.cadence.load_state_dict(state["cadence"])
-        self._begun_with = tuple(state.get("begun_with", ())) or None
+        if state.get("begun_with"):
+            batches, updates = state["begun_with"]
+            self._begun_with = batches, updates
         for stop, (monitor, own) in zip(self.stops, state["stops"], strict=False):
             if stop.monitor.model_dump() == monitor:
                 stop.load_state_dict(own)

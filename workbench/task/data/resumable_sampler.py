@@ -156,7 +156,7 @@ class ResumableBatchSampler(Sampler[Any]):
         Batches that had been drawn beyond these are drawn again too.
         """
         doubts = self.held().put(position["sampler"])
-        self.set_passes(position["passes"])
+        self.set_passes(int(position["passes"]))
         this = self._pass = _Pass({key: position[key] for key in ("process", "sampler", "passes", "generator")})
         with self._drawing_as(position["process"]):
             source = _counted(this, iter(self.batches))
