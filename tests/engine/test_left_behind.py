@@ -67,7 +67,7 @@ def test_batch_norm_of_an_average_needs_data_that_can_be_read_again(tmp_path):
 
 
 def test_the_limit_that_was_asked_for_is_named(tmp_path):
-    with pytest.raises(TaskError, match=r"overfit_batches=0.2 of 2 batches is none"):
+    with pytest.raises(TaskError, match=r"overfit_batches=0.2 of 2 batches is less than one batch"):
         bench(tmp_path, overfit_batches=0.2)
 
 

@@ -176,7 +176,7 @@ def test_limits_of_each_stage(tmp_path):
         assert b.test(limit_test_batches=limit).result()["test_loss"] == pytest.approx(mean(count), rel=1e-6)
         assert sum(map(len, b.predict(limit_predict_batches=limit).result())) == count
     assert b.predict(limit_predict_batches=0).result() == []
-    with pytest.raises(TaskError, match=r"limit_predict_batches=0\.1 of 5 batches .* smallest valid fraction is 0\.2"):
+    with pytest.raises(TaskError, match=r"limit_predict_batches=0\.1 of 5 batches .*limit_predict_batches=0\.2"):
         b.predict(limit_predict_batches=0.1).result()
     assert b.validate(fast_dev_run=1).result()["val_loss"] == pytest.approx(mean(8), rel=1e-6)
     assert sum(map(len, b.predict(fast_dev_run=2).result())) == 16

@@ -507,7 +507,7 @@ def test_a_sampler_that_counts_has_to_tell():
     goes_on(lambda: DataLoader(labelled(30), batch_sampler=Tells()), ((0, 2), (1, 1)), num_workers=1)
     _, doubts = resumed(lambda: DataLoader(labelled(30), batch_sampler=Counts()), 1, 0)
     assert doubts == [
-        "batch_sampler.epoch was 1 and is 0, which must not be restored: give batch_sampler state_dict() and load_state_dict()"
+        "batch_sampler.epoch was 1 and is 0, which the workbench does not restore: give batch_sampler state_dict() and load_state_dict()"
     ]
     _, doubts = resumed(lambda: DataLoader(labelled(30), batch_sampler=Counts()), 1, 2)
     assert len(doubts) == 2
