@@ -540,5 +540,5 @@ def test_what_the_trainer_lacks_is_named(tmp_path: Path) -> None:
             self.trainer.fit_loop
             return super().training_step(batch, batch_idx)
 
-    with pytest.raises(ValueError, match=r"trainer\.fit_loop is not served\. Instead: current_epoch"):
+    with pytest.raises(ValueError, match=r"trainer\.fit_loop is not supported\. Instead: current_epoch"):
         wb.Workbench(Asking(), root=tmp_path)

@@ -280,12 +280,12 @@ class Task(abc.ABC):
 
     @property
     def uses_batch_size(self) -> bool:
-        """Whether a fit uses the setting `batch_size`: not where all its data come in batches of their own.
+        """Whether a fit has a batch size to record: not where all its data come in batches of unknown size.
 
         An object that makes its loaders may read the setting as an attribute.
         """
         data = [spec for spec in (self.train, self.val) if spec is not None]
-        return any(spec.made_by_object or not spec.parts.own_batches for spec in data)
+        return any(spec.made_by_object or "batch_size" in spec.defaults or not spec.parts.own_batches for spec in data)
 
     def refuse_unused(self, given: Mapping[str, Any], stage: Phase = "fit") -> None:
         """Raise SettingsError for a setting that the user gave for this kind of job and that cannot take effect on
