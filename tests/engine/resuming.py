@@ -43,7 +43,7 @@ class Script(Mailbox):
         self.session, self.commands = None, dict(commands)
 
     def __bool__(self):
-        command = self.commands.pop(self.session.step, ())
+        command = self.commands.pop(self.session.state.step, ())
         for one in command if isinstance(command, tuple) else (command,):
             self.put(one)
         return super().__bool__()
@@ -64,7 +64,7 @@ class Fit:
                 before(session)
             self.status = loop.fit(session, self.events.append, inbox, checks=checks, keeper=keeper)
             self.drawn = (torch.get_rng_state(), np.random.get_state()[1].tolist(), torch.rand(3).tolist())
-            self.counters = (session.step, session.epoch, session.left_out)
+            self.counters = (session.state.step, session.state.epoch, session.state.left_out)
             self.average = None if session.average is None else session.average.state_dict()
             self.optimizers = [opt.optimizer.state_dict() for opt in session.optimizers]
         self.weights = {

@@ -16,6 +16,7 @@ import workbench as wb
 from tests.engine.problems import labelled, noisy_net, plain_net, sgd, until
 from workbench.engine import backward, nonfinite
 from workbench.engine.setup import open_session
+from workbench.engine.state import Replay, TrainState
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
@@ -157,18 +158,17 @@ def test_no_state_of_the_batch_before_where_the_first_piece_is_left_out():
     with open_session(task, Settings(truncated_bptt_steps=1, max_steps=9, accelerator="cpu")) as session:
         task.left_out = (2,)
         window = [Piece(torch.full((1, 1), float(n)), n % 2 == 0, 1) for n in range(4)]
-        backward.backward(session, session.optimizers[0], window)
+        backward.finish(backward.backward(session, session.optimizers[0], window))
     assert task.told == [None, 0.0, None, None]
 
 
 def moments(device, every, steps):
     """The updates that are kept to be taken again, of so many."""
-    session = SimpleNamespace(on_cpu=False, recording=True, recent=[], hiddens={}, device=torch.device(device),
-                              settings=wb.Settings())  # fmt: skip
+    session = SimpleNamespace(on_cpu=False, replay=Replay(), state=TrainState(), device=torch.device(device), settings=wb.Settings())
     for step in range(steps):
-        session.step, session.records = step, step % every == 0
+        session.state.step, session.records = step, step % every == 0
         nonfinite.remember(session, [step])
-    return [moment.step for moment in session.recent]
+    return [moment.step for moment in session.replay.recent]
 
 
 def test_only_updates_that_will_be_looked_at_are_kept(monkeypatch):

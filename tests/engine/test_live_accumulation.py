@@ -30,13 +30,13 @@ def to(size):
 @pytest.fixture
 def windows(monkeypatch):
     """How many batches each update had, in order."""
-    update, sizes = loop.update, []
+    update, sizes = loop.train_step, []
 
     def watched(session, window):
         sizes.append(len(window))
         return update(session, window)
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     return sizes
 
 

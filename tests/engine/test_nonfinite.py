@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 import workbench as wb
 from workbench.engine import nonfinite
 from workbench.engine.metrics import flush
+from workbench.engine.state import Replay, TrainState
 from workbench.events import Message, StepsDone, pack
 from workbench.instruments.finite import NonFiniteError
 from workbench.task.errors import TaskError
@@ -134,7 +135,7 @@ def test_a_guarded_step_is_left_out_on_the_device(bad):
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.tensor([1.0, float("nan") if bad else 1.0, 1.0])
     session = SimpleNamespace(
-        on_cpu=False, precision=SimpleNamespace(scaler=None), buffers=[],
+        on_cpu=False, precision=SimpleNamespace(scaler=None), replay=Replay(),
         total_norm=lambda opt, gradients, p: torch.linalg.vector_norm(gradients[0], p),
     )  # fmt: skip
     opt = SimpleNamespace(optimizer=optimizer, gradients=lambda: [weight.grad])
@@ -149,7 +150,7 @@ def test_a_guarded_step_without_gradients_is_no_error():
     """A manual step before any backward."""
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
-    session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None), buffers=[])
+    session = SimpleNamespace(on_cpu=False, precision=SimpleNamespace(scaler=None), replay=Replay())
     opt = SimpleNamespace(optimizer=optimizer, gradients=list)
     with nonfinite.guarded(session, opt, torch.tensor(0.5), None):
         optimizer.step()
@@ -305,7 +306,7 @@ def test_a_flush_from_a_device_names_the_first_layer(loss, norms, told):
     columns = {"loss": loss, "grad_norm": [1, NAN], "layer_norms": norms}
     event = StepsDone(0, 1, 2, 0, 0.0, {name: pack(np.float32(values)) for name, values in columns.items()})
     session = SimpleNamespace(
-        on_cpu=False, norm_order=2.0, precision=SimpleNamespace(scaler=None), several=False, left_out=0,
+        on_cpu=False, norm_order=2.0, precision=SimpleNamespace(scaler=None), several=False, state=TrainState(),
         names=("first", "second", "third", "fourth"), device=torch.device("mps"), task=SimpleNamespace(manual=False),
         optimizers=[SimpleNamespace(index=0, optimizer=object())], settings=wb.Settings(),
     )  # fmt: skip

@@ -86,16 +86,16 @@ def test_no_update_waits_for_the_device(tmp_path, monkeypatch, settings):
     seen = []
 
     def watched(session, window):
-        if session.step < 3:  # the first updates allocate
+        if session.state.step < 3:  # the first updates allocate
             return plain(session, window)
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            seen.append(session.step)
+            seen.append(session.state.step)
             return plain(session, window)
         finally:
             torch.cuda.set_sync_debug_mode(before)
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     bench(tmp_path, model=noisy_net(), pin_memory=True, **settings).fit().result()
     assert len(seen) > 20

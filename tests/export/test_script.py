@@ -294,23 +294,23 @@ def test_live_changes_and_a_stop(
 ) -> None:
     groups = "lambda p, lr: torch.optim.SGD([{'params': p[:2], 'lr': lr / 3}, {'params': p[2:]}], lr=lr)"
     bench = make_bench(tmp_path, f"{PAIR}, optimizer={groups}, gradient_clip_val=0.2, lr=0.03{arguments}")
-    update, jobs = loop.update, []
+    update, jobs = loop.train_step, []
 
     def watched(session: Session, window: object) -> object:
         while not jobs:
             time.sleep(0.01)
         loss = update(session, window)  # type: ignore[arg-type]
-        if session.step == 3:
+        if session.state.step == 3:
             jobs[0].change(lr=0.2)
             jobs[0].change(lr=0.1, gradient_clip_val=0.05)
-        if session.step == 5:
+        if session.state.step == 5:
             jobs[0].change(gradient_clip_val=None)
-        if session.step == stop:
+        if session.state.step == stop:
             jobs[0].change(lr=5.0)  # no update comes after it
             jobs[0].stop()
         return loss
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     jobs.append(bench.fit())
     run = jobs[0].result()
     assert (run.status, run.step, len(run.changes)) == ("stopped", stop, 4)

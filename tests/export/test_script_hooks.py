@@ -82,17 +82,17 @@ def told(folder: Path) -> list[str]:
 def test_a_stop_by_hand(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAID", str(tmp_path / "said by the script"))
     bench = make_bench(tmp_path, f"Every(), {DATA}, max_epochs=3, val_check_interval=3", EVERY, PRELUDE)
-    update, jobs = loop.update, []
+    update, jobs = loop.train_step, []
 
     def watched(session: Session, window: object) -> object:
         while not jobs:
             time.sleep(0.01)
         loss = update(session, window)  # type: ignore[arg-type]
-        if session.step == 12:
+        if session.state.step == 12:
             jobs[0].stop()
         return loss
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     jobs.append(bench.fit())
     assert jobs[0].result().status == "stopped"
     outcome = runner.run(bench.export(tmp_path / "train.py"))

@@ -35,18 +35,18 @@ SKIPS = HOOKED.replace("        return F.cross", "        if index == 5:\n      
 
 def changed(bench: wb.Workbench, sizes: Mapping[int, int], monkeypatch: pytest.MonkeyPatch) -> Run:
     """The fit of a bench in which so many batches make an update from these updates on; beside it ratios are measured."""
-    update, jobs = loop.update, []
+    update, jobs = loop.train_step, []
 
     def watched(session: Session, window: object) -> object:
         while not jobs:
             time.sleep(0.01)
         loss = update(session, window)  # type: ignore[arg-type]
-        if session.step in sizes:
-            jobs[0].change(accumulate_grad_batches=sizes[session.step], track_update_ratio=session.step % 2 == 0)
-            jobs[0].change(accumulate_grad_batches=sizes[session.step])
+        if session.state.step in sizes:
+            jobs[0].change(accumulate_grad_batches=sizes[session.state.step], track_update_ratio=session.state.step % 2 == 0)
+            jobs[0].change(accumulate_grad_batches=sizes[session.state.step])
         return loss
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     jobs.append(bench.fit())
     run: Run = jobs[0].result()
     assert [change.step for change in run.changes] == [step for step in sizes for _ in range(2)]
@@ -82,20 +82,20 @@ def test_its_updates_are_those_of_the_run(
 def test_with_what_a_person_has_asked_for(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at the validation data and a checkpoint at the end of an epoch, where a change of the rate comes too."""
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=3, val=(x, y), lr_schedule='linear'")
-    update, jobs = loop.update, []
+    update, jobs = loop.train_step, []
 
     def watched(session: Session, window: object) -> object:
         while not jobs:
             time.sleep(0.01)
         loss = update(session, window)  # type: ignore[arg-type]
-        if session.step in (5, 13):
+        if session.state.step in (5, 13):
             jobs[0].validate()
             jobs[0].checkpoint()
             jobs[0].change(lr=0.01)
             jobs[0].validate()
         return loss
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     jobs.append(bench.fit())
     run = jobs[0].result()
     assert list(run.validation["step"]) == [5, 13, 13, 26, 39]  # asked for twice before one update: done once

@@ -102,7 +102,7 @@ def test_runs_that_cannot_be_repeated(tmp_path: Path, monkeypatch: pytest.Monkey
 
     bench = make_bench(tmp_path, f"{PAIR}, max_epochs=1")
     bench.fit().result()
-    monkeypatch.setattr(loop, "update", lambda *_: 1 / 0)
+    monkeypatch.setattr(loop, "train_step", lambda *_: 1 / 0)
     job = bench.fit()
     with pytest.raises(ZeroDivisionError):
         job.result()

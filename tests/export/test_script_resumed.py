@@ -29,23 +29,23 @@ EPOCHS = "scheduler=lambda o, updates: wb.Schedule(torch.optim.lr_scheduler.Step
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[..., wb.Run]:
     """Fits, and stops behind so many updates."""
-    update = loop.update
+    update = loop.train_step
 
     def fit(bench: wb.Workbench, step: int, **settings: Any) -> wb.Run:
         jobs: list[Any] = []
 
         def watched(session: Session, window: object) -> object:
             loss = update(session, window)  # type: ignore[arg-type]
-            if session.step == step:
+            if session.state.step == step:
                 while not jobs:
                     time.sleep(0.01)
                 jobs[0].stop()
             return loss
 
-        monkeypatch.setattr(loop, "update", watched)
+        monkeypatch.setattr(loop, "train_step", watched)
         jobs.append(bench.fit(**settings))
         run = jobs[0].result()
-        monkeypatch.setattr(loop, "update", update)
+        monkeypatch.setattr(loop, "train_step", update)
         assert (run.status, run.step) == ("stopped", step)
         return run
 
@@ -136,17 +136,17 @@ def test_a_change_behind_the_last_update_of_an_epoch(
     runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench(tmp_path, f"{PAIR}, {EPOCHS}, max_epochs=4")
-    update, jobs = loop.update, []
+    update, jobs = loop.train_step, []
 
     def watched(session: Session, window: object) -> object:
         while not jobs:
             time.sleep(0.01)
         loss = update(session, window)  # type: ignore[arg-type]
-        if session.step in (3, 7, 14):
-            jobs[0].change(lr=0.037 / session.step)
+        if session.state.step in (3, 7, 14):
+            jobs[0].change(lr=0.037 / session.state.step)
         return loss
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     jobs.append(bench.fit())
     assert "if step in (7, 14):" in repeat(bench, jobs[0].result(), runner, tmp_path)
 

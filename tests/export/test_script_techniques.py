@@ -237,7 +237,7 @@ CASES: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_technique(case: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The clock of the run goes by its updates: by the machine's, a slow one might take none at all in 0.3 s.
-    monkeypatch.setattr(Session, "seconds", property(lambda session: session.step / 77))
+    monkeypatch.setattr(Session, "seconds", property(lambda session: session.state.step / 77))
     bench = make_bench(tmp_path, *CASES[case])
     run = bench.fit().result()
     script = bench.export(tmp_path / "out" / "train.py")
@@ -253,19 +253,19 @@ def test_a_technique(case: str, runner: Runner, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("stop", [12, 15])  # in the middle of an epoch, and behind one
 def test_a_stop_between_averages(stop: int, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=1, swa_lrs=0.1, max_epochs=9, lr=0.01")
-    update, jobs = loop.update, []
+    update, jobs = loop.train_step, []
 
     def watched(session: Session, window: object) -> object:
         while not jobs:
             time.sleep(0.01)
         loss = update(session, window)  # type: ignore[arg-type]
-        if session.step == 11:
+        if session.state.step == 11:
             jobs[0].change(lr=0.2)
-        if session.step == stop:
+        if session.state.step == stop:
             jobs[0].stop()
         return loss
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     jobs.append(bench.fit())
     run = jobs[0].result()
     assert (run.status, run.step, len(run.changes)) == ("stopped", stop, 1)
@@ -280,12 +280,12 @@ def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
 ) -> None:
     """In the check that follows, the weights of that epoch are averaged already; before it they are not."""
     bench = make_bench(tmp_path, f"{BOTH}, weight_averaging='swa', swa_epoch_start=0, max_epochs=9")
-    update, validate, jobs = loop.update, schedule.validate, []
+    update, validate, jobs = loop.train_step, schedule.validate, []
 
     def stop(session: Session, wanted: bool) -> None:
         while not jobs:
             time.sleep(0.01)
-        if wanted and session.step == 10:
+        if wanted and session.state.step == 10:
             jobs[0].stop()
 
     def updated(session: Session, window: object) -> object:
@@ -297,7 +297,7 @@ def test_a_stop_behind_the_last_update_of_an_epoch_of_swa(
         stop(session, within)
         return validate(session, batches, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "update", updated)
+    monkeypatch.setattr(loop, "train_step", updated)
     monkeypatch.setattr(schedule, "validate", validated)
     jobs.append(bench.fit())
     run = jobs[0].result()

@@ -86,7 +86,7 @@ def test_a_fit_with_found_rates_is_the_fit_in_which_they_are_set(case, tmp_path,
     at = {0: changes[0].values, 2: changes[1].values}
 
     def give(session, emit, inbox):
-        inbox.put(Change(dict(at[session.epoch])))
+        inbox.put(Change(dict(at[session.state.epoch])))
         return apply_commands(session, emit, inbox)
 
     monkeypatch.setattr(scheduled_searches, "milestones", lambda session: dict.fromkeys(at, give))
@@ -296,8 +296,8 @@ def test_out_of_memory_inside_the_session_is_a_failed_trial_and_no_trace(tmp_pat
         assert (failed.size, failed.ok) == (16, False)
         assert "out of memory" in failed.error
         assert same_weights(before, weights(b._task.model))
-        assert session.step == 0
-        assert session.recording
+        assert session.state.step == 0
+        assert not session.state.searching
 
 
 # -- what is refused before anything is trained

@@ -4,40 +4,77 @@ samples.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import itertools
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from workbench.engine.batch_steps import WindowForward, forward, loss_in, scalar
 from workbench.engine.data.sample_count import note_count
-from workbench.engine.distributed.ddp import DDP
+from workbench.engine.distributed.borrowed import run_borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
-from workbench.engine.window import WindowLoss, WindowPlan
-from workbench.task.errors import TaskError
-from workbench.techniques.accumulation import normalized_weights, samples_at
+from workbench.engine.window import Result, WindowLoss, WindowPlan, read
+from workbench.techniques.accumulation import samples_at
+from workbench.techniques.tbptt import Piece, detached
 
 Work = Generator[None, None, "Tensor | None"]
-"""The backward of a window as a generator. It stops once, before the last batch goes forward, and returns the mean
-loss.
-"""
+"""The backward of a window. It stops once, before the last batch goes forward, and returns the mean loss, detached."""
 
 
-def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor | None:
-    """Add the window's gradient to the parameters of `opt`; returns the mean loss, detached, or None for an empty
-    window.
+def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> Work:
+    """Add the window's gradient to the parameters of `opt`. Each batch counts by its weight: known before, or
+    reported by the step. After the last backward, gradients and loss are those of all ranks.
+
+    The work ends before it stops if there is nothing to learn from. anew: this update has gone through the window
+    before, so the task has had the end of each batch already.
     """
-    if len(window) == 1 and session.tbptt is None and not session.within and session.together is None:
-        session.task.drawn = samples_at(window, 0)
-        result = forward(session, opt, window[0], session.batch_idx, {})
-        loss = scalar(result) if isinstance(result, Tensor) else loss_in(result)
-        if loss is None:
-            return None
-        session.precision.scale(loss).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-    return finish(weighted(session, opt, window))
+    parallel, hooks = session.parallel, session.hooks
+    plan = WindowPlan.of(session.task, window, parallel.shares)
+    held = WindowLoss(plan, parallel.unit, whole=not parallel.several)
+    forward = WindowForward(session, opt, window)
+    final = plan.there[-1] if plan.there else None
+    stopped = ready = False
+    loss: Tensor | None = None
+    for place, number in enumerate(plan.there):
+        ready = parallel.starts(forward.start(number))
+        if number == final if ready else place:
+            stopped = True
+            yield
+        if not ready:
+            break
+        last = number == final and not parallel.borrowed
+        found = parallel.formed(forward.run(number, last=last))
+        if found is not None:
+            part, first = held.take(place, found)
+            if found.weight is None and not held.single and session.tbptt is None:
+                note_count(session, "train", window[number], plan.weights[place])
+            if last and parallel.synced:
+                parallel.tell(held)  # the all-reduce runs during the backward
+            if first and hooks.within:
+                drop_gradients(session, opt)
+            hooks.backward(session.precision.scale(part))
+            if last:  # the hooks after the last backward see the gradients of all ranks
+                loss = parallel.settle(opt, held, back=True)
+            hooks.after_backward()
+        forward.end(number, found, final=number == final, anew=anew)
+        if last and found is not None:
+            forward.leave()
+            return loss
+    forward.leave()
+    if parallel.several:
+        if not stopped:  # this rank has no batch of its own, but takes the step
+            yield
+        if held.loss is None and hooks.within:
+            drop_gradients(session, opt)
+        if ready or not plan.there:
+            _run_borrowed(session, opt, held)
+    # The last batch was left out, or there was none: a rank still takes part in the update of all.
+    loss = parallel.settle(opt, held, back=False)
+    if parallel.several and loss is not None:  # all ranks must change the gradients alike
+        hooks.after_backward()
+    return loss
 
 
 def finish(work: Work) -> Tensor | None:
@@ -50,153 +87,130 @@ def finish(work: Work) -> Tensor | None:
             return loss
 
 
-def weighted(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, anew: bool = False) -> Work:
-    """Backward over a window in which each batch counts by its weight: known before, or reported by the step.
+class WindowForward:
+    """The forward passes of one optimizer over a window: batch numbers, hooks of the batches, hidden state."""
 
-    anew: this update has gone through the window before, so the task has had the end of each batch already.
-    """
-    if session.together is None:
-        return _alone(session, opt, window, anew)
-    return _in_ranks(session, session.together, opt, window, anew)
+    def __init__(self, session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> None:
+        self._session, self._opt, self._window = session, opt, window
+        self._hiddens = session.state.hiddens.get(opt.index)
+        begun = itertools.accumulate(item.first for item in window) if session.tbptt is not None else None
+        first = session.state.batch_idx
+        self._indices = range(first, first + len(window)) if begun is None else [first - 1 + n for n in begun]
 
+    def start(self, number: int) -> bool:
+        """Call the hooks before a batch, once an update. False: a hook asked to leave out the rest of the epoch."""
+        session, state = self._session, self._session.state
+        if not session.hooks.within or number in state.ready:
+            return True
+        if state.cut_short:
+            return False
+        item = self._window[number]
+        batch = session.to_device(_batch(item))
+        session.task.drawn = samples_at(self._window, number)
+        begins = not isinstance(item, Piece) or item.first
+        if begins and not session.hooks.batch_started(batch, self._indices[number]):
+            state.cut_short = True
+            return False
+        session.look_again()
+        state.ready[number] = batch
+        return True
 
-def _alone(session: Session, opt: OptimizerHandle, window: Sequence[Any], anew: bool) -> Work:
-    """The window of a single process."""
-    planned = WindowPlan.of(session, window, normalized_weights)
-    passing, held = WindowForward(session, opt, window), WindowLoss(planned, 1.0, single=len(planned.there) == 1)
-    for number in planned.there:
-        going_on = passing.start(number)
-        if number == planned.last if going_on else number != planned.there[0]:
-            yield
-        if not going_on:
-            break
-        found = passing.forward(number)
+    def run(self, number: int, *, last: bool = False) -> Result | None:
+        """Run the training step of one batch; None: it returned nothing to learn from. last: no other of this update
+        follows.
+        """
+        session, item = self._session, self._window[number]
+        batch = session.state.ready.get(number)
+        if batch is None:
+            batch = _batch(item)
+            if batch is None:
+                return None
+            if session.moves:  # only one batch of a window is on the device at a time
+                batch = session.to_device(batch)
+        extra: Mapping[str, Any] = self._opt.extra
+        if session.tbptt is not None:
+            self._hiddens = None if item.first else self._hiddens  # also where the step leaves the first piece out
+            extra = {**extra, "hiddens": self._hiddens}
+        session.task.drawn = samples_at(self._window, number)
+        with session.precision.autocast():
+            found = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))
         if found is not None:
-            part, fresh = held.take(number, found)
-            if found.weight is None and not held.single and session.tbptt is None:
-                note_count(session, "train", window[number], planned.weights[number])
-            _back(session, opt, part, fresh=fresh)
-            if session.within:
-                session.hooks.after_backward()
-        passing.end(number, found, last=number == planned.last, anew=anew)
-    passing.leave()
-    return _mean(session, opt, held)
+            self._hiddens = detached(found.hiddens)
+        return found
+
+    def end(self, number: int, result: Result | None, *, final: bool, anew: bool) -> None:
+        """Call the hook after a batch, once, after its last optimizer. For the window's `final` batch it is called
+        after the update.
+        """
+        session, item = self._session, self._window[number]
+        if not session.hooks.within or self._opt is not session.turn()[-1] or not getattr(item, "last", True):
+            return
+        ending = (result, session.state.ready[number], self._indices[number])
+        if final:
+            session.state.ending = ending
+        elif not anew:
+            session.hooks.batch_ended(*ending)
+
+    def leave(self) -> None:
+        """Keep the hidden state for the next piece."""
+        if self._session.tbptt is not None:
+            self._session.state.next_hiddens[self._opt.index] = self._hiddens
 
 
-def _in_ranks(session: Session, together: DDP, opt: OptimizerHandle, window: Sequence[Any], anew: bool) -> Work:
-    """The window of one of several ranks. After its last backward, gradients and loss are those of all ranks."""
-    planned, last = WindowPlan.of(session, window, together.shares), None
-    if not together.borrowed:
-        last = planned.last
-    passing, held = WindowForward(session, opt, window, last), WindowLoss(planned, together.unit)
-    halted = going_on = False
-    for number in planned.there:
-        going_on = together.starts(passing.start(number))
-        if number == planned.last if going_on else number != planned.there[0]:
-            halted = True
-            yield
-        if not going_on:
-            break
-        found = together.formed(passing.forward(number))
-        if found is None:
-            passing.end(number, None, last=number == planned.last, anew=anew)
-            continue
-        part, fresh = held.take(number, found)
-        if found.weight is None and session.tbptt is None:
-            note_count(session, "train", window[number], planned.weights[number])
-        if number == last and together.synced:
-            together.tell(held.loss, held.weight)  # the all-reduce runs during the backward
-        _back(session, opt, part, fresh=fresh)
-        # The hooks after the last backward see the gradients of all ranks.
-        loss = together.settle(opt, held.loss, held.weight, back=True) if number == last else None
-        if session.within:
-            session.hooks.after_backward()
-        passing.end(number, found, last=number == planned.last, anew=anew)
-        if number == last:
-            passing.leave()
-            return loss
-    passing.leave()
-    if not halted:  # this rank has no batch of its own, but takes the step
-        yield
-    if held.loss is None and session.within:
-        _drop(session, opt)
-    if going_on or not planned.there:
-        together.pass_borrowed(opt, held.loss, held.weight)
-    # Its last batch was left out, or it had none: it still takes part in the update of all ranks.
-    loss = together.settle(opt, held.loss, held.weight, back=False)
-    if session.within and loss is not None:  # all ranks must change the gradients alike
-        session.hooks.after_backward()
-    return loss
+def _batch(item: Any) -> Any:
+    return item.batch if isinstance(item, Piece) else item
 
 
-def _mean(session: Session, opt: OptimizerHandle, held: WindowLoss) -> Tensor | None:
-    """Divide a single process's loss and gradients by the window's weight; None if the window was empty."""
-    if held.loss is None or held.single:
-        return held.loss
-    if held.reported:
-        total = sum(held.reported)
-        if session.on_cpu and float(total) == 0.0:
-            raise TaskError(
-                "the weights that training_step reported for the batches of one update add up to 0, so they have no "
-                "mean: return None for a batch without anything to learn from."
-            )
-        return _divided(opt, held.loss, total)
-    if held.some_left_out:  # a step returned None: the other batches make up the whole window
-        return _divided(opt, held.loss, sum(held.kept))
-    return held.loss
-
-
-def _back(session: Session, opt: OptimizerHandle, part: Tensor, *, fresh: bool) -> None:
-    """Backward of one batch's part of the loss. `fresh`: it is the first of the window, so old gradients are dropped
-    before.
-    """
-    scaled = session.precision.scale(part)
-    if not session.within:
-        scaled.backward()  # type: ignore[no-untyped-call]
-        return
-    if fresh:
-        _drop(session, opt)
-    session.hooks.backward(scaled)
-
-
-def _drop(session: Session, opt: OptimizerHandle) -> None:
+def drop_gradients(session: Session, opt: OptimizerHandle) -> None:
     """Drop the gradients of the update before, by the task's own zero_grad where it has one; on ranks without a
     batch too.
     """
-    session.hooks.zero_grad(opt.index, session.batch_idx)
+    session.hooks.zero_grad(opt.index, session.state.batch_idx)
     if not session.hooks.zeroes:
         opt.zero_grad()
 
 
-def _divided(opt: OptimizerHandle, summed: Tensor, total: Tensor | float) -> Tensor:
-    gradients = opt.gradients()
-    divisor = total.to(summed) if isinstance(total, Tensor) else total
-    if gradients:
-        torch._foreach_div_(gradients, divisor)
-    return summed / divisor
+def _run_borrowed(session: Session, opt: OptimizerHandle, held: WindowLoss) -> None:
+    """Run the steps that other ranks take and this one has no batch for, at no weight."""
+    parallel = session.parallel
+    extra: dict[str, Any] = {**opt.extra} if session.tbptt is None else {**opt.extra, "hiddens": None}
+    for left in reversed(range(parallel.borrowed)):
+        if not parallel.starts(True):
+            return
+
+        def step(batch: Any, *, last: bool = not left) -> None:
+            found = parallel.formed(read(parallel.training_step(batch, session.state.batch_idx, last=last, **extra)))
+            if found is None:
+                return
+            if last:  # where those that have a batch call theirs
+                parallel.tell(held)
+            (found.loss * 0.0).backward()  # type: ignore[no-untyped-call]
+
+        run_borrowed(session, parallel.lent, "train", step)
 
 
 def losses(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> Tensor:
     """The sum of the window's losses with their graph, to find out where a non-finite value came from."""
-    passing = WindowForward(session, opt, window)
-    found = [passing.forward(number) for number in range(len(window))]
-    passing.leave()
+    forward = WindowForward(session, opt, window)
+    found = [forward.run(number) for number in range(len(window))]
+    forward.leave()
     return torch.stack([one.loss for one in found if one is not None]).sum()
 
 
 def finish_window(session: Session, window: Sequence[Any]) -> None:
     """Advance the batch counters after a window."""
-    session.ready = {}
-    if session.together is not None:
-        session.together.waiting = 0
+    state = session.state
+    state.ready = {}
+    batches = session.parallel.batches(window)
+    session.parallel.waiting = 0
     if session.tbptt is None:
-        session.batch_idx += len(window) if session.together is None else session.together.size
+        state.batch_idx += batches
     elif window:
-        session.batch_idx += sum(piece.first for piece in window)
+        state.batch_idx += sum(piece.first for piece in window)
         since = [piece.first for piece in window][::-1]
-        session.pieces = since.index(True) + 1 if True in since else session.pieces + len(window)
-        session.pieces = 0 if window[-1].last else session.pieces
+        state.pieces = since.index(True) + 1 if True in since else state.pieces + len(window)
+        state.pieces = 0 if window[-1].last else state.pieces
         # An optimizer without a turn continues from the state that the others have reached.
-        last = next(reversed(session.next_hiddens.values()), None)
-        session.hiddens = {opt.index: session.next_hiddens.get(opt.index, last) for opt in session.optimizers}
-        session.next_hiddens = {}
+        last = next(reversed(state.next_hiddens.values()), None)
+        state.hiddens = {opt.index: state.next_hiddens.get(opt.index, last) for opt in session.optimizers}
+        state.next_hiddens = {}

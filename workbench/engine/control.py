@@ -55,11 +55,11 @@ def apply_commands(session: Session, emit: Emit, inbox: Inbox, errands: Errands 
                     return True
             elif isinstance(command, Pause) and paused_at is None:
                 paused_at = perf_counter()
-                emit_message(session, emit, StatusChanged("paused", session.step))
+                emit_message(session, emit, StatusChanged("paused", session.state.step))
             elif isinstance(command, Resume) and paused_at is not None:
                 session.meter.leave_out(perf_counter() - paused_at)
                 paused_at = None
-                emit_message(session, emit, StatusChanged("running", session.step))
+                emit_message(session, emit, StatusChanged("running", session.state.step))
     finally:  # paused time does not count as training time
         if paused_at is not None:
             session.meter.leave_out(perf_counter() - paused_at)
@@ -69,7 +69,7 @@ def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: 
     """Carry out one request; returns whether it was stopped."""
     if errands is None:
         what = "validate()" if isinstance(command, Validate) else "checkpoint()"
-        emit_message(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.step))
+        emit_message(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.state.step))
         return False
     if isinstance(command, Validate):
         return errands.look()
@@ -83,7 +83,7 @@ def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> 
     if values.get("lr") is not None and not _moved_rate(session, float(values["lr"]), emit):  # type: ignore[arg-type]
         del applied["lr"]
     if "gradient_clip_val" in values:
-        session.clip_val = values["gradient_clip_val"]
+        session.state.clip_val = values["gradient_clip_val"]
     if values.get("batch_size") is not None:
         session.data.use_batch_size(int(values["batch_size"]))  # type: ignore[arg-type]
     if values.get("accumulate_grad_batches") is not None and not _accumulate(session, values, emit):
@@ -92,7 +92,7 @@ def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> 
         flush(session, emit, wait=True)  # first record what was measured so far
         session.track_ratios(bool(values["track_update_ratio"]))
     if applied:
-        emit_message(session, emit, Changed(session.step, applied))
+        emit_message(session, emit, Changed(session.state.step, applied))
 
 
 def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
@@ -105,7 +105,7 @@ def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
     if lr != session.base_lr:
         what = "to 0" if session.base_lr else "from 0"
         text = f"lr={lr:g} was left out: the rate of a running fit cannot change {what}. pause() the run, or fit(lr=…) anew."
-        emit_message(session, emit, Message(text, "warning", session.step))
+        emit_message(session, emit, Message(text, "warning", session.state.step))
     return lr == session.base_lr
 
 
@@ -117,15 +117,15 @@ def _accumulate(session: Session, values: Mapping[str, float | None], emit: Emit
             f"accumulate_grad_batches={size} was left out: with manual optimisation it cannot change while a run is running, "
             "since the module knows of it from the beginning. Stop, and continue with fit(start=…, accumulate_grad_batches=…)."
         )
-        emit_message(session, emit, Message(text, "warning", session.step))
+        emit_message(session, emit, Message(text, "warning", session.state.step))
         return False
-    setting = with_size_from(session.settings.accumulate_grad_batches, session.epoch, size)
+    setting = with_size_from(session.settings.accumulate_grad_batches, session.state.epoch, size)
     if setting == session.settings.accumulate_grad_batches:
         return True
     session.settings = session.settings.replace(accumulate_grad_batches=setting)
     session.data.settings = session.data.settings.replace(accumulate_grad_batches=setting)
-    session.ahead = total_steps.ahead_of_session(session)
+    session.ahead = total_steps.ahead_from(session.data, session.state, session.ahead)
     if any(opt.schedules for opt in session.optimizers) and session.updates is not None:
         text = f"{size} batches make an update, and the schedule keeps the {session.updates} updates it was made for."
-        emit_message(session, emit, Message(text, "warning", session.step))
+        emit_message(session, emit, Message(text, "warning", session.state.step))
     return True

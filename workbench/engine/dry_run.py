@@ -17,7 +17,8 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.restore_devices import restored_devices
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
-from workbench.engine.step import update
+from workbench.engine.snapshot import scratch
+from workbench.engine.step import train_step
 from workbench.engine.validation.validate import validate
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import Settings
@@ -58,7 +59,7 @@ def dry_run(task: Task, settings: Settings, *, samples: bool = True) -> DryRunRe
     with restored_devices(task), open_session(task, calm) as session:
         optimizers = session.optimizers
         if samples:
-            with restored_state(task) as lost, session.scratch(), task.checking_steps():
+            with restored_state(task) as lost, scratch(session), task.checking_steps():
                 _try(session)
     return DryRunResult(len(optimizers), tuple(schedule for opt in optimizers for schedule in opt.schedules), tuple(lost))
 
@@ -114,11 +115,11 @@ def _peek(spec: DataSpec, count: int) -> Any:
 def _train(session: Session, batch: Any) -> None:
     if session.task.manual:  # with manual optimization an error shows only in a whole update
         with contextlib.suppress(NonFiniteError):  # a loss that is not finite after another optimizer's step is a matter of the rates
-            _explained("training_step", batch, "train", lambda: update(session, _window(session, batch)))
+            _explained("training_step", batch, "train", lambda: train_step(session, _window(session, batch)))
         return
-    if session.within:  # training_step may rely on the hooks before it
+    if session.hooks.within:  # training_step may rely on the hooks before it
         try:
-            _explained("training_step or a hook of its update", batch, "train", lambda: update(session, _window(session, batch)))
+            _explained("training_step or a hook of its update", batch, "train", lambda: train_step(session, _window(session, batch)))
         except NonFiniteError as error:
             if session.settings.on_nonfinite == "stop":
                 raise TaskError(f"of the first {sample_count(batch)} samples, {error}") from error

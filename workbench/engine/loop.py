@@ -19,7 +19,7 @@ from workbench.engine.nonfinite import refuse_unguarded
 from workbench.engine.optim import weight_averaging
 from workbench.engine.requests import CheckpointRequests, UserRequests
 from workbench.engine.session import Session
-from workbench.engine.step import update
+from workbench.engine.step import train_step
 from workbench.engine.validation.schedule import ValidationListener, ValidationSchedule
 from workbench.engine.validation.validate import floats
 from workbench.events import Emit, Logged, Message, Status
@@ -84,7 +84,7 @@ def fit(
         _tell_failure(session, error)
         raise
     finally:
-        session.fitting = False
+        session.state.fitting = False
     _conclude(session, fitting, emit)
     return "stopped" if stopped else "finished"
 
@@ -106,31 +106,31 @@ class _Fit:
         """Run the hooks, the commands and the sanity check before the first update."""
         session = self.session
         session.train_mode()
-        session.fitting = True
-        if not session.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
+        session.state.fitting = True
+        if not session.state.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
             session.hooks.forget()
-        elif session.hooks.stop_requested and minimums_met(session.settings, session.step, session.epoch):
+        elif session.hooks.stop_requested and minimums_met(session.settings, session.state.step, session.state.epoch):
             session.hooks.clear_stop()
         with self._as_drawn():
             session.hooks.fit_started()
         return apply_commands(session, self.emit, self.inbox, self.errands) or (
-            not session.resumed and self.checks.sanity(self.emit, self.inbox)
+            not session.state.resumed and self.checks.sanity(self.emit, self.inbox)
         )
 
     def _as_drawn(self) -> contextlib.AbstractContextManager[None]:
         """Inside, draws of random numbers do not count if the fit is resumed: it has drawn them already."""
-        return rng.preserved() if self.session.resumed else contextlib.nullcontext()
+        return rng.preserved() if self.session.state.resumed else contextlib.nullcontext()
 
     def train(self, milestones: AtEpoch) -> bool:
         """Run epochs until the fit ends."""
         session, stopped = self.session, False
         with self._as_drawn():
             session.hooks.train_started()
-        while not stopped and not self.checks.ended and (session.mid_epoch or not self.over(session.epoch)):
-            if session.epoch in milestones and not session.mid_epoch:
-                stopped = milestones[session.epoch](session, self.emit, self.inbox)
+        while not stopped and not self.checks.ended and (session.state.mid_epoch or not self.over(session.state.epoch)):
+            if session.state.epoch in milestones and not session.state.mid_epoch:
+                stopped = milestones[session.state.epoch](session, self.emit, self.inbox)
             stopped = stopped or self.epoch()
-        session.stage = ""
+        session.state.stage = ""
         session.hooks.train_ended()
         return stopped
 
@@ -138,29 +138,29 @@ class _Fit:
         """Run one epoch, the validation at its end, and its schedules."""
         session = self.session
         self._begin_epoch()
-        stopped = not session.checking and self._updates()
+        stopped = not session.state.checking and self._updates()
         flush(session, self.emit, wait=True)
         if stopped:
             return True
         if self.checks.ended:
             self._end_epoch()
             return False
-        if not session.checking:
+        if not session.state.checking:
             weight_averaging.end_epoch(session)
             session.step_epoch_schedules()
-            session.checking = True
-        if self.checks.at_end_of_epoch(self.over(session.epoch + 1), self.emit, self.inbox):
+            session.state.checking = True
+        if self.checks.at_end_of_epoch(self.over(session.state.epoch + 1), self.emit, self.inbox):
             return True
         self._end_epoch()
         return False
 
     def _begin_epoch(self) -> None:
-        session, resumed = self.session, self.session.mid_epoch
-        session.stage, session.data.epoch = "train", session.epoch
+        session, resumed = self.session, self.session.state.mid_epoch
+        session.state.stage, session.data.epoch = "train", session.state.epoch
         self.checks.begin_epoch(resumed=resumed)
         if not resumed:
             weight_averaging.begin_epoch(session)
-            session.epoch_step, session.batch_idx, session.mid_epoch = session.step, 0, True
+            session.state.epoch_step, session.state.batch_idx, session.state.mid_epoch = session.state.step, 0, True
             session.hooks.epoch_started()
         session.look_around()
 
@@ -171,11 +171,11 @@ class _Fit:
         logged = floats(session.hooks.epoch_logged())
         if logged:
             shown = tuple(name for name in logged if name in session.hooks.on_bar)
-            self.emit(Logged(session.step, session.epoch, logged, shown))
-            session.metrics.update(logged)
-        self.checks.judge(session.epoch + 1, logged)
-        session.epoch += 1
-        session.batch_idx, session.mid_epoch, session.checking = 0, False, False
+            self.emit(Logged(session.state.step, session.state.epoch, logged, shown))
+            session.state.metrics.update(logged)
+        self.checks.judge(session.state.epoch + 1, logged)
+        session.state.epoch += 1
+        session.state.batch_idx, session.state.mid_epoch, session.state.checking = 0, False, False
         self._refuse_missing()
         if self.keeper is not None:
             self.keeper.after_epoch()
@@ -183,7 +183,7 @@ class _Fit:
     def _updates(self) -> bool:
         """Go through the training data once, or through the rest of it."""
         session, checks, keeper, inbox = self.session, self.checks, self.keeper, self.inbox
-        size = size_at(session.settings.accumulate_grad_batches, session.epoch)
+        size = size_at(session.settings.accumulate_grad_batches, session.state.epoch)
         sure = session.data.whole_windows(size)
         left = session.data.train()
         batches = self._windows(left, size, sure)
@@ -193,11 +193,11 @@ class _Fit:
             if inbox:
                 if apply_commands(session, self.emit, inbox, self.errands):
                     return True
-                now = size_at(session.settings.accumulate_grad_batches, session.epoch)
+                now = size_at(session.settings.accumulate_grad_batches, session.state.epoch)
                 if now != size:
                     size, batches = now, self._windows(left, now, 0)
-                    checks.count_updates(begun=session.batch_idx > 0)
-            due = checks.due(session.step - session.epoch_step)
+                    checks.count_updates(begun=session.state.batch_idx > 0)
+            due = checks.due(session.state.step - session.state.epoch_step)
             if keeper is not None:
                 if keeper.due():
                     keeper.keep()
@@ -214,7 +214,7 @@ class _Fit:
                 self._refuse_missing()
             if due and keeper is not None:
                 keeper.keep_best()
-            if (due or session.step == session.epoch_step) and self.over(session.epoch):
+            if (due or session.state.step == session.state.epoch_step) and self.over(session.state.epoch):
                 break
             _take(session, window)
             self.observations.after_update()
@@ -222,9 +222,9 @@ class _Fit:
                 emit_notes(session, self.emit)
             if session.meter.due():
                 flush(session, self.emit)
-            if session.within and self._cut_short():
+            if session.hooks.within and self._cut_short():
                 break
-            if self.over(session.epoch):
+            if self.over(session.state.epoch):
                 if keeper is not None:
                     keeper.cut()
                 break
@@ -242,23 +242,23 @@ class _Fit:
         """The rest of an epoch's batches in windows of `size`. All ranks are known to have the first `sure` of them."""
         session = self.session
         found = session.meter.waiting(windows(batches, size, session.data.samples))
-        return found if session.together is None else session.together.rounds(found, sure)
+        return session.parallel.rounds(found, sure)
 
     def _cut_short(self) -> bool:
         """Whether a hook, on any rank, asked to leave out the rest of the epoch."""
-        self.session.cut_short = self.session.ranks.any(self.session.cut_short)
-        return self.session.cut_short
+        self.session.state.cut_short = self.session.ranks.any(self.session.state.cut_short)
+        return self.session.state.cut_short
 
     def _refuse_nothing(self) -> None:
         """Raise TaskError for an epoch without a batch, or without an update."""
         session = self.session
-        none = not session.batch_idx and session.step == session.epoch_step
-        if none and not session.cut_short and not self.over(session.epoch):
-            raise TaskError(f"the training data gave no batch in epoch {session.epoch}: {_why_none(session)}.")
-        nothing = session.batch_idx and session.step == session.epoch_step
+        none = not session.state.batch_idx and session.state.step == session.state.epoch_step
+        if none and not session.state.cut_short and not self.over(session.state.epoch):
+            raise TaskError(f"the training data gave no batch in epoch {session.state.epoch}: {_why_none(session)}.")
+        nothing = session.state.batch_idx and session.state.step == session.state.epoch_step
         if nothing and session.settings.epochs is None and not self.checks.ended:
             raise TaskError(
-                f"every batch of epoch {session.epoch} was left out (None, or training_step returned None): no update was "
+                f"every batch of epoch {session.state.epoch} was left out (None, or training_step returned None): no update was "
                 "taken, and the run would go on like that."
             )
 
@@ -266,23 +266,23 @@ class _Fit:
         """Whether the run ends here, with so many epochs finished: by its length, a metric, or the task."""
         session = self.session
         seconds = 0.0 if session.settings.max_time is None else session.seconds  # read between any two updates
-        if reached(session.settings, session.step, finished, seconds) is not None:
+        if reached(session.settings, session.state.step, finished, seconds) is not None:
             return True
         self.asked = session.task.hooks is not None and session.ranks.any(session.hooks.stop_requested)
-        return (self.asked and minimums_met(session.settings, session.step, finished)) or self.checks.ended is not None
+        return (self.asked and minimums_met(session.settings, session.state.step, finished)) or self.checks.ended is not None
 
 
 def _take(session: Session, window: Sequence[Any]) -> None:
     """Take one update; an error gets a note with its place and batch."""
     try:
-        update(session, window)
+        train_step(session, window)
     except Exception as error:
         batch = window[0].batch if session.tbptt is not None else window[0]
-        error.add_note(f"at update {session.step}, epoch {session.epoch}, on {describe(batch)}")
+        error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
         if remedy := explain_step_error(error):
             error.add_note(remedy)
         if session.settings.detect_anomaly and "returned nan values" in str(error):
-            raise NonFiniteError(f"at update {session.step}, detect_anomaly: {error}") from error
+            raise NonFiniteError(f"at update {session.state.step}, detect_anomaly: {error}") from error
         raise
 
 
@@ -295,9 +295,9 @@ def _tell_failure(session: Session, error: BaseException) -> None:
 
 
 def _why_none(session: Session) -> str:
-    if session.together is not None and session.together.left_over:
+    if session.parallel.left_over:
         return "it has none for each rank; take smaller batches or fewer devices"
-    read = session.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
+    read = session.state.epoch > 0 or (session.task.train is not None and session.task.train.one_shot)
     return "it can be read only once; give a Dataset or a DataLoader" if read else "it is empty"
 
 
@@ -306,14 +306,14 @@ def _conclude(session: Session, fitting: _Fit, emit: Emit) -> None:
     emit_notes(session, emit)  # on a device: what the last flush has shown
     checks = fitting.checks
     if checks.ended is None and (fitting.asked or session.hooks.stop_requested):
-        emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.step))
+        emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.state.step))
     if checks.ended:
-        emit(Message(f"the run ended early: {checks.ended}.", "info", session.step))
-    if session.left_out:
-        what = "1 update was" if session.left_out == 1 else f"{session.left_out} updates were"
-        emit(Message(f"{what} left out for numbers that are not finite.", "warning", session.step))
-    if session.average is not None and not session.average.count and session.step:
+        emit(Message(f"the run ended early: {checks.ended}.", "info", session.state.step))
+    if session.state.left_out:
+        what = "1 update was" if session.state.left_out == 1 else f"{session.state.left_out} updates were"
+        emit(Message(f"{what} left out for numbers that are not finite.", "warning", session.state.step))
+    if session.average is not None and not session.average.count and session.state.step:
         text = "no weights were averaged: the run was over before the first average (averaging_start, should_update)."
-        emit(Message(text, "warning", session.step))
-    if not session.step and session.epoch:
+        emit(Message(text, "warning", session.state.step))
+    if not session.state.step and session.state.epoch:
         emit(Message("no update was taken: every batch was left out (None, or training_step returned None).", "warning"))

@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from workbench.engine import backward as gradient
-from workbench.engine import rng
+from workbench.engine import backward, rng
 from workbench.engine.distributed.dtensor import whole
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
+from workbench.engine.state import ReplayPoint
 from workbench.events import Message
 from workbench.instruments import finite
 from workbench.instruments.replay import replay
@@ -40,39 +40,31 @@ class UpdateSkipped(Exception):
         self.loss = loss
 
 
-class ReplayPoint(NamedTuple):
-    """What is needed to repeat an update: its window, its hidden state, its random state."""
-
-    step: int
-    window: Sequence[Any]
-    hiddens: Mapping[int, Any]
-    random: Tensor | None
-    """None: updates draw nothing from torch's generator."""
-
-
 def remember(session: Session, window: Sequence[Any]) -> None:
     """Keep what is needed to repeat this update: on CPU the last one, on a device those that the next flush will
     show.
     """
-    if not session.recording:
+    replay = session.replay
+    if session.state.searching:
         return
     if session.settings.on_nonfinite == "skip":
         buffers = [buffer for module in session.task.modules for buffer in module.buffers()]
-        session.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
+        replay.buffers = [(buffer, buffer.detach().clone()) for buffer in buffers]
     if session.on_cpu:
         # Reading the random state costs more than the rest here, so a model without dropout is checked only now and then.
-        asks = session.draws or session.meter.row == 0
+        asks = replay.draws or session.meter.row == 0
         random = torch.get_rng_state() if asks else None
-        session.recent = [ReplayPoint(session.step, window, session.hiddens, random)]
+        replay.recent = [ReplayPoint(session.state.step, window, session.state.hiddens, random)]
     elif session.device.type == "cuda" and session.records:
         random = torch.cuda.get_rng_state(session.device)
-        session.recent.append(ReplayPoint(session.step, window, session.hiddens, random))
+        replay.recent.append(ReplayPoint(session.state.step, window, session.state.hiddens, random))
 
 
 def note_randomness(session: Session) -> None:
     """After the forward and backward of an update: note whether it drew random numbers."""
-    if session.on_cpu and not session.draws and session.recent and session.recent[-1].random is not None:
-        session.draws = not torch.equal(session.recent[-1].random, torch.get_rng_state())
+    replay = session.replay
+    if session.on_cpu and not replay.draws and replay.recent and replay.recent[-1].random is not None:
+        replay.draws = not torch.equal(replay.recent[-1].random, torch.get_rng_state())
 
 
 def check(
@@ -85,15 +77,15 @@ def check(
         not gradients or session.precision.scaler is not None or _finite(session, opt, gradients, total)
     ):
         return
-    if session.settings.on_nonfinite == "skip" and session.recording:
-        session.left_out += not session.skipped  # else another optimizer's step of this update has been skipped already
-        if session.left_out <= TOLD:
-            session.notes.append(Message(_words(session, opt, window, value), "warning", session.step))
-        for buffer, before in session.buffers:  # a forward pass over non-finite values spoils the statistics of BatchNorm for good
+    if session.settings.on_nonfinite == "skip" and not session.state.searching:
+        session.state.left_out += not session.state.skipped  # else another optimizer's step of this update has been skipped already
+        if session.state.left_out <= TOLD:
+            session.notes.append(Message(_words(session, opt, window, value), "warning", session.state.step))
+        for buffer, before in session.replay.buffers:  # a forward pass over non-finite values spoils the statistics of BatchNorm for good
             buffer.copy_(before)
         raise UpdateSkipped(loss.detach())
     error = finite.NonFiniteError(_words(session, opt, window, value), value)
-    error.own = session.together is None or session.together.spoiled
+    error.own = session.parallel.spoiled
     raise error
 
 
@@ -101,47 +93,45 @@ def _words(session: Session, opt: OptimizerHandle, window: Sequence[Any], value:
     trained = {id(p) for p in opt.trained}
     named = session.task.trained_parameters()
     # Ranks with sharded weights would have to repeat it together and to stop together.
-    replays = session.recording and not session.task.manual and session.shards is None
+    replays = not (session.state.searching or session.task.manual or session.weights.name)
     return finite.explain(
-        session.step,
+        session.state.step,
         value,
         _gradients(session, {name: p for name, p in named.items() if id(p) in trained}),
         [item.batch for item in window] if session.tbptt is not None else window,
         {name: whole(p) for name, p in named.items()},
-        _replayed(session, opt, session.recent[-1]) if replays else None,
+        _replayed(session, opt, session.replay.recent[-1]) if replays else None,
     )
 
 
 def _gradients(session: Session, trained: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    if session.shards is not None:
-        return {name: gradient for name, gradient in session.shards.gradients().items() if name in trained}
-    return {name: p.grad for name, p in trained.items() if p.grad is not None}
+    return {name: gradient for name, gradient in session.weights.gradients().items() if name in trained}
 
 
 def _replayed(session: Session, opt: OptimizerHandle, moment: ReplayPoint) -> str | None:
     """Repeat the window with its random numbers to find where the value came from; the session does not change."""
-    carried = session.hiddens, session.next_hiddens
+    carried = session.state.hiddens, session.state.next_hiddens
     with rng.preserved(), session.only(opt):
         try:
-            session.hiddens, session.next_hiddens = {**moment.hiddens}, {}
+            session.state.hiddens, session.state.next_hiddens = {**moment.hiddens}, {}
             if moment.random is None:
                 pass
             elif session.on_cpu:
                 torch.set_rng_state(moment.random)
             else:
                 torch.cuda.set_rng_state(moment.random, session.device)
-            return replay(lambda: gradient.losses(session, opt, moment.window), session.task.model)
+            return replay(lambda: backward.losses(session, opt, moment.window), session.task.model)
         except Exception as error:  # noqa: BLE001  # the explanation must not hide what it explains
             return f"somewhere that could not be found ({type(error).__name__} when the update was tried again)"
         finally:
-            session.hiddens, session.next_hiddens = carried
+            session.state.hiddens, session.state.next_hiddens = carried
 
 
 def locate_on_device(session: Session, step: int) -> str | None:
     """On a device: find where update `step` went wrong by repeating it, if its window is still kept."""
-    if session.task.manual or session.device.type != "cuda" or session.shards is not None:
+    if session.task.manual or session.device.type != "cuda" or session.weights.name:
         return None
-    moment = next((m for m in session.recent if m.step == step), None)
+    moment = next((m for m in session.replay.recent if m.step == step), None)
     if moment is None or not all(bool(torch.isfinite(p).all()) for p in session.trained):
         return None  # the weights are not finite either, so repeating the update would show nothing
     return _replayed(session, session.optimizers[0], moment)
@@ -186,7 +176,7 @@ def guarded(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor 
         total = session.total_norm(opt, gradients, math.inf) if gradients else torch.zeros_like(loss)
     bad = ~torch.isfinite(total + loss)
     optimizer.grad_scale, optimizer.found_inf = None, bad.float().reshape(())
-    for buffer, before in session.buffers:
+    for buffer, before in session.replay.buffers:
         buffer.copy_(torch.where(bad, before, buffer))
     try:
         yield

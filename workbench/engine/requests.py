@@ -48,7 +48,7 @@ class UserRequests:
             return
         dry = self._session.settings.fast_dev_run
         why = f"fast_dev_run={dry} is a dry run, of which nothing is kept" if dry else "this run has no folder to keep it in"
-        emit_message(self._session, self._emit, Message(f"no checkpoint was written: {why}.", "warning", self._session.step))
+        emit_message(self._session, self._emit, Message(f"no checkpoint was written: {why}.", "warning", self._session.state.step))
 
     def _say(self, why: str) -> None:
-        emit_message(self._session, self._emit, Message(f"nothing was validated: {why}.", "warning", self._session.step))
+        emit_message(self._session, self._emit, Message(f"nothing was validated: {why}.", "warning", self._session.state.step))

@@ -1,24 +1,21 @@
-"""Wires one job: its task, device, optimizers, loaders and meter, and how far it has come.
+"""Wires one job: its task, device, optimizers, loaders and meter.
 
-A fit, a finder and a trial each open one. `snapshot` and `restore` bring everything back, so that a finder changes
-nothing.
+A fit, a finder and a trial each open one (`engine/setup.py`). How far it has come is in its `state`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from workbench.engine.checkpoint.files import tensors_of
 from workbench.engine.data.loaders import Loaders, NoLoaders
-from workbench.engine.distributed.ddp import DDP
-from workbench.engine.distributed.fsdp_weights import FSDPWeights
-from workbench.engine.distributed.placement import check_shardable, distributed_step, shard_model
+from workbench.engine.distributed.placement import check_shardable, distributed, place_weights
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
+from workbench.engine.distributed.single import Single
 from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.engine.metrics.meter import Meter
 from workbench.engine.metrics.update_ratio import UpdateRatios
@@ -28,9 +25,9 @@ from workbench.engine.optim.optimizers import optimizers_of
 from workbench.engine.optim.schedule_free import OptimizerModes
 from workbench.engine.optim.total_steps import ahead_of_plan
 from workbench.engine.runtime import Runtime
-from workbench.engine.snapshot import Snapshot
+from workbench.engine.state import Replay, TrainState
 from workbench.events import Message
-from workbench.instruments.grad_norm import layer_norms, total_norm
+from workbench.instruments.grad_norm import total_norm
 from workbench.settings import Settings
 from workbench.task.batch import to_device
 from workbench.task.errors import TaskError
@@ -42,16 +39,14 @@ from workbench.techniques.toggling import optimizers_at, toggled
 
 
 class Session:
-    """A task with its optimizers and loaders on a device, and its progress.
-
-    `step` counts the updates taken, `epoch` the epochs finished, `batch_idx` the batches of this epoch.
-    """
+    """A task with its optimizers and loaders on a device, and the state of its job."""
 
     def __init__(
         self, task: Task, settings: Settings, runtime: Runtime, phase: Phase = "fit",
         past: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         settings = limits.effective_settings(settings)
+        trains = phase == "fit"
         self.task = task
         self.settings = settings
         self.device = runtime.device
@@ -60,127 +55,66 @@ class Session:
         if settings.precision == "64-true":
             for module in task.modules:
                 Precision.refuse_single(module)
+        self.state = TrainState(clip_val=settings.gradient_clip_val)
+        self.replay = Replay()
+        self.notes: list[Message] = []
+        """Messages for the user, to be emitted at their place in the record."""
         self.ranks = runtime.ranks
-        self.together: DDP | None = None
-        """This rank's part in an update of several ranks; None: there is one process."""
-        self.shards = shard_model(task, runtime)
-        """The sharded weights (FSDP); None: each rank has all weights."""
-        self.steps: Task | FSDPWeights = task if self.shards is None else self.shards
-        """The object whose training_step is called: the task, or its sharded root module."""
+        self.weights = place_weights(task, runtime)
         named = [(name, p) for name, p in task.trained_parameters().items() if p.requires_grad]
         if not named:
             raise TaskError("the model has no trainable parameters: nothing requires a gradient.")
         self.names = tuple(name for name, _ in named)
         self.parameters: list[Tensor] = [p for _, p in named]
-        trains = phase == "fit"
         self.data = Loaders(task, settings, self.ranks) if trains else NoLoaders(task, settings)
         self.ahead = 0 if past is None else ahead_of_plan(self.data, past)
         """Updates beyond what the length of the epochs gives, since earlier epochs had more
         (engine/optim/total_steps.py).
         """
         self.updates = self.data.updates(self.ahead)
-        self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.shards) if trains else []
+        self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.weights) if trains else []
         self.several = len(self.optimizers) > 1
-        self._hear(task)
-        if self.shards is not None:
-            check_shardable(task, settings, self.optimizers)
-        self._all_of_them = tuple(self.optimizers)
-        self._frequencies = [opt.frequency for opt in self.optimizers]
-        self._begin_counting()
+        self.hooks = Hooks() if task.hooks is None else task.hooks
+        self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
+        self.moves = not self.on_cpu or self.hooks.transfers
+        """Whether batches are moved to the device, by torch or by the task's own hook."""
+        if self.weights.name is not None:
+            check_shardable(task, settings, self.optimizers, self.weights.name)
         task.follow(self)
         if trains and self.base_lr != settings.lr:
             self.set_lr(settings.lr)
         self.modes = OptimizerModes([opt.optimizer for opt in self.optimizers])
         """The optimizers with a train and an eval mode (schedule-free)."""
-        self.modes.check(settings, None if self.shards is None else self.shards.name)
+        self.modes.check(settings, self.weights.name)
         self.modes.train()
         self.average = average_of(task, settings) if trains else None
-        self.averaged_parameters: list[Tensor] = list(task.trained_parameters().values()) if self.shards is None else self.shards.parameters()
+        self.averaged_parameters = self.weights.parameters()
         self.handle: object | None = None
         """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
-        self._begin_measuring(settings)
-        if isinstance(self.ranks, MultiProcessGroup):
-            self.ranks.clock = lambda: self.meter.seconds
-            self.together = distributed_step(self, self.ranks, runtime) if trains else None
-        if self.shards is not None:
-            self.notes.append(Message(self.shards.words, "info"))
-        doubt = self.modes.doubt(task.model)
-        if doubt is not None:
-            self.notes.append(Message(doubt, "warning"))
-
-    def _begin_counting(self) -> None:
-        """Set the counters of progress to their start."""
-        self.step = 0
-        self.epoch = 0
-        self.batch_idx = 0
-        self.stage: Literal["sanity", "train", "val", "test", "predict", ""] = ""
-        self.metrics: dict[str, float] = {}
-        """The latest value of every metric that the run has reported."""
-        self.fitting = self.mid_epoch = self.checking = self.resumed = False
-        """fitting: a fit is running. mid_epoch: an epoch has begun and not ended. checking: all of its updates are
-        taken, and its validation is due. resumed: the fit started from a checkpoint.
-        """
-        self.epoch_step = 0
-        """The updates taken before this epoch."""
-        self.pieces = 0
-        """The finished pieces of the current batch; 0 between two batches (truncated BPTT)."""
-        self.epochs_scheduled = 0
-        """The epochs at whose end the schedules have stepped."""
-        self.cut_short = False
-        """Whether a hook asked to leave out the rest of this epoch."""
-        self.hiddens: dict[int, Any] = {}
-        """State carried from one piece of a batch to the next, by optimizer (truncated BPTT)."""
-        self.next_hiddens: dict[int, Any] = {}
-
-    def _hear(self, task: Task) -> None:
-        """Resolve the task's hooks."""
-        self.hooks = Hooks() if task.hooks is None else task.hooks
-        self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
-        self.within = self.hooks.within
-        """Whether the task has hooks within an update (engine/hooked_step.py)."""
-        self.ready: dict[int, Any] = {}
-        """The batches of the current window on the device, for hooks."""
-        self.ending: tuple[Any, Any, int] | None = None
-        """The arguments of the hook after the batch that the update completes."""
-        self.moves = not self.on_cpu or self.hooks.transfers
-        """Whether batches are moved to the device, by torch or by the task's own hook."""
-        self.noted: dict[str, Tensor | float] = {}
-        """The latest value of each metric that the task logged for single updates."""
-
-    def _begin_measuring(self, settings: Settings) -> None:
-        """Set up clipping, norms and the meter."""
         self.tbptt = settings.truncated_bptt_steps
         norm = settings.track_grad_norm
         self.norm_order = None if norm is None else float(norm)
-        self.clip_val = settings.gradient_clip_val
-        self.clip_next: dict[int, tuple[float, str]] = {}
-        """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
-        self.recording = self.measuring = self.scheduling = True
-        self.epoch_loss = EpochLoss()
-        self.notes: list[Message] = []
-        self.counts_seen: set[str] = set()
-        """The kinds of data whose first batch was checked for its number of samples (engine/data/sample_count.py)."""
-        self.skipped = False
-        """Whether the current update skipped a step."""
-        self.left_out = 0
-        self.losses: dict[int, Tensor] = {}
-        """The losses of the latest update, by optimizer."""
-        self.buffers: list[tuple[Tensor, Tensor]] = []
-        """The model's buffers, each with its value before the current update, where that update may be skipped."""
-        self.moved: set[tuple[str, str]] = set()
-        """Attributes of modules that a checkpoint restored (engine/checkpoint/module_state.py)."""
-        self.draws = False
-        """Whether updates are known to draw random numbers (dropout)."""
-        self.recent: list[Any] = []
-        """The windows of the latest updates (engine/nonfinite.py)."""
-        self.double = any(p.dtype is torch.float64 for p in self.task.model.parameters())
-        """Whether the model computes in double precision, so that its losses and norms are recorded so."""
+        double = any(p.dtype is torch.float64 for p in task.model.parameters())
         self.meter = Meter(
-            len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers), self.double
+            len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers), double
         )
+        self.epoch_loss = EpochLoss()
         self.ratios: UpdateRatios | None = None
         """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
+        self.parallel = Single(self.weights, self.on_cpu)
+        """This process's part in an update."""
+        if isinstance(self.ranks, MultiProcessGroup):
+            self.ranks.clock = lambda: self.meter.seconds
+            if trains:
+                self.parallel = distributed(
+                    task, self.data, self.weights, self.ranks, runtime, self.state, self.notes, alternating=self.several
+                )
+        if self.weights.words:
+            self.notes.append(Message(self.weights.words, "info"))
+        doubt = self.modes.doubt(task.model)
+        if doubt is not None:
+            self.notes.append(Message(doubt, "warning"))
 
     def track_ratios(self, wanted: bool) -> None:
         """Measure update ratios from the next update on, or stop. Rank 0 measures, since all ranks have the same
@@ -190,9 +124,9 @@ class Session:
         if not wanted:
             self.ratios = None
             self.meter.end_ratios()
-        elif self.shards is not None:
-            text = f"update ratios are not measured ({self.shards.name}): between two updates no layer is whole."
-            self.notes.append(Message(text, "warning", self.step))
+        elif self.weights.name is not None:
+            text = f"update ratios are not measured ({self.weights.name}): between two updates no layer is whole."
+            self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
 
@@ -200,7 +134,7 @@ class Session:
     def where(self) -> str:
         """The device in words, with the number of ranks."""
         there = f"{self.ranks.world} x {self.device.type}" if self.ranks.several else str(self.device)
-        return there if self.shards is None else f"{there}, {self.shards.name}"
+        return there if self.weights.name is None else f"{there}, {self.weights.name}"
 
     @property
     def seconds(self) -> float:
@@ -254,33 +188,23 @@ class Session:
         """The p-norm of each of an optimizer's gradients, shape (len(gradients),); of sharded ones, that of the
         whole.
         """
-        if self.shards is None:
-            return layer_norms(gradients, p)
-        return self.shards.layer_norms(self.ranks, opt.trained, gradients, p)
+        return self.weights.layer_norms(self.ranks, opt.trained, gradients, p)
 
     def total_norm(self, opt: OptimizerHandle, gradients: Sequence[Tensor], p: float) -> Tensor:
         """The p-norm of all gradients as one vector; a scalar."""
         return total_norm(self.layer_norms(opt, gradients, p), p)
 
-    def shown(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, rank 0 can read the task's modules, also where the weights are sharded."""
-        return contextlib.nullcontext() if self.shards is None else self.shards.shown()
-
-    def weights(self) -> dict[str, Tensor]:
-        """The trained weights by name: the tensors themselves, or, of sharded weights, whole copies on rank 0 alone."""
-        return tensors_of(self.task.trained_modules) if self.shards is None else self.shards.weights(self.task.model)
-
     def step_epoch_schedules(self) -> None:
         """Step the schedules that follow epochs, once for the end of this epoch."""
-        if self.epochs_scheduled <= self.epoch:
-            self.epochs_scheduled = self.epoch + 1
+        if self.state.epochs_scheduled <= self.state.epoch:
+            self.state.epochs_scheduled = self.state.epoch + 1
             for opt in self.optimizers:
-                opt.step_schedules("epoch", self.epoch + 1, self.hooks)
+                opt.step_schedules("epoch", self.state.epoch + 1, self.hooks)
 
     @property
     def records(self) -> bool:
         """Whether the current update is recorded."""
-        return self.recording and self.measuring and self.step % self.meter.every == 0
+        return not self.state.searching and self.state.step % self.meter.every == 0
 
     def column(self, opt: OptimizerHandle) -> int:
         """The column of this optimizer in the meter's rows."""
@@ -289,21 +213,13 @@ class Session:
     def turn(self) -> Sequence[OptimizerHandle]:
         """The optimizers that step at this update."""
         if not self.several:
-            return self._all_of_them
-        return [self.optimizers[n] for n in optimizers_at(self._frequencies, self.step)]
+            return self.optimizers
+        frequencies = [opt.frequency for opt in self.optimizers]
+        return [self.optimizers[n] for n in optimizers_at(frequencies, self.state.step)]
 
     def only(self, opt: OptimizerHandle) -> contextlib.AbstractContextManager[None]:
         """Inside, only this optimizer's parameters require gradients."""
         return toggled(self.trained, opt.trained) if self.several else _AS_IT_IS
-
-    @contextlib.contextmanager
-    def measuring_only(self, wanted: bool) -> Iterator[None]:
-        """Inside, norms are recorded only if `wanted`: of several evaluations of one update, the first counts."""
-        self.measuring = wanted
-        try:
-            yield
-        finally:
-            self.measuring = True
 
     def should_average(self, step: int, epoch: int, usual: Callable[[Settings, int, int], bool]) -> bool:
         """Whether to average the weights now, by the user's rule or the default one."""
@@ -316,44 +232,23 @@ class Session:
             self.task.model.train()
 
     @contextlib.contextmanager
-    def scratch(self) -> Iterator[None]:
-        """Inside, anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every
-        exit.
-
-        The copy of the weights is in host memory, so that it takes none of the device's.
-        """
-        before = Snapshot.take(self)
-        clip_val, stage, noted, pieces = self.clip_val, self.stage, dict(self.noted), self.pieces
-        self.scheduling = self.recording = False
-        self.hiddens, self.next_hiddens = {}, {}
-        try:
-            with self.hooks.discarding_logs():
-                self._begin()
-                yield
-        finally:
-            self.scheduling = self.recording = True
-            self.clip_val, self.stage, self.noted, self.pieces = clip_val, stage, noted, pieces
-            self.cut_short = False
-            before.restore()
-
-    @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Inside, this rank works by itself and does not wait for the others."""
-        ranks, together = self.ranks, self.together
-        self.ranks, self.together = ProcessGroup(), None
+        ranks, parallel = self.ranks, self.parallel
+        self.ranks, self.parallel = ProcessGroup(), Single(self.weights, self.on_cpu)
         try:
-            with contextlib.nullcontext() if self.shards is None else self.shards.alone():
+            with self.weights.alone():
                 yield
         finally:
-            self.ranks, self.together = ranks, together
+            self.ranks, self.parallel = ranks, parallel
 
-    def _begin(self) -> None:
+    def begin_hooks(self) -> None:
         """Call the hooks that a fit would have called by now."""
-        self.stage = "train"
-        if not self.fitting:
+        self.state.stage = "train"
+        if not self.state.fitting:
             self.hooks.fit_started()
             self.hooks.train_started()
-        if not self.mid_epoch:
+        if not self.state.mid_epoch:
             self.hooks.epoch_started()
         self.look_around()
 
@@ -371,13 +266,11 @@ class Session:
     def look_around(self) -> None:
         """The same between two updates, where all ranks are: parameters may also have been frozen."""
         self.look_again()
-        if self.together is not None:
-            self.together.look_again()
+        self.parallel.look_again()
 
     def drop_gradients(self) -> None:
         """Drop the gradients of all parameters."""
-        if self.shards is not None:
-            self.shards.drop()
+        self.weights.drop()
         for parameter in self.trained:
             parameter.grad = None
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights import Weights
 from workbench.engine.optim.optimizer_handle import load_state
+from workbench.engine.session import Session
 from workbench.task.protocol import Task
-
-if TYPE_CHECKING:
-    from workbench.engine.session import Session
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Snapshot:
                 )
                 for opt in session.optimizers
             ),
-            (session.step, session.epoch, session.batch_idx, session.hiddens),
+            (session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens),
             copy.deepcopy(session.precision.state_dict()),
             Modes.of(session.task),
             tuple((p, p.requires_grad) for module in session.task.modules for p in module.parameters()),
@@ -71,24 +71,38 @@ class Snapshot:
         session = self.session
         try:
             self.weights.put(session.task)
-            if session.shards is not None:
-                session.shards.written()
             for opt, (state, schedules, base_lr, taken) in zip(
                 session.optimizers, self.optimizers, strict=True
             ):
-                if session.shards is None:
-                    load_state(opt.optimizer, state)
-                else:
-                    opt.optimizer.load_state_dict(state)
+                load_state(opt.optimizer, state)
                 for schedule, its in zip(opt.schedules, schedules, strict=True):
                     schedule.scheduler.load_state_dict(its)
                 opt.base_lr, opt.taken = base_lr, taken
             session.precision.load_state_dict(self.scaler)
         finally:
             session.drop_gradients()
-            session.step, session.epoch, session.batch_idx, session.hiddens = self.counters
-            session.next_hiddens = {}
+            session.state.step, session.state.epoch, session.state.batch_idx, session.state.hiddens = self.counters
+            session.state.next_hiddens = {}
             self.modes.restore()
             for parameter, trains in self.trained:
                 parameter.requires_grad_(trains)
             self.random.restore()
+
+
+@contextlib.contextmanager
+def scratch(session: Session) -> Iterator[None]:
+    """Inside, anything may be tried: nothing is recorded, no schedule steps, and everything is restored on every exit.
+
+    The copy of the weights is in host memory, so that it takes none of the device's.
+    """
+    before, state = Snapshot.take(session), session.state
+    kept = state.clip_val, state.stage, dict(state.noted), state.pieces
+    state.searching, state.hiddens, state.next_hiddens = True, {}, {}
+    try:
+        with session.hooks.discarding_logs():
+            session.begin_hooks()
+            yield
+    finally:
+        state.searching, state.cut_short = False, False
+        state.clip_val, state.stage, state.noted, state.pieces = kept
+        before.restore()

@@ -1,4 +1,7 @@
-"""Takes one update: for each optimizer in turn backward over a window, norms, the check for NaN, clipping, step."""
+"""Takes one update: for each optimizer in turn backward over a window, norms, the check for NaN, clipping, step.
+
+The order is that of Lightning's loop, and `Hooks` has a method for each place where a task can take part.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine import backward, hooked_step, nonfinite
+from workbench.engine import backward, nonfinite
 from workbench.engine.optim import manual
-from workbench.engine.optim.optimizer_handle import OptimizerHandle, load_state
+from workbench.engine.optim.optimizer_handle import OptimizerHandle, kept_rates, load_state
 from workbench.engine.session import Session
 from workbench.instruments.finite import NonFiniteError
 from workbench.instruments.grad_norm import total_norm
@@ -19,134 +22,161 @@ from workbench.task.hooks import Values
 from workbench.techniques import clipping
 from workbench.techniques.averaging import ema_due
 
-Way = Callable[[Session, OptimizerHandle, Sequence[Any]], "tuple[Tensor | None, bool]"]
 
-
-def update(session: Session, window: Sequence[Any]) -> Tensor | None:
+def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     """Take one update with the gradient of `window`; returns its loss, a detached scalar on the device.
 
     With several optimizers the loss is the sum of theirs. None: the window was empty, and no update was taken. Raises
     `NonFiniteError` before the step where that can be seen without a sync (on CPU).
     """
-    session.skipped, session.losses = False, {}
+    state = session.state
+    state.begin_update()
     lrs = session.lrs  # with manual optimization the task may step its schedules within the update
-    if session.within:
-        hooked_step.begin(session)
     nonfinite.remember(session, window)
     if session.ratios is not None and session.records:
         session.ratios.begin(session.optimizers if session.task.manual else session.turn())
     if session.task.manual:
-        loss, taken = manual.update(session, window, take_step)
+        loss, stepped = manual.update(session, window, clip_and_step)
     else:
-        loss, taken = _turns(session, window)
+        loss, stepped = _step_optimizers(session, window)
     nonfinite.note_randomness(session)
     backward.finish_window(session, window)
     records = loss is not None and session.records
     if session.ratios is not None:
-        session.ratios.finish(taken, records)
+        session.ratios.finish(stepped, records)
     if loss is not None:
         session.precision.update()
-        session.step += 1
-        _follow_up(session, taken)
-    if session.within:
-        hooked_step.finish(session)
+        state.step += 1
+        _step_schedules(session, stepped)
+    _end_batch(session)
     logged = session.hooks.logged()
     if logged:
-        session.noted.update(logged)
+        state.noted.update(logged)
     if loss is not None and records:
         _record(session, lrs, loss, logged)
     return loss
 
 
-def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values) -> None:
-    """Write the update's row in the meter, with what the task logged for it."""
-    _sum_up(session)
-    if logged:
-        session.meter.note(logged)
-    session.meter.record(session.step - 1, lrs, loss, session.skipped)
-
-
-def _turns(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
+def _step_optimizers(session: Session, window: Sequence[Any]) -> tuple[Tensor | None, list[OptimizerHandle]]:
     """Let each optimizer in turn step; returns the sum of their losses and the optimizers that stepped."""
-    loss: Tensor | None = None
-    taken: list[OptimizerHandle] = []
-    if not session.several:  # the hot path
-        opt = session.optimizers[0]
-        loss, stepped = _way(session, opt)(session, opt, window)
-        return loss, [opt] if stepped else []
+    total: Tensor | None = None
+    stepped: list[OptimizerHandle] = []
     for opt in session.turn():
         with session.only(opt):
-            own, stepped = _way(session, opt)(session, opt, window)
-        if own is None:
+            loss, taken = _step_optimizer(session, opt, window)
+        if loss is None:
             continue
-        session.losses[opt.index] = own
-        if session.records:
-            session.meter.put_loss(1 + opt.index, own)
-        loss = own if loss is None else loss + own
-        if stepped:
-            taken.append(opt)
-    return loss, taken
+        total = loss if total is None else total + loss
+        if session.several:
+            session.state.losses[opt.index] = loss
+            if session.records:
+                session.meter.put_loss(1 + opt.index, loss)
+        if taken:
+            stepped.append(opt)
+    return total, stepped
 
 
-def _way(session: Session, opt: OptimizerHandle) -> Way:
-    if session.within:
-        return _as_told
-    return _by_closure if opt.needs_closure else _plainly
+def _step_optimizer(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
+    """One optimizer's part of an update: its loss (None: there was nothing to learn from) and whether it stepped.
+
+    All batches but the last go forward and backward first. The task then evaluates the last one and steps in its own
+    way (`Hooks.step`).
+    """
+    put_back = kept_rates(opt, wanted=session.state.searching)
+    work = backward.backward(session, opt, window)
+    try:
+        next(work)
+    except StopIteration as nothing:
+        loss: Tensor | None = nothing.value
+        return loss, False
+    evaluated: list[Tensor | None] = []
+    stepped = False
+
+    def closure() -> Tensor | None:
+        nonlocal work
+        if evaluated:  # LBFGS or the task calls it again: go through the whole window again
+            if not session.hooks.within:
+                opt.zero_grad()
+            work = backward.backward(session, opt, window, anew=True)
+        evaluated.append(backward.finish(work))
+        return evaluated[-1]
+
+    def take(evaluate: Callable[[], Tensor | None], **options: Any) -> Tensor | None:
+        nonlocal stepped
+        put_back()
+        opt.step_options = options
+        try:
+            if opt.needs_closure:
+                loss, taken = _step_with_closure(session, opt, window, evaluate)
+            else:
+                loss = evaluate()
+                taken = loss is not None and clip_and_step(session, opt, window, loss)
+        finally:
+            opt.step_options = {}
+        stepped |= taken
+        return loss
+
+    # A rank without batches steps with the others, with rank 0's batch number.
+    batches = len(window) or session.parallel.batches(window)
+    session.hooks.step(opt.index, session.state.batch_idx + batches - 1, closure, take)
+    return (evaluated[0] if evaluated else None), stepped
 
 
-def _as_told(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
-    """The update of a task with hooks within the update."""
+def clip_and_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> bool:
+    """Measure, check and clip the gradients, and step; False: the step was skipped."""
+    session.precision.unscale(opt.optimizer)
+    session.hooks.before_step(opt.index)
+    try:
+        total = _measure_and_clip(session, opt, window, loss, records=session.records)
+    except nonfinite.UpdateSkipped:
+        session.state.skipped = True
+        opt.zero_grad()
+        return False
+    if nonfinite.guards(session, opt):
+        with nonfinite.guarded(session, opt, loss, total):
+            opt.optimizer.step(**opt.step_options)
+        taken = True
+    else:
+        taken = session.precision.step(opt.optimizer, **opt.step_options)
+    session.state.skipped |= not taken
+    if not session.hooks.within or session.task.manual:  # else hooks can look at them until the next backward
+        opt.zero_grad()
+    return taken
 
-    def take(evaluate: Callable[[], Tensor | None]) -> tuple[Tensor | None, bool]:
-        if opt.needs_closure:
-            return _by_closure(session, opt, window, evaluate)
-        loss = evaluate()
-        return loss, loss is not None and take_step(session, opt, window, loss)
 
-    return hooked_step.turn(session, opt, window, take)
-
-
-def _plainly(session: Session, opt: OptimizerHandle, window: Sequence[Any]) -> tuple[Tensor | None, bool]:
-    loss = backward.backward(session, opt, window)
-    return loss, loss is not None and take_step(session, opt, window, loss)
-
-
-def _by_closure(
-    session: Session, opt: OptimizerHandle, window: Sequence[Any], own: Callable[[], Tensor | None] | None = None
+def _step_with_closure(
+    session: Session, opt: OptimizerHandle, window: Sequence[Any], evaluate: Callable[[], Tensor | None]
 ) -> tuple[Tensor | None, bool]:
-    """The update of an optimizer that evaluates the loss itself (LBFGS); each evaluation starts without gradients.
-    own: the task's closure.
+    """The step of an optimizer that evaluates the loss itself, several times (LBFGS). Of the evaluations of one
+    update, the first counts.
     """
     first: Tensor | None = None
     undo = _undo(opt) if session.on_cpu else _nothing
 
-    def evaluate() -> Tensor:
+    def closure() -> Tensor:
         nonlocal first
-        if own is None:
-            opt.optimizer.zero_grad()
-        loss = backward.backward(session, opt, window) if own is None else own()
+        loss = evaluate()
         if loss is None:
             raise _NothingThere
         session.hooks.before_step(opt.index)
-        with session.measuring_only(first is None):
-            _ready(session, opt, window, loss)
+        _measure_and_clip(session, opt, window, loss, records=session.records and first is None)
         first = loss if first is None else first
         return loss
 
     try:
-        opt.optimizer.step(evaluate, **opt.step_options)  # type: ignore[arg-type]
+        opt.optimizer.step(closure, **opt.step_options)  # type: ignore[arg-type]
     except _NothingThere:
         return None, False
     except nonfinite.UpdateSkipped as left_out:
         undo()
-        session.skipped = True
+        session.state.skipped = True
         return left_out.loss if first is None else first, False
     except NonFiniteError:
         undo()  # the optimizer has moved the weights before it met the bad values
         raise
     finally:
-        if own is None:
-            opt.optimizer.zero_grad()
+        if not session.hooks.within:
+            opt.zero_grad()
     return first, True
 
 
@@ -172,62 +202,72 @@ class _NothingThere(Exception):
     """All batches of the window were left out."""
 
 
-def take_step(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> bool:
-    """Clip the gradients and step; False: the step was skipped."""
-    session.precision.unscale(opt.optimizer)
-    if session.within:
-        session.hooks.before_step(opt.index)
-    try:
-        total = _ready(session, opt, window, loss)
-    except nonfinite.UpdateSkipped:
-        session.skipped = True
-        opt.zero_grad()
-        return False
-    if nonfinite.guards(session, opt):
-        with nonfinite.guarded(session, opt, loss, total):
-            opt.optimizer.step(**opt.step_options)
-        taken = True
-    else:
-        taken = session.precision.step(opt.optimizer, **opt.step_options)
-    session.skipped |= not taken
-    if not session.within or session.task.manual:
-        opt.zero_grad()
-    return taken
-
-
-def _ready(session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor) -> Tensor | None:
+def _measure_and_clip(
+    session: Session, opt: OptimizerHandle, window: Sequence[Any], loss: Tensor, *, records: bool
+) -> Tensor | None:
     """Measure, check and clip one optimizer's gradients; returns their total norm before clipping, if measured."""
-    gradients = opt.gradients()
-    measures = gradients and session.norm_order and session.records
+    state, gradients = session.state, opt.gradients()
+    measures = records and gradients and session.norm_order
     total = _measure(session, opt, gradients) if measures else None
     if session.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, total)
+    algorithm, clip_val = session.settings.gradient_clip_algorithm, state.clip_val
+    clipped: Tensor | None = None
     if session.hooks.clips:
-        session.hooks.clip(opt.index, session.clip_val, session.settings.gradient_clip_algorithm)
-        _note_clipped(session, opt, gradients)
-    elif opt.index in session.clip_next:
-        session.clip(opt.index, *session.clip_next.pop(opt.index))
-        _note_clipped(session, opt, gradients)
-    elif session.clip_val is not None and gradients:
-        _clip(session, opt, gradients, total, session.clip_val)
+        session.hooks.clip(opt.index, clip_val, algorithm)
+    elif opt.index in state.clip_next:
+        session.clip(opt.index, *state.clip_next.pop(opt.index))
+    elif clip_val is None or not gradients:
+        return total
+    elif algorithm == "value":
+        clipping.clip_value(gradients, clip_val)
+    else:
+        norm = session.total_norm(opt, gradients, 2.0) if total is None or session.norm_order != 2.0 else total
+        clipped = clipping.clip_norm(gradients, norm, clip_val)
+    if records and gradients:
+        clipped = session.total_norm(opt, gradients, 2.0) if clipped is None else clipped
+        session.meter.clipped[session.column(opt)][session.meter.row].copy_(clipped)
     return total
 
 
-def _follow_up(session: Session, taken: Sequence[OptimizerHandle]) -> None:
+def _step_schedules(session: Session, taken: Sequence[OptimizerHandle]) -> None:
     """After the step of these optimizers: their schedules, and the average of the weights."""
     for opt in taken:
         opt.taken += 1
-        if session.scheduling:
-            batches = session.batch_idx if session.tbptt is None else opt.taken
+        if not session.state.searching:
+            batches = session.state.batch_idx if session.tbptt is None else opt.taken
             opt.step_schedules("step", opt.taken, session.hooks, batches)
-    ema = session.settings.weight_averaging == "ema" and session.scheduling
+    ema = session.settings.weight_averaging == "ema" and not session.state.searching
     if (
         taken
         and ema
         and session.average is not None
-        and session.should_average(session.step, session.epoch, ema_due)
+        and session.should_average(session.state.step, session.state.epoch, ema_due)
     ):
         session.average.update(session.averaged_parameters)
+
+
+def _end_batch(session: Session) -> None:
+    """After an update of a task with hooks within it: end the epoch's schedules and the last batch, as Lightning does."""
+    state = session.state
+    if not session.hooks.within:
+        return
+    if not state.searching and state.batch_idx == session.data.batches and not state.pieces:
+        session.step_epoch_schedules()
+    ending, state.ending = state.ending, None
+    if ending is not None:
+        session.hooks.batch_ended(*ending)
+    if not session.parallel.whole:
+        # Hooks may move weights (a teacher's), and ranks without a batch have not called them.
+        session.ranks.take_first([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])
+
+
+def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values) -> None:
+    """Write the update's row in the meter, with what the task logged for it."""
+    _sum_up(session)
+    if logged:
+        session.meter.note(logged)
+    session.meter.record(session.state.step - 1, lrs, loss, session.state.skipped)
 
 
 def _measure(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> Tensor:
@@ -247,27 +287,6 @@ def _measure(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]
         has = tuple(n for n, p in zip(opt.places, opt.parameters, strict=True) if id(p) in there)
         meter.put_norms(has, norms)
     return total
-
-
-def _clip(
-    session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor], total: Tensor | None, limit: float
-) -> None:
-    if session.settings.gradient_clip_algorithm == "norm":
-        if total is None or session.norm_order != 2.0:
-            total = session.total_norm(opt, gradients, 2.0)
-        after = clipping.clip_norm(gradients, total, limit)
-    else:
-        clipping.clip_value(gradients, limit)
-        _note_clipped(session, opt, gradients)
-        return
-    if session.records:
-        session.meter.clipped[session.column(opt)][session.meter.row].copy_(after)
-
-
-def _note_clipped(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> None:
-    if session.records and gradients:
-        after = session.total_norm(opt, gradients, 2.0)
-        session.meter.clipped[session.column(opt)][session.meter.row].copy_(after)
 
 
 def _sum_up(session: Session) -> None:

@@ -1,18 +1,61 @@
-"""Accumulates the weighted loss of one accumulation window."""
+"""Weighs the batches of one accumulation window and sums up their losses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from workbench.engine.distributed.ddp import batch_weights
 from workbench.task.errors import TaskError
+from workbench.task.protocol import Task
+from workbench.techniques.accumulation import samples_at
+from workbench.techniques.tbptt import Piece
+from workbench.values import shown
 
-if TYPE_CHECKING:
-    from workbench.engine.batch_steps import Result
-    from workbench.engine.session import Session
+
+class Result(NamedTuple):
+    """What a training step returned: the loss, its weight, the hidden state."""
+
+    loss: Tensor
+    weight: Tensor | float | None
+    hiddens: Any
+
+
+def read(result: Any) -> Result | None:
+    """Read what a training step returned: a loss, a dict with "loss", or None."""
+    if isinstance(result, Tensor):
+        return Result(scalar(result), None, None)
+    if result is None:
+        return None
+    if isinstance(result, Mapping) and isinstance(result.get("loss"), Tensor):
+        return Result(scalar(result["loss"]), result.get("weight"), result.get("hiddens"))
+    got = f"a dict with {sorted(map(str, result))}" if isinstance(result, Mapping) else f"{shown(result)}"
+    raise TaskError(
+        f"training_step returned {got}: it must return the loss, a dict with 'loss', or None to leave a batch out."
+    )
+
+
+def scalar(loss: Tensor) -> Tensor:
+    if loss.ndim == 0 or loss.numel() == 1:
+        return loss if loss.ndim == 0 else loss.reshape(())
+    raise TaskError(f"the loss has shape {tuple(loss.shape)}; it must be one number: take its mean.")
+
+
+def batch_weights(task: Task, window: Sequence[Any]) -> list[float | None]:
+    """The weight of each batch as far as it can be known before its step; None: left out."""
+    return [_weight(task, item, samples_at(window, number)) for number, item in enumerate(window)]
+
+
+def _weight(task: Task, item: Any, samples: int | None) -> float | None:
+    """The weight of a batch, or of a piece of one, made of so many samples."""
+    batch = item.batch if isinstance(item, Piece) else item
+    if batch is None:
+        return None
+    task.drawn = samples
+    weight = task.weight(batch)
+    task.drawn = None
+    return weight * item.length if isinstance(item, Piece) else weight
 
 
 class WindowPlan(NamedTuple):
@@ -20,28 +63,26 @@ class WindowPlan(NamedTuple):
 
     there: list[int]
     """The numbers of the batches that are not None."""
-    weights: dict[int, float]
-    shares: dict[int, float]
+    weights: list[float]
+    """Their weights."""
+    shares: list[float]
+    """Their shares of the update, by which their losses are multiplied."""
 
     @classmethod
-    def of(cls, session: Session, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> WindowPlan:
-        weights = {number: weight for number, weight in enumerate(batch_weights(session, window)) if weight is not None}
-        found = shares_of([*weights.values()]) if weights else []
-        return cls([*weights], weights, dict(zip(weights, found, strict=True)))
-
-    @property
-    def last(self) -> int | None:
-        return self.there[-1] if self.there else None
+    def of(cls, task: Task, window: Sequence[Any], shares_of: Callable[[list[float]], list[float]]) -> WindowPlan:
+        found = batch_weights(task, window)
+        there = [number for number, weight in enumerate(found) if weight is not None]
+        weights = [weight for weight in found if weight is not None]
+        return cls(there, weights, shares_of(weights) if weights else [])
 
 
 class WindowLoss:
     """The sums over the batches of a window that have gone forward."""
 
-    def __init__(self, planned: WindowPlan, unit: float, *, single: bool = False) -> None:
-        """unit: the share of a weight of 1. single: the window has one batch, which is all of it whatever its
-        weight.
-        """
-        self._planned, self._unit, self.single = planned, unit, single
+    def __init__(self, plan: WindowPlan, unit: float, *, whole: bool) -> None:
+        """unit: the share of a weight of 1. whole: a single batch is all of the update, whatever its weight."""
+        self._plan, self._unit = plan, unit
+        self.single = whole and len(plan.there) == 1
         self.loss: Tensor | None = None
         """The sum of the losses times their shares, or times their reported weights, without a graph."""
         self.reported: list[Tensor | float] = []
@@ -49,18 +90,20 @@ class WindowLoss:
         """The shares of the batches that reported no weight."""
         self._weights: list[Tensor | float] = []
 
-    def take(self, number: int, found: Result) -> tuple[Tensor, bool]:
-        """Add one batch; returns the part of the loss to go backward, and whether it is the first."""
+    def take(self, place: int, found: Result) -> tuple[Tensor, bool]:
+        """Add the batch at this place of the plan; returns the part of the loss to go backward, and whether it is the
+        first.
+        """
         if bool(self.reported) != (found.weight is not None) and (self.reported or self.kept):
             raise TaskError("training_step reports a 'weight' for some batches of a window and not for others.")
-        share = self._planned.shares[number]
+        share = self._plan.shares[place]
         if found.weight is not None and not self.single:
             self.reported.append(found.weight)
             part = found.loss * found.weight if self._unit == 1.0 else found.loss * found.weight * self._unit
         else:
             self.kept.append(share)
             part = found.loss if self.single or share == 1.0 else found.loss * share
-        self._weights.append(self._planned.weights[number] if found.weight is None else found.weight)
+        self._weights.append(self._plan.weights[place] if found.weight is None else found.weight)
         first = self.loss is None
         self.loss = part.detach() if self.loss is None else self.loss + part.detach()
         return part, first
@@ -73,4 +116,13 @@ class WindowLoss:
     @property
     def some_left_out(self) -> bool:
         """Whether batches were left out whose shares were counted."""
-        return len(self.kept) < len(self._planned.there)
+        return len(self.kept) < len(self._plan.there)
+
+
+def refuse_no_weight(total: Tensor | float) -> None:
+    """Raise TaskError where the reported weights of an update add up to 0. It reads the value: on CPU only."""
+    if float(total) == 0.0:
+        raise TaskError(
+            "the weights that training_step reported for the batches of one update add up to 0, so they have no "
+            "mean: return None for a batch without anything to learn from."
+        )

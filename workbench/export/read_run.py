@@ -247,7 +247,7 @@ def _of_task(session: Session, sliced: Sliced, settings: Settings, updates: int 
         "step": step_of(session, batch, settings),
         "optimizers": optimizers_of(task, settings, updates),
         "partial": task.partial,
-        "double": session.double,
+        "double": session.meter.double,
         "batch_norm": has_batch_norm([task.model]),
         "compiled": task.compiler is not None,
         "compiled_parts": any(own_name(name) != name for name, _ in task.model.named_parameters()),

@@ -107,7 +107,7 @@ class FitAssignment(Assignment):
         self._session: Session | None = None
 
     def updates_now(self) -> int:
-        return self.updates if self._session is None else self._session.step
+        return self.updates if self._session is None else self._session.state.step
 
     def __call__(self, emit: EventSink, inbox: Inbox) -> Done:
         with open_session(self.task, self.settings, past=self._past) as session:
@@ -117,7 +117,7 @@ class FitAssignment(Assignment):
                 with _as_it_was(self.task), restoring(self._point):
                     restore(session, checks, state)
             inbox = session.ranks.listen(inbox)
-            with session.shown():  # the weights that it starts from are saved
+            with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = scheduled_searches.milestones(session)
             keeper = None
@@ -127,7 +127,7 @@ class FitAssignment(Assignment):
                 with nullcontext() if self._point is None else first_steps(session, self._point):
                     return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, keeper=keeper))
             finally:
-                self.updates = session.step
+                self.updates = session.state.step
                 self._session = None
 
 
@@ -192,7 +192,7 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     """The batches of a stage, limited by its setting, until a Stop arrives."""
     name = f"limit_{stage}_batches"
     loader = spec.loader(session.settings)
-    set_epoch(loader, session.epoch)
+    set_epoch(loader, session.state.epoch)
     count = limits.limited_batches(batches_in(loader), getattr(session.settings, name), name)
     return session.ranks.rounds(with_sample_counts(session.task, loader, first_batches(loader, count)), lambda: inbox.has(Stop))
 

@@ -43,9 +43,9 @@ def _epochs(settings: Settings) -> list[int]:
 
 def _searches(session: Session, emit: Emit, inbox: Inbox) -> bool:
     """Run the searches of this epoch, batch size first; returns whether the fit was stopped."""
-    if session.epoch in session.settings.find_batch_size_at and _stopped_in_batch_size(session, emit, inbox):
+    if session.state.epoch in session.settings.find_batch_size_at and _stopped_in_batch_size(session, emit, inbox):
         return True
-    return session.epoch in session.settings.find_lr_at and _stopped_in_lr(session, emit, inbox)
+    return session.state.epoch in session.settings.find_lr_at and _stopped_in_lr(session, emit, inbox)
 
 
 def _stopped_in_lr(session: Session, emit: Emit, inbox: Inbox) -> bool:
@@ -54,7 +54,7 @@ def _stopped_in_lr(session: Session, emit: Emit, inbox: Inbox) -> bool:
         return apply_commands(session, emit, inbox)
     if end.suggestion is None:
         why = " ".join(end.notes) or f"The sweep ended: {end.ended}."
-        _warn(session, emit, f"no learning rate can be trusted at epoch {session.epoch}, and it stays. {why}")
+        _warn(session, emit, f"no learning rate can be trusted at epoch {session.state.epoch}, and it stays. {why}")
     else:
         change(session, {"lr": end.suggestion}, emit)
     return False
@@ -68,7 +68,7 @@ def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
         with trials(task, settings, request, inbox, session) as trial:
             best = batch_size.run(task, settings, request, emit, inbox, trial, session.ranks.world).best
     except ModelDoesNotFit as error:
-        _warn(session, emit, f"no batch size was found at epoch {session.epoch}, and it stays. {error}")
+        _warn(session, emit, f"no batch size was found at epoch {session.state.epoch}, and it stays. {error}")
     if inbox.has(Stop):
         return apply_commands(session, emit, inbox)
     if best is not None and best != settings.batch_size:
@@ -80,7 +80,7 @@ def _stopped_in_batch_size(session: Session, emit: Emit, inbox: Inbox) -> bool:
 
 
 def _warn(session: Session, emit: Emit, text: str) -> None:
-    emit_message(session, emit, Message(text, "warning", session.step))
+    emit_message(session, emit, Message(text, "warning", session.state.step))
 
 
 def _refuse_too_late(session: Session) -> None:

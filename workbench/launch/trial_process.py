@@ -41,7 +41,7 @@ def trials(
     if device.type != "cpu":
         yield _in_place(task, settings, request, session)
         return
-    threads, epoch = torch.get_num_threads(), session.epoch if session is not None else 0
+    threads, epoch = torch.get_num_threads(), session.state.epoch if session is not None else 0
     with pack((task, settings), names={"task": task}, lists=True) as parcel:
 
         def trial(size: int) -> Trial:
@@ -92,7 +92,7 @@ def in_all(settings: Settings, request: BatchSizeRequest, inbox: Inbox, session:
             size,
             request.steps_per_trial,
             request.method,
-            session.epoch,
+            session.state.epoch,
             max_memory=request.max_memory,
             stop=lambda: inbox.has(Stop),
         )

@@ -1,7 +1,7 @@
 """Defines the hooks of a job: Lightning's hooks, resolved once for a task.
 
-The engine asks a task for its `hooks`. A task without any (None) takes the short path through every update; one with
-hooks within an update (`within`) takes the path of `engine/hooked_step.py`, in Lightning's order.
+The engine calls them in the order of Lightning's loop (engine/step.py). A task without any has None; one with
+hooks within an update has `within` set.
 """
 
 from __future__ import annotations

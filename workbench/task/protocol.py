@@ -124,12 +124,9 @@ class Handle(Protocol):
         """Let all parameters require gradients again that did before `toggle`."""
 
 
-class Progress(Protocol):
-    """The progress of a session and what it works with."""
+class Counters(Protocol):
+    """How far a job has come (`engine/state.py`)."""
 
-    settings: Settings
-    """The effective settings, with dry runs and overfitting applied."""
-    device: torch.device
     step: int
     """Updates taken."""
     epoch: int
@@ -138,11 +135,23 @@ class Progress(Protocol):
     """Finished batches of this epoch."""
     stage: Literal["sanity", "train", "val", "test", "predict", ""]
     """The current stage; "": none yet."""
-    updates: int | None
-    """Updates of the whole run; None where they cannot be known."""
     metrics: dict[str, float]
     """The latest value of every metric that the run has reported."""
     clip_val: float | None
+
+
+class Progress(Protocol):
+    """The progress of a session and what it works with."""
+
+    settings: Settings
+    """The effective settings, with dry runs and overfitting applied."""
+    device: torch.device
+    updates: int | None
+    """Updates of the whole run; None where they cannot be known."""
+
+    @property
+    def state(self) -> Counters:
+        """How far it has come, always of now."""
 
     @property
     def ranks(self) -> Communication:

@@ -15,6 +15,7 @@ import torch
 
 from workbench.engine.distributed.process_group import BUCKET
 from workbench.engine.session import Session
+from workbench.engine.snapshot import scratch
 from workbench.events import Trial
 from workbench.instruments import memory
 from workbench.instruments.memory import is_out_of_memory
@@ -33,7 +34,7 @@ def measure_on_ranks(
     ranks, and is asked between two updates in concert.
     """
     settings = at_size(settings, size, method)
-    with session.scratch():
+    with scratch(session):
         allowed = _allowed(session, max_memory) if session.on_cpu else None
         aside = _of_gradients(session) if method == "fit" else 0
         with session.alone():
@@ -80,7 +81,7 @@ def _by_itself(
 
 def _of_gradients(session: Session) -> int:
     """Bytes that gradients on their way to the other ranks take, where DDP has not laid them out when the session began."""
-    if session.together is None or session.together.wrapped:
+    if session.parallel.wrapped:
         return 0
     return BUCKET + max(p.numel() * p.element_size() for p in session.trained)
 

@@ -21,7 +21,8 @@ from workbench.commands import Inbox, Stop
 from workbench.engine import rng
 from workbench.engine.optim.optimizer_handle import OptimizerHandle, chain
 from workbench.engine.session import Session
-from workbench.engine.step import update
+from workbench.engine.snapshot import scratch
+from workbench.engine.step import train_step
 from workbench.events import CurveEnded, CurvePoint, Emit
 from workbench.instruments.finite import NonFiniteError
 from workbench.settings import SettingsError
@@ -65,7 +66,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
     """
     opt = _chosen(session, request)
     one_cycle = _one_cycle(opt)
-    with session.scratch():
+    with scratch(session):
         if one_cycle:
             _undo_momentum(opt.optimizer)
         points, ended = _sweep(session, opt, request, emit, inbox)
@@ -88,8 +89,7 @@ def _chosen(session: Session, request: LRRequest) -> OptimizerHandle:
 def _sweep(
     session: Session, opt: OptimizerHandle, request: LRRequest, emit: Emit, inbox: Inbox
 ) -> tuple[list[CurvePoint], str]:
-    in_step = iter if session.together is None else session.together.rounds
-    windows = cycled_windows(session.task, session.data.settings, epoch=session.epoch, in_step=in_step)
+    windows = cycled_windows(session.task, session.data.settings, epoch=session.state.epoch, in_step=session.parallel.rounds)
     with contextlib.closing(windows) as feed:
         return _points(session, opt, request, feed, emit, inbox)
 
@@ -130,9 +130,9 @@ def _loss_of_update(
     try:
         for window in itertools.islice(feed, PATIENCE):
             its_turn = any(other is opt for other in session.turn())
-            loss = update(session, window)
+            loss = train_step(session, window)
             if loss is not None and its_turn:
-                return float(session.losses.get(opt.index, loss)), None
+                return float(session.state.losses.get(opt.index, loss)), None
         raise TaskError(
             f"{PATIENCE} windows of batches gave no loss for optimizer {opt.index}: every step left them out."
         )

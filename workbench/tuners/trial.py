@@ -18,7 +18,8 @@ import torch
 from workbench.engine.data.loaders import first_batches
 from workbench.engine.session import Session
 from workbench.engine.setup import open_session
-from workbench.engine.step import update
+from workbench.engine.snapshot import scratch
+from workbench.engine.step import train_step
 from workbench.engine.validation.predict import predict
 from workbench.engine.validation.validate import validate
 from workbench.events import Trial
@@ -56,7 +57,7 @@ def measure(
     used.
     """
     settings = at_size(settings, size, method)
-    with open_session(task, settings) as session, session.scratch():
+    with open_session(task, settings) as session, scratch(session):
         make_average(session, method)
         return measured(session, settings, size, steps, method, epoch)
 
@@ -78,9 +79,9 @@ def measure_here(
 def measure_within(session: Session, settings: Settings, size: int, steps: int) -> Trial:
     """The same trial of a fit inside its own session, between two updates: afterwards it is as it was before."""
     settings = at_size(settings, size)
-    with session.scratch():
+    with scratch(session):
         try:
-            return measured(session, settings, size, steps, "fit", session.epoch)
+            return measured(session, settings, size, steps, "fit", session.state.epoch)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -147,8 +148,7 @@ def timed(work: TrialStep) -> float:
 
 def updates(session: Session, settings: Settings, size: int, epoch: int) -> TrialStep:
     """Updates of full windows: an epoch's short one would take less time and memory than it is counted for."""
-    in_step = iter if session.together is None else session.together.rounds
-    feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True, in_step=in_step)
+    feed = cycled_windows(session.task, settings, epoch=epoch, across_epochs=True, in_step=session.parallel.rounds)
     session.train_mode()
 
     def once() -> None:
@@ -156,7 +156,7 @@ def updates(session: Session, settings: Settings, size: int, epoch: int) -> Tria
             window = next(feed)
         except NoBatch:
             raise NotEnoughData(f"the data holds fewer than {size} samples") from None
-        loss = update(session, window)
+        loss = train_step(session, window)
         if loss is not None:
             float(loss)  # waits for the device
 

@@ -14,6 +14,7 @@ from workbench.commands import Stop
 from workbench.engine.checkpoint import files, manager
 from workbench.engine.checkpoint.files import load_weights, tensors_of
 from workbench.engine.checkpoint.manager import CheckpointManager
+from workbench.engine.state import TrainState
 from workbench.events import Saved, StepsDone, Validated
 from workbench.runs.checkpoints import find
 from workbench.settings import SettingsError
@@ -160,7 +161,7 @@ class Clock:
 
     @property
     def seconds(self):
-        return 10.0 * self.session.step
+        return 10.0 * self.session.state.step
 
     def __getattr__(self, name):
         return getattr(self.meter, name)
@@ -185,11 +186,11 @@ def test_at_ends_of_epochs_that_lie_ten_minutes_apart(tmp_path, monkeypatch):
 
 def test_asking_whether_it_is_time_touches_nothing_but_counters():
     """It is asked before every update."""
-    session = SimpleNamespace(step=12, meter=SimpleNamespace(seconds=3.0))
+    session = SimpleNamespace(state=TrainState(step=12), meter=SimpleNamespace(seconds=3.0))
     asked = CheckpointManager.__new__(CheckpointManager)
     asked._session, asked._updates, asked._time, asked._step, asked._seconds = session, 6, None, 0, 0.0
     assert asked.due()
-    session.step = 13
+    session.state.step = 13
     assert not asked.due()
 
 

@@ -11,7 +11,8 @@ from tests.engine.problems import labelled
 from tests.engine.resuming import learning, settings_of, supervised
 from workbench.engine.checkpoint.weights import Weights, is_container, overwrite
 from workbench.engine.setup import open_session
-from workbench.engine.step import update
+from workbench.engine.snapshot import scratch
+from workbench.engine.step import train_step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,10 +69,10 @@ def test_a_scratch_leaves_no_trace_in_a_module_that_collects():
     model = Collecting(outside)
     objects, content = held(model)
     attributes, drawn = set(vars(model)), model.chance.get_state()[2]
-    with open_session(supervised(model), settings_of()) as session, session.scratch():
+    with open_session(supervised(model), settings_of()) as session, scratch(session):
         session.train_mode()
         for batch in session.data.train():
-            update(session, [batch])
+            train_step(session, [batch])
         assert len(outside) == 7
     assert set(vars(model)) == attributes
     now, contents = held(model)
@@ -134,9 +135,9 @@ class Hooked(nn.Module):
 def test_what_a_hook_makes_within_a_scratch_is_gone_behind_it():
     model = Hooked()
     with open_session(learning(model, train=labelled()), settings_of()) as session:
-        with session.scratch():
+        with scratch(session):
             for batch in session.data.train():
-                update(session, [batch])
+                train_step(session, [batch])
             assert len(model.losses) == 7
         assert not hasattr(model, "losses")
 

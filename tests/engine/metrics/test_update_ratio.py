@@ -35,7 +35,7 @@ def always(monkeypatch):
 @pytest.fixture
 def moves(monkeypatch):
     """The weights of each parameter before and after each update, in order."""
-    update, seen = loop.update, []
+    update, seen = loop.train_step, []
 
     def watched(session, window):
         before = [p.detach().clone().double() for p in session.parameters]
@@ -44,7 +44,7 @@ def moves(monkeypatch):
         seen[-1] = [(b, a.clone()) for b, a in seen[-1]]
         return loss
 
-    monkeypatch.setattr(loop, "update", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     return seen
 
 

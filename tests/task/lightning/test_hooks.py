@@ -63,11 +63,10 @@ class Progress(SimpleNamespace):
     """How far a session is."""
 
     def __init__(self, **how):
-        known = {
-            "settings": Settings(), "device": CPU, "step": 0, "epoch": 0, "batch_idx": 0, "stage": "train", "updates": 6,
-            "metrics": {}, "clip_val": None, "batches": (3, 2), "ranks": ProcessGroup(),
-        }  # fmt: skip
-        super().__init__(**{**known, **how})
+        counters = {"step": 0, "epoch": 0, "batch_idx": 0, "stage": "train", "metrics": {}, "clip_val": None}
+        state = SimpleNamespace(**{name: how.pop(name, value) for name, value in counters.items()})
+        known = {"settings": Settings(), "device": CPU, "updates": 6, "batches": (3, 2), "ranks": ProcessGroup()}
+        super().__init__(state=state, **{**known, **how})
 
 
 class running:

@@ -80,14 +80,14 @@ def test_settings():
     with running(Duck(), settings=settings, clip_val=0.5, epoch=1) as job:
         trainer = job.task.module.trainer
         assert trainer.accumulate_grad_batches == 4
-        job.progress.epoch = 2
+        job.progress.state.epoch = 2
         assert trainer.accumulate_grad_batches == 1
         assert (trainer.precision, trainer.log_every_n_steps, trainer.num_sanity_val_steps) == ("bf16-mixed", 5, math.inf)
         assert (trainer.gradient_clip_val, trainer.gradient_clip_algorithm) == (0.5, "value")
         assert (trainer.max_epochs, trainer.min_epochs, trainer.min_steps) == (3, 1, 2)
         assert (trainer.limit_val_batches, trainer.check_val_every_n_epoch, trainer.fast_dev_run) == (0.5, 1, 0)
         assert not trainer.enable_validation  # there is no such data
-        job.progress.clip_val = None
+        job.progress.state.clip_val = None
         assert trainer.gradient_clip_algorithm is None
 
 
@@ -185,7 +185,7 @@ def test_properties(base, capsys):
         assert (thing.logger, thing.loggers) == (None, [])
         assert thing.device == torch.device("cpu")
         thing.print("said")
-        job.progress.epoch, job.progress.step = 4, 9
+        job.progress.state.epoch, job.progress.state.step = 4, 9
         job.task.training_step(torch.ones(2, 3), 0)
         assert (thing.current_epoch, thing.global_step) == (4, 9)
         gathered = thing.all_gather({"a": 1.5, "b": [torch.ones(2), 3]})
@@ -304,4 +304,4 @@ def test_it_can_be_sent_to_another_process():
     with running(Duck()) as job:
         job.task.training_step(torch.ones(2, 3), 0)
         other = pickle.loads(pickle.dumps(job.task))
-        assert other.preparation.trainer.progress.epoch == 0
+        assert other.preparation.trainer.progress.state.epoch == 0

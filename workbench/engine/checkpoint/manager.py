@@ -48,8 +48,8 @@ class CheckpointManager:
         self._top_k = settings.save_top_k
         self._monitor = settings.monitor or "val_loss"
         self._mode: Mode = mode_of(self._monitor, settings.monitor_mode) if self._top_k else "min"
-        self._extras = ModuleState(session.task, session.moved)
-        self._step, self._seconds = session.step, session.seconds
+        self._extras = ModuleState(session.task, session.state.moved)
+        self._step, self._seconds = session.state.step, session.seconds
         """When the last one was written."""
         self._marked: tuple[tuple[int, ...], ResumePoint] | None = None
         self._judged: tuple[int, float] | None = None
@@ -67,7 +67,7 @@ class CheckpointManager:
     def due(self) -> bool:
         """Whether it is time for one, between two updates."""
         if self._updates is not None:
-            return self._session.step % self._updates == 0 and self._session.step != self._step
+            return self._session.state.step % self._updates == 0 and self._session.state.step != self._step
         return self._time is not None and self._session.seconds - self._seconds >= self._time
 
     def keep(self) -> None:
@@ -79,7 +79,7 @@ class CheckpointManager:
 
         A checkpoint of as many updates, written for whatever reason, counts as it.
         """
-        there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.step]
+        there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.state.step]
         name = self._session.ranks.agree(there[-1].name if there else None)
         if name is None:
             self._save(ResumePoint.here(self._session), asked=True)
@@ -89,7 +89,7 @@ class CheckpointManager:
             except OSError as error:
                 self._say("keep", f"checkpoint {name} was there already, but could not be marked to stay ({error}).")
             else:
-                self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.step))
+                self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.state.step))
 
     def after_epoch(self) -> None:
         """An epoch has ended, and the next has not begun: write one if it is time, or if the validation was among
@@ -109,7 +109,7 @@ class CheckpointManager:
     def take_averaged(self) -> None:
         """Take the averaged weights, which the model has and which have just been validated."""
         if self._top_k and self._monitor.endswith(_AVERAGED):
-            there = self._session.weights()
+            there = self._session.weights.trained()
             self._averaged = {name: tensor.to("cpu", copy=True) for name, tensor in there.items()}
 
     def judge(self, metrics: Mapping[str, float]) -> None:
@@ -119,7 +119,7 @@ class CheckpointManager:
         if value is None or not math.isfinite(value) or not self._top_k:
             self._averaged = None
             return
-        self._judged = self._session.step, value
+        self._judged = self._session.state.step, value
         self._pending = self._session.ranks.agree(self._session.ranks.first and self._among_best(value))
         if not self._pending:
             self._averaged = None
@@ -133,7 +133,7 @@ class CheckpointManager:
         """Write one before the run ends with this error; the returned error says how to continue from it."""
         self._save(self._here())
         run = self._folder.parent.name
-        return TaskError(f"{error} A checkpoint of update {self._session.step} was saved: bench.fit(start={run!r}, …) continues from it.")
+        return TaskError(f"{error} A checkpoint of update {self._session.state.step} was saved: bench.fit(start={run!r}, …) continues from it.")
 
     def _among_best(self, value: float) -> bool:
         """Whether fewer than save_top_k are kept, or it is better than one of them."""
@@ -150,10 +150,10 @@ class CheckpointManager:
         it.
         """
         session = self._session
-        if session.ranks.any(session.batch_idx != session.data.batches or session.pieces > 0):
+        if session.ranks.any(session.state.batch_idx != session.data.batches or session.state.pieces > 0):
             flush(session, self._emit, wait=True)
             state, why = self._state(ResumePoint.here(session))
-            self._left = session.step, _copied(state), why
+            self._left = session.state.step, _copied(state), why
 
     @contextlib.contextmanager
     def the_end(self) -> Iterator[None]:
@@ -162,7 +162,7 @@ class CheckpointManager:
         average = self._session.average
         averaged = average is not None and average.count > 0
         handed_over = averaged or bool(self._session.modes)
-        if self._left is not None and self._left[0] == self._session.step:
+        if self._left is not None and self._left[0] == self._session.state.step:
             _, state, why = self._left
         else:
             state, why = self._state(self._here())
@@ -174,7 +174,7 @@ class CheckpointManager:
         yield
         # The value of the last validation belongs to these weights if they were validated.
         of_these = self._monitor.endswith(_AVERAGED) == averaged
-        weights = self._session.weights()
+        weights = self._session.weights.trained()
         self._write(weights, state, why, self._value() if of_these else None, end=True)
 
     # -- writing
@@ -188,7 +188,7 @@ class CheckpointManager:
 
     def _place(self) -> tuple[int, ...]:
         session = self._session
-        return session.step, session.epoch, session.batch_idx, session.pieces, session.checking
+        return session.state.step, session.state.epoch, session.state.batch_idx, session.state.pieces, session.state.checking
 
     def _save(self, point: ResumePoint, asked: bool = False) -> None:
         session = self._session
@@ -199,11 +199,11 @@ class CheckpointManager:
         weights: Mapping[str, Tensor]
         if session.modes:
             with session.modes.evaluating():
-                weights = {name: tensor.to("cpu", copy=True) for name, tensor in session.weights().items()}
+                weights = {name: tensor.to("cpu", copy=True) for name, tensor in session.weights.trained().items()}
         elif averaged is not None and value is not None:
             weights = averaged
         else:
-            weights = session.weights()
+            weights = session.weights.trained()
         if session.modes or weights is averaged:
             raw = self._raw()  # on all ranks; rank 0 has the state
             state = None if state is None else state | raw
@@ -211,18 +211,18 @@ class CheckpointManager:
 
     def _value(self) -> float | None:
         """The monitor's value for the present weights."""
-        return self._judged[1] if self._judged is not None and self._judged[0] == self._session.step else None
+        return self._judged[1] if self._judged is not None and self._judged[0] == self._session.state.step else None
 
     def _raw(self) -> dict[str, Any]:
         """The training weights, for a state next to averaged ones."""
-        return {"raw": to_plain(self._session.hooks.edits.stored(self._session.weights()), "the model")}
+        return {"raw": to_plain(self._session.hooks.edits.stored(self._session.weights.trained()), "the model")}
 
     def _state(self, point: ResumePoint) -> tuple[dict[str, Any] | None, str | None]:
         """All state but the weights, or why there is none; of several ranks, on rank 0."""
         held, lost = self._extras.state()
         for what in lost:
             self._say(what, f"{what} cannot be stored in a checkpoint: a fit that continues from one begins with its value at that time.")
-        inexact = self._session.data.exact() if self._session.mid_epoch and not self._session.checking else None
+        inexact = self._session.data.exact() if self._session.state.mid_epoch and not self._session.state.checking else None
         if inexact is not None:
             self._say("data", f"a fit that continues from the middle of an epoch is not exact: {inexact}.")
         state: dict[str, Any] | None = None
@@ -243,9 +243,9 @@ class CheckpointManager:
         self, weights: Mapping[str, Tensor], state: dict[str, Any] | None, why: str | None, value: float | None,
         *, end: bool = False, asked: bool = False,
     ) -> None:  # fmt: skip
-        session, name = self._session, name_of(self._session.step, end)
+        session, name = self._session, name_of(self._session.state.step, end)
         edits = session.hooks.edits
-        self._step, self._pending = session.step, False
+        self._step, self._pending = session.state.step, False
         if not asked:
             self._seconds = session.seconds
         if not session.ranks.first:
@@ -255,9 +255,9 @@ class CheckpointManager:
         sign = 1.0 if self._mode == "min" else -1.0
         best = value is not None and all(sign * value <= sign * other for other in best_values(there, self._monitor))
         monitor = None if value is None else self._monitor
-        epoch = session.epoch if state is None else state["epoch"]
+        epoch = session.state.epoch if state is None else state["epoch"]
         info = {
-            "step": session.step, "epoch": epoch, "end": end, "monitor": monitor,
+            "step": session.state.step, "epoch": epoch, "end": end, "monitor": monitor,
             "value": value, "mode": self._mode, "best": best, "resumable": state is not None, "why": why, "kept": asked, "removed": list(edits.removed),
             "time": time.time(),
         }  # fmt: skip
@@ -265,9 +265,9 @@ class CheckpointManager:
         try:
             files.write(self._folder, name, edits.stored(weights), state, info)
         except OSError as error:
-            self._say(error.errno or type(error), f"no checkpoint was written at update {session.step} ({error}); the fit continues.")
+            self._say(error.errno or type(error), f"no checkpoint was written at update {session.state.step} ({error}); the fit continues.")
             return
-        self._emit(Saved(session.step, epoch, name, best, monitor, value))
+        self._emit(Saved(session.state.step, epoch, name, best, monitor, value))
         self._clear_away()
 
     def _clear_away(self) -> None:
@@ -281,7 +281,7 @@ class CheckpointManager:
         """Emit a warning, once of a kind."""
         if kind not in self._said:
             self._said.add(kind)
-            self._emit(Message(text, "warning", self._session.step))
+            self._emit(Message(text, "warning", self._session.state.step))
 
 
 def _copied(state: dict[str, Any] | None) -> Any:

@@ -51,10 +51,8 @@ def state_of(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
 
 
 def _own_state(session: Session, opt: OptimizerHandle) -> dict[str, Any]:
-    if session.shards is not None:
-        return session.shards.optimizer_state(opt.optimizer)
     try:
-        return opt.optimizer.state_dict()
+        return session.weights.optimizer_state(opt.optimizer)
     except Exception as error:
         kind = type(opt.optimizer).__name__
         raise NotPlainError(f"{kind}.state_dict() failed with {type(error).__name__}: {error}") from error
@@ -125,7 +123,7 @@ def _go_on(session: Session, state: Mapping[str, Any], parts: _Parts, *, same: b
     if state["swa"] is not None:
         if parts.own:
             kinds = _named(type(scheduler).__name__ for scheduler in parts.own)
-            session.notes.append(Message(f"SWA's schedule is not on any more: {kinds} begins anew.", "warning", session.step))
+            session.notes.append(Message(f"SWA's schedule is not on any more: {kinds} begins anew.", "warning", session.state.step))
         return False
     if parts.built_in is None or state["built_in"] is None:
         return parts.built_in is state["built_in"] is None
@@ -161,7 +159,7 @@ def _schedule_state(scheduler: Any) -> dict[str, Any]:
 
 
 def _put_state(session: Session, opt: OptimizerHandle, state: dict[str, Any]) -> None:
-    _load(opt, state if session.shards is None else session.shards.pieces_of_state(opt.optimizer, state))
+    _load(opt, session.weights.own_optimizer_state(opt.optimizer, state))
 
 
 def _load(opt: OptimizerHandle, state: dict[str, Any]) -> None:

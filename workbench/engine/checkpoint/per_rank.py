@@ -61,12 +61,12 @@ def state_of_rank(session: Session, state: Mapping[str, Any]) -> tuple[dict[str,
 
 def begin_anew(session: Session) -> None:
     """The number of ranks has changed: give each rank random numbers of its own, and tell the user."""
-    rng.differ(session.settings.seed + session.step, session.ranks.rank)
+    rng.differ(session.settings.seed + session.state.step, session.ranks.rank)
     text = (
         f"it continues with {_in_words(session.ranks.world)} where there was another number of them: the batches are dealt anew, "
         "and what comes is not what would have come."
     )
-    session.notes.append(Message(text, "warning", session.step))
+    session.notes.append(Message(text, "warning", session.state.step))
 
 
 def _buffers(session: Session) -> dict[str, Any]:

@@ -19,10 +19,8 @@ from workbench.engine.checkpoint import module_state, optimizer_state, per_rank
 from workbench.engine.checkpoint.files import (
     OF_STRUCTURE,
     extra_state_of,
-    load_tensors,
     mismatch,
     restoring,
-    tensors_of,
 )
 from workbench.engine.checkpoint.serialization import to_plain
 from workbench.engine.optim import total_steps
@@ -51,11 +49,11 @@ class ResumePoint:
     @classmethod
     def here(cls, session: Session) -> ResumePoint:
         """The present place: between two updates, with nothing read for the next, or after an epoch's last update."""
-        data, together = session.data, session.together
-        if together is None or session.checking or not session.mid_epoch:
-            return cls(RandomState.capture(), data.position(0 if session.checking else session.batch_idx))
+        data, parallel = session.data, session.parallel
+        if not parallel.several or session.state.checking or not session.state.mid_epoch:
+            return cls(RandomState.capture(), data.position(0 if session.state.checking else session.state.batch_idx))
         # A rank counts its own batches: it may have had fewer than the others, or none.
-        own = data.taken - together.waiting if session.tbptt is None else session.batch_idx
+        own = data.taken - parallel.waiting if session.tbptt is None else session.state.batch_idx
         return cls(RandomState.capture(), data.position(own, data.begun))
 
 
@@ -67,16 +65,16 @@ def state_of(session: Session, checks: ValidationSchedule, point: ResumePoint, h
     model, *others = session.task.modules
     average = session.average
     parts: list[tuple[str, dict[str, Any]]] = [
-        ("the fit", {name: getattr(session, name) for name in _COUNTERS}),
+        ("the fit", {name: getattr(session.state, name) for name in _COUNTERS}),
         ("the fit", {"settings": _settings(session), "plan": optimizer_state.plan(session)}),
         ("the fit", {"seconds": session.meter.seconds, "waited": session.meter.waited}),
-        ("the fit", {"length": total_steps.state_of(session.data, session.epoch, session.ahead)}),
+        ("the fit", {"length": total_steps.state_of(session.data, session.state.epoch, session.ahead)}),
         ("the optimizer", {"scaler": session.precision.state_dict(), "gradients": _gradients(session)}),
         ("the average", {"average": None if average is None else _average(session, average)}),
         ("get_extra_state()", {"extra_state": extra_state_of(model)}),
         ("the loss", {"others": [_other(session, module) for module in others]}),
-        ("the hidden state", {"hiddens": session.hiddens}),
-        ("what was logged", {"noted": session.noted, "epoch_loss": session.epoch_loss.state_dict()}),
+        ("the hidden state", {"hiddens": session.state.hiddens}),
+        ("what was logged", {"noted": session.state.noted, "epoch_loss": session.epoch_loss.state_dict()}),
         ("the checks", {"checks": checks.state()}),
         ("the training data", {"data": point.data, "random": point.random.state_dict()}),
         (f"what {type(model).__name__} saves of its own", {"moments": session.hooks.state()}),
@@ -99,27 +97,25 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     weights = _restored(session, state)
     _refuse_another(session, state, weights)
     for name in _COUNTERS:
-        setattr(session, name, state[name])
-    session.data.epoch = session.epoch
+        setattr(session.state, name, state[name])
+    session.data.epoch = session.state.epoch
     doubts = session.data.place(state["data"])
     session.hooks.load_state(state["moments"])
     _put_weights(session, state, weights)
     optimizer_state.restore(session, state["optimizers"], state["settings"], state["plan"])
-    _put_gradients(session, state["gradients"])
+    session.weights.load_gradients(state["gradients"])
     session.precision.load_state_dict(state["scaler"])
     if session.average is not None and state["average"] is not None:
-        kept = state["average"]
-        if session.shards is not None:
-            kept = {**kept, "averages": session.shards.pieces_of(kept["averages"])}
+        kept = {**state["average"], "averages": session.weights.own_averages(state["average"]["averages"])}
         session.average.load_state_dict(kept, session.averaged_parameters)
-    session.hiddens, session.noted = to_device(state["hiddens"], session.device), dict(state["noted"])
+    session.state.hiddens, session.state.noted = to_device(state["hiddens"], session.device), dict(state["noted"])
     checks.load_state(state["checks"])
     session.epoch_loss.load_state_dict(state["epoch_loss"])
     session.meter.continue_from(state["seconds"], state.get("waited", 0.0))
     if session.ranks.several:
         session.ranks.seconds = state["seconds"]
-    session.resumed = True
-    session.notes += [Message(f"it may not continue exactly as it would have: {doubt}.", "warning", session.step) for doubt in doubts]
+    session.state.resumed = True
+    session.notes += [Message(f"it may not continue exactly as it would have: {doubt}.", "warning", session.state.step) for doubt in doubts]
     RandomState.from_state(state["random"]).restore()
     if not alike:
         per_rank.begin_anew(session)
@@ -167,7 +163,7 @@ def _restored(session: Session, state: Mapping[str, Any]) -> dict[str, Tensor]:
     edits.put_states(state["optimizers"])
     found = edits.stored(weights)
     missing = {*kept.get("removed", ()), *edits.removed} - found.keys()
-    here = session.weights() if missing else {}
+    here = session.weights.trained() if missing else {}
     return {**found, **{name: here[name] for name in missing if name in here}}
 
 
@@ -175,7 +171,7 @@ def _settings(session: Session) -> dict[str, Any]:
     """The present settings, with live changes."""
     values = {
         "lr": session.base_lr,
-        "gradient_clip_val": session.clip_val,
+        "gradient_clip_val": session.state.clip_val,
         "batch_size": session.data.settings.batch_size,
     }
     return session.settings.replace(**values).model_dump()
@@ -185,33 +181,17 @@ def _gradients(session: Session) -> dict[str, Tensor]:
     """The gradients, where the task drops them itself and they count on."""
     if not (session.task.manual or session.hooks.zeroes):
         return {}
-    if session.shards is not None:
-        return session.shards.gradients()
-    named = session.task.trained_parameters().items()
-    return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
-
-
-def _put_gradients(session: Session, gradients: Mapping[str, Tensor]) -> None:
-    if session.shards is not None:
-        session.shards.put_gradients(gradients)
-        return
-    for name, gradient in gradients.items():
-        parameter = session.task.trained_parameters()[name]
-        parameter.grad = gradient.to(parameter.device)
+    return session.weights.gradients()
 
 
 def _other(session: Session, module: nn.Module) -> dict[str, Any]:
     """A module other than the model; if it is trained too, its tensors are among the weights."""
-    tensors = {} if _is_trained(session, module) else _tensors(session, module)
+    tensors = {} if _is_trained(session, module) else session.weights.tensors(module)
     return {"tensors": tensors, "extra_state": extra_state_of(module)}
 
 
 def _is_trained(session: Session, module: nn.Module) -> bool:
     return any(module is one for one in session.task.trained_modules.values())
-
-
-def _tensors(session: Session, module: nn.Module) -> dict[str, Tensor]:
-    return tensors_of(module) if session.shards is None else session.shards.weights(module)
 
 
 def _pairs(session: Session, state: Mapping[str, Any]) -> list[tuple[nn.Module, Mapping[str, Any]]] | None:
@@ -228,7 +208,7 @@ def _pairs(session: Session, state: Mapping[str, Any]) -> list[tuple[nn.Module, 
 
 def _average(session: Session, average: Average) -> dict[str, Any]:
     state = average.state_dict()
-    return state if session.shards is None else {**state, "averages": session.shards.averages(state["averages"])}
+    return {**state, "averages": session.weights.whole_averages(state["averages"])}
 
 
 def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
@@ -256,16 +236,13 @@ def _refuse_another(session: Session, state: Mapping[str, Any], weights: Mapping
 
 def _put_weights(session: Session, state: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     model = session.task.model
-    put = load_tensors if session.shards is None else session.shards.fill
-    if session.shards is None:
-        load_tensors(session.task.trained_modules, weights, state["extra_state"])
-    else:
-        session.shards.fill(model, weights, state["extra_state"])
+    load = session.weights.load
+    load(session.task.trained_modules, weights, state["extra_state"])
     if per_rank.BUFFERS in state:
-        put(model, state[per_rank.BUFFERS])
+        load(model, state[per_rank.BUFFERS])
     for part, kept in _pairs(session, state) or ():
-        put(part, kept["tensors"], kept["extra_state"])
-    session.moved, missing = module_state.load_module_state(session.task, state["held"], session.device)
+        load(part, kept["tensors"], kept["extra_state"])
+    session.state.moved, missing = module_state.load_module_state(session.task, state["held"], session.device)
     for name in missing:
         text = f"the checkpoint has state of the module {name!r}, which is not there any more."
-        session.notes.append(Message(text, "warning", session.step))
+        session.notes.append(Message(text, "warning", session.state.step))

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from workbench.engine.session import Session
 from workbench.events import Message
 from workbench.task.batch import miscounted, sample_count
-
-if TYPE_CHECKING:
-    from workbench.engine.session import Session
 
 
 def note_count(session: Session, name: Literal["train", "val", "test"], batch: Any, weight: float) -> None:
     """Check the first batch of its kind whose weight is the number of samples counted in its tensors."""
-    if name in session.counts_seen:
+    if name in session.state.counts_seen:
         return
-    session.counts_seen.add(name)
-    asked = session.task.drawn is None and "told" not in session.counts_seen and weight == sample_count(batch)
+    session.state.counts_seen.add(name)
+    asked = session.task.drawn is None and "told" not in session.state.counts_seen and weight == sample_count(batch)
     why = miscounted(batch) if asked else None
     if why is not None:
-        session.counts_seen.add("told")
+        session.state.counts_seen.add("told")
         remedy = (
             'return {"loss": …, "weight": n} from the loss or the step, or give the samples themselves (a Dataset or a list), which '
             "are counted as they are drawn"
         )
-        session.notes.append(Message(f"a batch of {name} {why}: if it holds another number, {remedy}.", "warning", session.step))
+        session.notes.append(Message(f"a batch of {name} {why}: if it holds another number, {remedy}.", "warning", session.state.step))
 
 
 def note_length(session: Session) -> None:
     """At the end of an epoch: compare the number of batches with the planned one."""
     data, settings = session.data, session.settings
     planned, there = data.batches, data.length
-    if planned is None or not data.begun or "length" in session.counts_seen:
+    if planned is None or not data.begun or "length" in session.state.counts_seen:
         return
     spare = 1 if session.ranks.several else 0  # some ranks may lack a batch in the last round
     whole = settings.limit_train_batches == 1.0 and not settings.overfit_batches
-    text, epoch = "", session.epoch
+    text, epoch = "", session.state.epoch
     if data.taken + spare < planned:
         text = (
             f"the training data gave {data.taken} batches in epoch {epoch}, and their length (len) says {planned}: schedules are planned "
@@ -47,5 +45,5 @@ def note_length(session: Session) -> None:
             f"since schedules are planned for {planned}. Give data of the same length in every epoch, or make a fit of each stage."
         )
     if text:
-        session.counts_seen.add("length")
-        session.notes.append(Message(text, "warning", session.step))
+        session.state.counts_seen.add("length")
+        session.notes.append(Message(text, "warning", session.state.step))

@@ -12,35 +12,43 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from workbench.engine.data.loaders import Loaders
 from workbench.engine.distributed.process_group import MultiProcessGroup, StepSync
+from workbench.engine.distributed.single import Single
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
+from workbench.engine.state import TrainState
+from workbench.engine.window import WindowLoss, batch_weights, refuse_no_weight
 from workbench.events import Message
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
-from workbench.techniques.accumulation import samples_at
-from workbench.techniques.tbptt import Piece
-
-if TYPE_CHECKING:
-    from workbench.engine.batch_steps import Result
-    from workbench.engine.session import Session
 
 _NOTHING = object()
 
 
-class DDP:
+class DDP(Single):
     """One rank's part in the updates of a session."""
 
-    def __init__(self, session: Session, ranks: MultiProcessGroup, runtime: Runtime) -> None:
-        self._session, self._ranks, self._runtime = session, ranks, runtime
+    several = True
+
+    def __init__(
+        self, task: Task, data: Loaders, weights: WholeWeights, ranks: MultiProcessGroup, runtime: Runtime, state: TrainState,
+        notes: list[Message], *, alternating: bool,
+    ) -> None:  # fmt: skip
+        """notes: where messages for the user are put. alternating: several optimizers take turns."""
+        super().__init__(weights, runtime.device.type == "cpu")
+        self._task, self._data, self._ranks, self._runtime = task, data, ranks, runtime
+        self._state, self._notes, self._alternating = state, notes, alternating
         self._round = StepSync(0.0, 0, 0, 0)
-        self._kind = torch.float64 if session.double else torch.float32
+        double = any(p.dtype is torch.float64 for p in task.model.parameters())
+        self._kind = torch.float64 if double else torch.float32
         """The type of the mean loss where no rank's own is float64; float64 losses stay float64."""
         self._copy: nn.Module | None = None
         self._trains: tuple[bool, ...] = ()
@@ -56,28 +64,22 @@ class DDP:
         self._missed = False
         """Whether one of them had no part in a backward of this rank."""
         self.spoiled = False
-        """Whether this rank's own loss is not finite; known on CPU only."""
         self._begun = False
         """Whether DDP waits for the backward of a forward."""
         self._telling: Callable[[], list[float]] | None = None
         self._numbers = torch.empty(0)
         """On a device: the weight and the loss to all-reduce there."""
-        self.left_over = False
-        """Whether batches were left out since not all ranks had a part of them."""
-        self.waiting = 0
-        """The batches that this rank has read for an update that is not taken yet."""
+        self.left_over, self.waiting = False, 0
         self.look_again()
 
     def look_again(self) -> None:
-        """Look between two updates whether other parameters train now."""
-        session = self._session
-        trains = tuple(p.requires_grad for p in session.task.trained_parameters().values())
+        trains = tuple(p.requires_grad for p in self._task.trained_parameters().values())
         if trains == self._trains:
             return
         self._trains = trains
         self._let_go()
-        if not (session.several or session.task.manual or session.task.partial):
-            self._copy = self._runtime.prepare(_Stepping(session.task))
+        if not (self._alternating or self._task.manual or self._task.partial):
+            self._copy = self._runtime.prepare(_Stepping(self._task))
             self._wrapped = [p for p in self._copy.parameters() if p.requires_grad]
             self._covered = frozenset(map(id, self._wrapped))
 
@@ -88,30 +90,23 @@ class DDP:
     # -- rounds
 
     @property
-    def whole(self) -> bool:
-        """Whether all ranks have something to learn from in this update."""
+    def whole(self) -> bool:  # type: ignore[override]
         return self._round.able == self._ranks.world
 
-    @property
-    def size(self) -> int:
-        """How many batches rank 0 has in this update."""
-        return self._round.size
+    def batches(self, window: Sequence[Any]) -> int:
+        return self._round.size  # rank 0's, by which all count
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
-        """This rank's windows in step with the other ranks; empty ones while only others have any.
-
-        sure: all ranks have a full window for this many, so that none needs to be asked.
-        """
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
             size = 0 if window is None else len(window)
-            if window is not None and number < sure and number and self.whole and not self._session.task.manual:
+            if window is not None and number < sure and number and self.whole and not self._task.manual:
                 self._round = self._round._replace(size=size)
             else:
                 beat = self._beat(window, size)
                 if not beat.present:
                     self._refuse_other_orders()
                     return
-                if self._session.task.manual and beat.able < self._ranks.world:
+                if self._task.manual and beat.able < self._ranks.world:
                     self._say_left_over()
                     continue
                 self._round = beat
@@ -119,12 +114,12 @@ class DDP:
             yield () if window is None else window
 
     def _beat(self, window: Sequence[Any] | None, size: int) -> StepSync:
-        weights = [] if window is None else [w for w in batch_weights(self._session, window) if w is not None]
+        weights = [] if window is None else [w for w in batch_weights(self._task, window) if w is not None]
         return self._ranks.beat(window is not None, weights, size)
 
     def _refuse_other_orders(self) -> None:
         """At the end of a pass: raise TaskError if the ranks had different orders."""
-        dealt = {found for found in self._ranks.gather(self._session.data.dealt) if found is not None}
+        dealt = {found for found in self._ranks.gather(self._data.dealt) if found is not None}
         if len(dealt) > len({number for number, _ in dealt}):
             raise TaskError(
                 "the ranks have dealt out the training data in different orders, so that some samples came twice and others "
@@ -136,49 +131,30 @@ class DDP:
         if not self.left_over:
             self.left_over = True
             text = "batches that not all ranks had a part of are left out: with manual optimisation all must step alike."
-            self._session.notes.append(Message(text, "warning", self._session.step))
+            self._notes.append(Message(text, "warning", self._state.step))
 
     def shares(self, weights: Sequence[float]) -> list[float]:
         """Each batch's share, such that the mean over ranks of the sums is the mean over all batches."""
         return [weight * self.unit for weight in weights]
 
     @property
-    def unit(self) -> float:
-        """The share of a batch of weight 1."""
+    def unit(self) -> float:  # type: ignore[override]
         return self._ranks.world / self._round.weight if self._round.weight else 0.0
 
     # -- one window
 
-    def starts(self, going_on: bool) -> bool:
-        """Whether this rank continues with the next batch of its window."""
-        return going_on
-
     @property
-    def borrowed(self) -> int:
-        """How many of other ranks' batches this rank runs after its own, so that no rank waits for it."""
-        return 0
-
-    def pass_borrowed(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor) -> None:
-        """Run them; they have no weight. summed, weight: this rank's own, as for `tell`."""
-
-    def formed(self, found: Result | None) -> Result | None:
-        """What a step of this rank returned, before its backward."""
-        return found
-
-    @property
-    def wrapped(self) -> bool:
-        """Whether torch's DDP all-reduces, in memory that it has allocated already."""
+    def wrapped(self) -> bool:  # type: ignore[override]
         return self._copy is not None
 
     @property
-    def synced(self) -> bool:
-        """Whether DDP all-reduces the gradients of this update."""
+    def synced(self) -> bool:  # type: ignore[override]
         return self._copy is not None and self._round.able == self._ranks.world
 
     def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
         """The task's training_step, through DDP at the window's last batch."""
         if not (last and self.synced) or self._copy is None or not torch.is_grad_enabled():
-            return self._session.task.training_step(batch, batch_idx, **extra)
+            return self._task.training_step(batch, batch_idx, **extra)
         self._begun = True
         self._had = [p.grad is not None for p in self._wrapped]
         if any(self._had):  # of earlier batches of the window, which would hide the gradients of this one
@@ -186,16 +162,17 @@ class DDP:
             self._watches = [p.register_post_accumulate_grad_hook(watch) for p in self._wrapped]  # type: ignore[no-untyped-call]
         return self._copy(batch, batch_idx, **extra)
 
-    def tell(self, summed: Tensor | None, weight: float | Tensor, gradients: Sequence[float] = ()) -> None:
+    def tell(self, held: WindowLoss, gradients: Sequence[float] = ()) -> None:
         """Begin the all-reduce of this update: this rank's losses times shares (None: it had none), the weights of
         its batches, and which `gradients` it has.
         """
-        device, known = self._session.device, 0.0 if isinstance(weight, Tensor) else float(weight)
+        summed, weight = held.loss, held.weight
+        device, known = self._runtime.device, 0.0 if isinstance(weight, Tensor) else float(weight)
         wide = summed is not None and summed.dtype is torch.float64
         kind = torch.float64 if wide else self._kind
         part = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
         said = [*self._ranks.news(), float(self._missed), float(wide), float(summed is not None)]
-        if self._session.on_cpu:  # all in one
+        if self._on_cpu:  # all in one
             loss = float(part)
             self.spoiled = not math.isfinite(loss)
             self._telling = self._ranks.sums_later([*said, float(weight), loss, *gradients])
@@ -206,18 +183,13 @@ class DDP:
         self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
         self._ranks.add(self._numbers)
 
-    def settle(self, opt: OptimizerHandle, summed: Tensor | None, weight: float | Tensor, *, back: bool) -> Tensor | None:
-        """After this rank's backward: give `opt` the gradients of all ranks and return the mean loss over all
-        batches.
-
-        summed, weight: as for `tell`. back: whether the last forward has had its backward. None: no rank had a batch.
-        """
+    def settle(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
         synced = self.synced
         loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
         # All ranks communicate in one order: DDP's forward, which may send buffers, then `tell`, then the backward.
         zero = self._nothing() if synced and not back else None
         if self._telling is None:
-            self.tell(summed, weight, () if synced else [float(p.grad is not None) for p in loose])
+            self.tell(held, () if synced else [float(p.grad is not None) for p in loose])
         if zero is not None:
             zero.backward()  # type: ignore[no-untyped-call]
         elif synced and self._begun:
@@ -242,10 +214,10 @@ class DDP:
         (commands, clock, missed, wide, losses, weight, other, *there), self._telling = self._telling(), None
         self._ranks.hear(commands, clock)
         if missed:
-            self._session.task.partial = True
+            self._task.partial = True
             self._let_go()
         kind = torch.float64 if wide else self._kind
-        if self._session.on_cpu:
+        if self._on_cpu:
             return losses, torch.tensor(weight, dtype=kind), torch.tensor(other, dtype=kind), weight != self._round.weight, there
         total, loss = self._numbers.to(kind)
         return losses, total, loss, other > 0 or weight != self._round.weight, there
@@ -259,11 +231,8 @@ class DDP:
 
     def _rescale(self, opt: OptimizerHandle, total: Tensor) -> None:
         """Rescale: the batches turned out to have another weight than planned."""
-        if self._session.on_cpu and float(total) == 0.0:
-            raise TaskError(
-                "the weights that training_step reported for the batches of one update add up to 0, so they have no "
-                "mean: return None for a batch without anything to learn from."
-            )
+        if self._on_cpu:
+            refuse_no_weight(total)
         gradients = opt.gradients()
         if gradients:
             torch._foreach_mul_(gradients, (self._round.weight / total).to(gradients[0]))
@@ -302,7 +271,6 @@ class DDP:
         self._watches, self._seen = [], []
 
     def reduce(self, opt: OptimizerHandle, loss: Tensor) -> Tensor:
-        """Before the step of a manual task: average its gradients and its loss over the ranks."""
         has = self._ranks.sums([float(p.grad is not None) for p in opt.trained])
         self._bring_together([p for p, n in zip(opt.trained, has, strict=True) if n])
         mean = self.mean(loss)
@@ -310,10 +278,9 @@ class DDP:
         return mean
 
     def mean(self, loss: Tensor | None) -> Tensor | None:
-        """The mean of a loss over ranks, of which all have one or none has."""
         if not self._ranks.any(loss is not None):
             return None
-        mean = torch.zeros((), device=self._session.device) if loss is None else loss.detach().clone()
+        mean = torch.zeros((), device=self._runtime.device) if loss is None else loss.detach().clone()
         self._ranks.mean([mean])
         return mean
 
@@ -335,19 +302,3 @@ class _Stepping(nn.Module):
 def _zero(parameters: Iterable[Tensor]) -> Tensor:
     """A loss of 0 to which all of these tensors contribute."""
     return torch.stack([(p * 0.0).sum().float() for p in parameters]).sum()
-
-
-def batch_weights(session: Session, window: Sequence[Any]) -> list[float | None]:
-    """The weight of each batch as far as it can be known before; None: left out."""
-    return [_weight(session, item, samples_at(window, number)) for number, item in enumerate(window)]
-
-
-def _weight(session: Session, item: Any, samples: int | None) -> float | None:
-    """The weight of a batch, or of a piece of one, made of so many samples."""
-    batch = item.batch if isinstance(item, Piece) else item
-    if batch is None:
-        return None
-    session.task.drawn = samples
-    weight = session.task.weight(batch)
-    session.task.drawn = None
-    return weight * item.length if isinstance(item, Piece) else weight

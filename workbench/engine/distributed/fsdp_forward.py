@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from workbench.engine import rng
-from workbench.engine.checkpoint.weights import kept_state
 from workbench.engine.distributed.process_group import MultiProcessGroup
-from workbench.task.hooks import Stage
-from workbench.techniques.tbptt import Piece
-
-if TYPE_CHECKING:
-    from workbench.engine.session import Session
 
 _END: Any = object()
 
 
-class Borrowed:
+class Borrowed(NamedTuple):
     """A batch for a rank that has none of its own, so that the others do not wait for it. It does not count."""
 
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-
-    def pass_through(self, session: Session, stage: Stage, step: Callable[[Any], object]) -> None:
-        """Run the step on it; buffers, attributes, random numbers and logged values are restored afterwards."""
-        batch = self._batch.batch if isinstance(self._batch, Piece) else self._batch
-        with rng.preserved(), session.hooks.discarding_logs(), kept_state(session.task), session.precision.autocast():
-            step(session.to_device(batch, stage))
+    batch: Any
 
 
 class FSDPForward(MultiProcessGroup):

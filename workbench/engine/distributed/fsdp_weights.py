@@ -16,24 +16,25 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from workbench.engine.checkpoint.files import load_tensors, tensors_of
+from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards, like, local, whole, whole_of
 from workbench.engine.distributed.fake_collectives import PretendedGather, PretendedScatter
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.task.protocol import Scores, StepResult, Task
 
 
-class FSDPWeights:
+class FSDPWeights(WholeWeights):
     """The modules of one task, sharded until the end of the process.
 
-    All ranks call every method together, but for `pieces`, `rest` and `drop`.
+    All ranks call every method together, but for `gradients_of`, `rest` and `drop`.
     """
 
     name = fsdp.NAME
 
     def __init__(self, task: Task, ranks: MultiProcessGroup, device: torch.device) -> None:
-        self._task = task
+        super().__init__(task)
         self._ranks = ranks
         applied = fsdp.apply(task, device, ranks.world, ranks.local_world)
         self._root, self._units, self._copies = applied.root, applied.units, applied.copies
@@ -116,7 +117,7 @@ class FSDPWeights:
                 continue
             optimizer.state[now] = {k: like(v, now) if isinstance(v, Tensor) and v.shape == now.shape else v for k, v in own}
 
-    def pieces(self, trained: Sequence[Tensor]) -> list[Tensor]:
+    def gradients_of(self, trained: Sequence[Tensor]) -> list[Tensor]:
         """This rank's piece of each gradient of `trained` that exists; it may have no elements."""
         return [local(p.grad) for p in trained if p.grad is not None]
 
@@ -125,19 +126,19 @@ class FSDPWeights:
         world = self._ranks.world
         return [self._copies if in_shards(p) else world for p in trained if p.grad is not None]
 
-    def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], pieces: Sequence[Tensor], p: float) -> Tensor:
-        """The p-norm of each whole gradient, the same on all ranks, shape (len(pieces),); one collective for all."""
-        own = torch.zeros(len(pieces), dtype=torch.double, device=pieces[0].device)
-        there = [number for number, piece in enumerate(pieces) if piece.numel()]
+    def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Tensor:
+        """The p-norm of each whole gradient, the same on all ranks, shape (len(gradients),); one collective for all."""
+        own = torch.zeros(len(gradients), dtype=torch.double, device=gradients[0].device)
+        there = [number for number, piece in enumerate(gradients) if piece.numel()]
         if there:
-            found = torch.stack(torch._foreach_norm([pieces[number] for number in there], p))
+            found = torch.stack(torch._foreach_norm([gradients[number] for number in there], p))
             own[there] = found.double()
         if p == math.inf:
             ranks.most(own)
-            return own.to(pieces[0].dtype)
+            return own.to(gradients[0].dtype)
         powers = own.pow(p) / torch.tensor(self._number_of_copies(trained), dtype=torch.double, device=own.device)
         ranks.add(powers)
-        return powers.pow(1.0 / p).to(pieces[0].dtype)
+        return powers.pow(1.0 / p).to(gradients[0].dtype)
 
     def mean_of_the_rest(self, trained: Sequence[Tensor]) -> None:
         """Average the gradients of parameters that are whole on each rank; drop those of parameters that no update has used."""
@@ -173,26 +174,23 @@ class FSDPWeights:
         """This rank's pieces of the model's parameters, to be averaged and overwritten in place."""
         return [local(p) for p in self._task.model.parameters()]
 
-    def written(self) -> None:
-        """The pieces were overwritten: nothing to do, since units are gathered from these very pieces."""
-
-    def averages(self, pieces: Sequence[Tensor]) -> list[Tensor | None]:
-        """Whole averages from pieces like those of `parameters`, on rank 0; None elsewhere."""
-        pairs = zip(pieces, self._task.model.parameters(), strict=True) if pieces else ()  # before the first average
+    def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
+        """Whole averages from averages of `parameters`, on rank 0; None elsewhere."""
+        pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()  # before the first average
         return [whole_of(_as(piece, parameter), wanted=self._ranks.first) for piece, parameter in pairs]
 
-    def pieces_of(self, averages: Sequence[Tensor]) -> list[Tensor]:
+    def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
         """This rank's pieces of whole averages."""
         pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()
         return [local(like(own, parameter)) for own, parameter in pairs]
 
     # -- what leaves the ranks
 
-    def weights(self, module: nn.Module) -> dict[str, Tensor]:
+    def tensors(self, modules: Modules) -> dict[str, Tensor]:
         """Parameters and persistent buffers by name, whole and in host memory, on rank 0; {} elsewhere."""
         found: dict[str, Tensor] = {}
         known: dict[int, Tensor] = {}
-        for name, tensor in tensors_of(module).items():
+        for name, tensor in tensors_of(modules).items():
             part = local(tensor).untyped_storage().data_ptr() if in_shards(tensor) else id(tensor)
             if part not in known:  # tied ones stay so
                 known[part] = whole(tensor)
@@ -201,17 +199,17 @@ class FSDPWeights:
             found[name] = known[part]
         return found if self._ranks.first else {}
 
-    def fill(self, module: nn.Module, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
-        """Load these weights, whole on each rank, into the module (`checkpoint.files.load_tensors`)."""
-        there = tensors_of(module)
-        load_tensors(module, {name: like(value, there[name]) if name in there else value for name, value in tensors.items()}, extra)
+    def load(self, modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
+        """Load these weights, whole on each rank, into the modules (`checkpoint.files.load_tensors`)."""
+        there = tensors_of(modules)
+        load_tensors(modules, {name: like(value, there[name]) if name in there else value for name, value in tensors.items()}, extra)
 
     def gradients(self) -> dict[str, Tensor]:
         """The model's gradients by name, whole, on each rank."""
         named = self._task.model.named_parameters()
         return {name: whole(parameter.grad) for name, parameter in named if parameter.grad is not None}
 
-    def put_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+    def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
         """Set the model's gradients from whole ones."""
         for name, parameter in self._task.model.named_parameters():
             if name in gradients:
@@ -222,7 +220,7 @@ class FSDPWeights:
         found: dict[str, Any] = whole_of(optimizer.state_dict(), wanted=self._ranks.first)
         return found
 
-    def pieces_of_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
         """A state_dict that the optimizer can load on each rank, from one with whole tensors."""
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -249,7 +247,7 @@ class FSDPWeights:
 
     def _pairs(self) -> Iterator[tuple[nn.Module, str, nn.Parameter, Tensor]]:
         for module in self._task.modules:
-            weights = self.weights(module)
+            weights = self.tensors(module)
             for path, part in module.named_modules():
                 for name, parameter in part._parameters.items():
                     value = weights.get(f"{path}.{name}" if path else name)

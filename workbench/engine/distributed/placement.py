@@ -3,49 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from workbench.engine.distributed import fsdp
+from workbench.engine.data.loaders import Loaders
 from workbench.engine.distributed.ddp import DDP
-from workbench.engine.distributed.fsdp_step import FSDPStep
+from workbench.engine.distributed.fsdp_step import FSDP
 from workbench.engine.distributed.fsdp_weights import FSDPWeights
 from workbench.engine.distributed.process_group import MultiProcessGroup
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.runtime import Runtime
+from workbench.engine.state import TrainState
+from workbench.events import Message
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Task
 
-if TYPE_CHECKING:
-    from workbench.engine.session import Session
 
-
-def shard_model(task: Task, runtime: Runtime) -> FSDPWeights | None:
-    """Move the task's modules to the device, or shard them, alike on all ranks. None: they are not sharded."""
+def place_weights(task: Task, runtime: Runtime) -> WholeWeights:
+    """Move the task's modules to the device, or shard them, alike on all ranks."""
     ranks = runtime.ranks
     if not isinstance(ranks, MultiProcessGroup):
         for module in task.modules[1:]:
             module.to(runtime.device)
         runtime.prepare(task.model)
-        return None
+        return WholeWeights(task)
     for module in task.modules:
         # Weights that will be sharded must not be whole on the device.
         module.to("cpu" if runtime.shards else runtime.device)
     ranks.take_first([t for module in task.modules for t in (*module.parameters(), *module.buffers())])
-    if runtime.shards is None:
-        return None
-    return FSDPWeights(task, ranks, runtime.device)
+    return FSDPWeights(task, ranks, runtime.device) if runtime.shards else WholeWeights(task)
 
 
-def distributed_step(session: Session, ranks: MultiProcessGroup, runtime: Runtime) -> DDP:
+def distributed(
+    task: Task, data: Loaders, weights: WholeWeights, ranks: MultiProcessGroup, runtime: Runtime, state: TrainState,
+    notes: list[Message], *, alternating: bool,
+) -> DDP:  # fmt: skip
     """This rank's part in the updates of several."""
-    if session.shards is None:
-        return DDP(session, ranks, runtime)
-    return FSDPStep(session, ranks, runtime, session.shards)
+    kind = FSDP if isinstance(weights, FSDPWeights) else DDP
+    return kind(task, data, weights, ranks, runtime, state, notes, alternating=alternating)
 
 
-def check_shardable(task: Task, settings: Settings, optimizers: Sequence[OptimizerHandle]) -> None:
-    """Raise TaskError for what cannot be done with sharded weights."""
+def check_shardable(task: Task, settings: Settings, optimizers: Sequence[OptimizerHandle], name: str) -> None:
+    """Raise TaskError for what cannot be done with weights that are sharded in this way."""
     why = None
     if task.manual:
         why = "manual optimisation calls backward inside of training_step, where the weights of its layers are not whole"
@@ -58,4 +57,4 @@ def check_shardable(task: Task, settings: Settings, optimizers: Sequence[Optimiz
     elif settings.precision == "16-mixed":
         why = "precision='16-mixed' scales losses and steps in a way of its own; take precision='bf16-mixed'"
     if why is not None:
-        raise TaskError(f"{fsdp.NAME} is what the accelerate config asks for, and {why}. Data-parallel ranks can: take a config of type MULTI_GPU.")
+        raise TaskError(f"{name} is what the accelerate config asks for, and {why}. Data-parallel ranks can: take a config of type MULTI_GPU.")

@@ -20,19 +20,20 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
     here.
     """
     session.meter.on_bar = session.hooks.on_bar
-    events = session.meter.flush(session.epoch, wait)
+    events = session.meter.flush(session.state.epoch, wait)
     for event in events:
         emit(event)
         session.epoch_loss.add(event)
     for event in events:
         _check_landed(session, event)
     if not session.on_cpu and events:
-        session.recent = [m for m in session.recent if m.step > int(events[-1].steps[-1])]
+        session.replay.recent = [m for m in session.replay.recent if m.step > int(events[-1].steps[-1])]
 
 
 def emit_notes(session: Session, emit: Emit) -> None:
     """Emit the session's notes at their place in the record."""
-    notes, session.notes = session.notes, []
+    notes = session.notes[:]
+    session.notes.clear()  # in place: others add to it, too
     for note in notes:
         emit_message(session, emit, note)
 
@@ -46,7 +47,7 @@ def emit_message(session: Session, emit: Emit, event: Event) -> None:
 def flush_after_error(session: Session, emit: Emit) -> None:
     """Before an error ends the run: record what led to it, if the device still answers."""
     with contextlib.suppress(RuntimeError):
-        for event in session.meter.flush(session.epoch, wait=True):
+        for event in session.meter.flush(session.state.epoch, wait=True):
             emit(event)
 
 
@@ -57,8 +58,8 @@ def _check_landed(session: Session, event: StepsDone) -> None:
     if not bad.size:
         return
     skips = guarded and session.settings.on_nonfinite == "skip"
-    told = session.left_out
-    session.left_out += len(bad) if skips else 0
+    told = session.state.left_out
+    session.state.left_out += len(bad) if skips else 0
     if skips and told >= nonfinite.TOLD:
         return
     step, loss = int(event.steps[bad[0]]), event.array("loss")[bad[0]]

@@ -61,7 +61,7 @@ class Meter:
         self, layers: int, device: torch.device, every: int, norms: bool, optimizers: int = 1, double: bool = False
     ) -> None:
         """double: whether losses and norms are float64."""
-        self._norms = norms
+        self._norms, self.double = norms, double
         self.every = every
         """Every this many updates, one is recorded."""
         self._several = optimizers if optimizers > 1 else 0

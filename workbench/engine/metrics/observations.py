@@ -28,10 +28,10 @@ class Observations:
         """Look at all modules after the first update of an epoch, and when the whole model has changed its mode."""
         session, before = self._session, self._training
         self._training = session.task.model.training
-        if session.step == session.epoch_step + 1 or self._training != before:
+        if session.state.step == session.state.epoch_step + 1 or self._training != before:
             modes = tuple(in_evaluation_mode(session.task.model))
             if modes and modes != self._modes:
-                emit_message(session, self._emit, Observed(session.step, session.epoch, "evaluation_mode", modes))
+                emit_message(session, self._emit, Observed(session.state.step, session.state.epoch, "evaluation_mode", modes))
             self._modes = modes
 
     def after_pass(self) -> None:
@@ -43,7 +43,7 @@ class Observations:
             return
         if session.data.shuffled(FEWEST):
             self._repeats = True
-            emit_message(session, self._emit, Observed(session.step, session.epoch, "same_order"))
+            emit_message(session, self._emit, Observed(session.state.step, session.state.epoch, "same_order"))
 
 
 def in_evaluation_mode(model: nn.Module) -> Iterator[str]:

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engine.distributed.ddp import batch_weights
-from workbench.engine.hooked_step import kept_rates
-from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.optim.optimizer_handle import OptimizerHandle, kept_rates
 from workbench.engine.session import Session
+from workbench.engine.window import batch_weights
 from workbench.task.errors import TaskError
-from workbench.techniques.accumulation import normalized_weights, samples_at
+from workbench.techniques.accumulation import samples_at
 from workbench.techniques.toggling import Toggle
 
 TakeStep = Callable[[Session, OptimizerHandle, Sequence[Any], Tensor], bool]
@@ -48,7 +47,7 @@ class ManualOptimizers:
     @property
     def scheduling(self) -> bool:
         """Whether schedulers may step now; in a search they may not."""
-        return self._session.scheduling
+        return not self._session.state.searching
 
     def begin(self, window: Sequence[Any], take_step: TakeStep) -> None:
         """Begin a window: nothing has stepped, and there is no loss yet."""
@@ -56,7 +55,7 @@ class ManualOptimizers:
         self.loss, self._since, self.taken = None, None, []
         self._stepped.clear()
         self._kept.clear()  # of a window that an error ended
-        self._put_back = [kept_rates(self._session, opt) for opt in self._session.optimizers]
+        self._put_back = [kept_rates(opt, wanted=self._session.state.searching) for opt in self._session.optimizers]
 
     def at(self, share: float, last: bool) -> None:
         """Begin a batch: its share of the window, and whether it is the last."""
@@ -65,11 +64,8 @@ class ManualOptimizers:
     def backward(self, loss: Tensor, **options: Any) -> None:
         part = loss if self._share == 1.0 else loss * self._share
         scaled = self._session.precision.scale(part)
-        if self._session.within:
-            self._session.hooks.backward(scaled, **options)
-            self._session.hooks.after_backward()
-        else:
-            scaled.backward(**options)  # type: ignore[no-untyped-call]
+        self._session.hooks.backward(scaled, **options)
+        self._session.hooks.after_backward()
         part = part.detach()
         self.loss = part if self.loss is None else self.loss + part
         self._since = part if self._since is None else self._since + part
@@ -84,10 +80,9 @@ class ManualOptimizers:
             opt.optimizer.zero_grad()
             return
         own = self._since if self._since is not None else torch.zeros((), device=self._session.device)
-        if self._session.together is not None:
-            own = self._session.together.reduce(opt, own)
+        own = self._session.parallel.reduce(opt, own)
         self._since = None
-        self._session.losses[opt.index] = own
+        self._session.state.losses[opt.index] = own
         if self._session.records and self._session.several:
             self._session.meter.put_loss(1 + opt.index, own)
         if opt.index in self._stepped:  # a second step in this window: the scaler takes it for a new round
@@ -112,7 +107,7 @@ class ManualOptimizers:
             parameter.grad = kept if parameter.grad is None else parameter.grad + kept
 
     def clip(self, optimizer: int, clip_val: float, algorithm: str) -> None:
-        self._session.clip_next[optimizer] = (clip_val, algorithm)
+        self._session.state.clip_next[optimizer] = (clip_val, algorithm)
 
     def zero_grad(self, optimizer: int = 0) -> None:
         self._session.optimizers[optimizer].optimizer.zero_grad()
@@ -130,13 +125,13 @@ class ManualOptimizers:
 
 def _started(session: Session, batch: Any, index: int, samples: int | None) -> bool:
     """End the batch before and call the hooks of this one; False: a hook asked to leave out the rest of the epoch."""
-    if session.ending is not None:
-        session.hooks.batch_ended(*session.ending)
-        session.ending = None
+    if session.state.ending is not None:
+        session.hooks.batch_ended(*session.state.ending)
+        session.state.ending = None
     session.task.drawn = samples
-    session.cut_short = not session.hooks.batch_started(batch, index)
+    session.state.cut_short = not session.hooks.batch_started(batch, index)
     session.look_again()
-    return not session.cut_short
+    return not session.state.cut_short
 
 
 def update(
@@ -152,21 +147,20 @@ def update(
     handle.begin(window, take_step)
     there = [number for number, batch in enumerate(window) if batch is not None]
     batches = [window[number] for number in there]
-    weights = [weight for weight in batch_weights(session, window) if weight is not None]
+    weights = [weight for weight in batch_weights(session.task, window) if weight is not None]
     returned: Tensor | None = None
     try:
-        of_all = normalized_weights if session.together is None else session.together.shares
-        for number, share in enumerate(of_all(weights) if batches else ()):
+        for number, share in enumerate(session.parallel.shares(weights) if batches else ()):
             handle.at(share, number == len(batches) - 1)
             batch = session.to_device(batches[number]) if session.moves else batches[number]
-            index = session.batch_idx + number
-            if session.within and not _started(session, batch, index, samples_at(window, there[number])):
+            index = session.state.batch_idx + number
+            if session.hooks.within and not _started(session, batch, index, samples_at(window, there[number])):
                 break
             session.task.drawn = samples_at(window, there[number])
             with session.precision.autocast():
                 result = session.task.training_step(batch, index)
-            if session.within:
-                session.ending = (result, batch, index)
+            if session.hooks.within:
+                session.state.ending = (result, batch, index)
             loss = result.get("loss") if isinstance(result, Mapping) else result
             if isinstance(loss, Tensor) and loss.numel() == 1:
                 part = loss.detach().reshape(()) * share
@@ -177,8 +171,7 @@ def update(
     if not batches:
         return None, []
     loss = handle.loss if handle.loss is not None else returned
-    if session.together is not None:
-        loss = session.together.mean(loss)
+    loss = session.parallel.mean(loss)
     if loss is None and not handle.taken:
         return None, []
     if loss is None:

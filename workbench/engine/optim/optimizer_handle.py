@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.optimizer_factory import base_rate, group_rates, leading_group
 from workbench.task.protocol import Optimization, Schedule, Task
-
-if TYPE_CHECKING:
-    from workbench.engine.distributed.fsdp_weights import FSDPWeights
 
 
 class OptimizerHandle:
@@ -28,13 +26,9 @@ class OptimizerHandle:
     the task's modules.
     """
 
-    def __init__(
-        self, index: int, made: Optimization, parameters: list[Tensor], task: Task, shards: FSDPWeights | None = None
-    ) -> None:
-        """shards: the sharded weights, if the parameters are sharded."""
-        self._shards = shards
-        if shards is not None:
-            shards.take_over(made.optimizer)
+    def __init__(self, index: int, made: Optimization, parameters: list[Tensor], task: Task, weights: WholeWeights) -> None:
+        self._weights = weights
+        weights.take_over(made.optimizer)
         self.index = index
         self.optimizer = made.optimizer
         self.schedules: tuple[Schedule, ...] = made.schedules
@@ -77,9 +71,7 @@ class OptimizerHandle:
 
     def gradients(self) -> list[Tensor]:
         """The gradients that exist, in the order of `trained`; of sharded ones, this rank's pieces."""
-        if self._shards is not None:
-            return self._shards.pieces(self.trained)
-        return [p.grad for p in self.trained if p.grad is not None]
+        return self._weights.gradients_of(self.trained)
 
     def there(self) -> list[Tensor]:
         """The parameters of `trained` that have a gradient."""
@@ -131,6 +123,20 @@ class OptimizerHandle:
             due = schedule.interval == interval and counted % schedule.frequency == 0
             if due and not isinstance(schedule.scheduler, ReduceLROnPlateau) and not _ended(schedule.scheduler):
                 hooks.step_schedule(schedule.scheduler, None, schedule.scheduler.step)
+
+
+def kept_rates(opt: OptimizerHandle, *, wanted: bool) -> Callable[[], None]:
+    """Return a function that restores the present rates, if `wanted`: in a search.
+
+    A task may set rates by hand, for a warm-up. While a search sets the rates, that must have no effect.
+    """
+    rates = [group["lr"] for group in opt.optimizer.param_groups] if wanted else []
+
+    def put_back() -> None:
+        for group, rate in zip(opt.optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate
+
+    return put_back
 
 
 def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:

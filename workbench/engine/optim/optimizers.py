@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 from torch.optim import Optimizer
 
+from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
@@ -14,17 +13,14 @@ from workbench.task.protocol import Optimization, Schedule, Task
 from workbench.techniques.schedules import built_in
 from workbench.techniques.toggling import updates_of
 
-if TYPE_CHECKING:
-    from workbench.engine.distributed.fsdp_weights import FSDPWeights
-
 
 def optimizers_of(
-    task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], shards: FSDPWeights | None = None
+    task: Task, settings: Settings, updates: int | None, parameters: list[Tensor], weights: WholeWeights
 ) -> list[OptimizerHandle]:
     """The task's optimizers, with the built-in schedules. TaskError: a setting does not fit them."""
     made = task.configure(settings, updates)
     listed = [made] if isinstance(made, Optimization) else list(made)
-    if shards is None:
+    if weights.name is None:
         for optimization in listed:
             _refuse_others_parameters(task, optimization.optimizer)
             _refuse_stateless(optimization.optimizer)
@@ -36,7 +32,7 @@ def optimizers_of(
         schedule = built_in(optimization.optimizer, settings, own)
         if schedule is not None:
             optimization.schedules = (*optimization.schedules, Schedule(schedule))
-        found.append(OptimizerHandle(index, optimization, parameters, task, shards))
+        found.append(OptimizerHandle(index, optimization, parameters, task, weights))
     if found[0].made_lr is None:
         found[0].base_lr = settings.lr
     if len(found) > 1 and not task.manual:

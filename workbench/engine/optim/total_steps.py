@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.engine.data.loaders import Loaders
+from workbench.engine.state import TrainState
 from workbench.techniques.accumulation import size_at, updates_in
-
-if TYPE_CHECKING:
-    from workbench.engine.session import Session
 
 NAMES = ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking", "settings", "length")
 """The parts of a checkpoint's state that this count needs."""
@@ -34,11 +32,11 @@ def ahead_of_plan(feeds: Loaders, past: Mapping[str, Any]) -> int:
     return int(past["step"]) + _left_in_epoch(feeds, past) + later - planned
 
 
-def ahead_of_session(session: Session) -> int:
-    """The same for a session whose epochs have another length from here on: a live change of the accumulation."""
-    past = {name: getattr(session, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
-    settings = {"batch_size": session.data.settings.batch_size}
-    return ahead_of_plan(session.data, {**past, "settings": settings, "length": {"per_epoch": None, "ahead": session.ahead}})
+def ahead_from(feeds: Loaders, state: TrainState, ahead: int) -> int:
+    """The same for a fit whose epochs have another length from here on: a live change of the accumulation."""
+    past = {name: getattr(state, name) for name in ("step", "epoch", "batch_idx", "epoch_step", "mid_epoch", "checking")}
+    settings = {"batch_size": feeds.settings.batch_size}
+    return ahead_of_plan(feeds, {**past, "settings": settings, "length": {"per_epoch": None, "ahead": ahead}})
 
 
 def _left_in_epoch(feeds: Loaders, past: Mapping[str, Any]) -> int:

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
 from workbench.engine.checkpoint.weights import kept_buffers
+from workbench.engine.distributed.borrowed import run_borrowed
 from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
@@ -44,14 +45,14 @@ class OwnSWALR(SWALR):
 
 def begin_epoch(session: Session) -> None:
     """At the first epoch of SWA its own schedule replaces the others, where `swa_lrs` is set."""
-    if _has_rates(session) and session.epoch >= swa_first_epoch(session.settings):
+    if _has_rates(session) and session.state.epoch >= swa_first_epoch(session.settings):
         for opt in session.optimizers:
             begin_rates(session, opt)
 
 
 def rates_begun(session: Session) -> bool:
     """Whether SWA's own schedule has begun, counting epochs that have begun."""
-    return _has_rates(session) and session.epoch + session.mid_epoch > swa_first_epoch(session.settings)
+    return _has_rates(session) and session.state.epoch + session.state.mid_epoch > swa_first_epoch(session.settings)
 
 
 def begin_rates(session: Session, opt: OptimizerHandle) -> None:
@@ -74,11 +75,11 @@ def _has_rates(session: Session) -> bool:
 
 
 def end_epoch(session: Session) -> None:
-    """SWA averages the weights at the end of each of its epochs; `session.epoch` has just ended."""
+    """SWA averages the weights at the end of each of its epochs; `session.state.epoch` has just ended."""
     if session.average is None or session.settings.weight_averaging != "swa":
         return
     if session.should_average(
-        session.step, session.epoch, lambda settings, _, epoch: swa_due(settings, epoch)
+        session.state.step, session.state.epoch, lambda settings, _, epoch: swa_due(settings, epoch)
     ):
         session.average.update(session.averaged_parameters)
 
@@ -88,10 +89,8 @@ def in_place(session: Session) -> Iterator[None]:
     """Inside, the model has the averaged weights and their BatchNorm statistics."""
     assert session.average is not None
     with session.average.swapped(session.averaged_parameters), kept_buffers(session.task.modules):
-        _written(session)
         _refresh(session)
         yield
-    _written(session)
 
 
 def copy_average(session: Session) -> None:
@@ -100,13 +99,7 @@ def copy_average(session: Session) -> None:
     if session.average is None or not session.average.count:
         return
     session.average.copy_to(session.averaged_parameters)
-    _written(session)
     _refresh(session)
-
-
-def _written(session: Session) -> None:
-    if session.shards is not None:
-        session.shards.written()
 
 
 def _refresh(session: Session) -> None:
@@ -121,8 +114,7 @@ def _refresh(session: Session) -> None:
                 _pass(session)
                 _mean_over_ranks(session)
         finally:
-            if session.shards is not None:
-                session.shards.rest()
+            session.weights.rest()
             modes.restore()
 
 
@@ -145,12 +137,12 @@ def _mean_over_ranks(session: Session) -> None:
 def _pass(session: Session) -> None:
     hiddens = None
     items = session.data.again()
-    for number, item in enumerate(items if session.shards is None else session.ranks.rounds(items)):
+    for number, item in enumerate(items if session.weights.name is None else session.ranks.rounds(items)):
         extra: dict[str, Any] = {}
         if isinstance(item, Borrowed):
             again = {"hiddens": None} if session.tbptt is not None else {}
             for opt in session.optimizers:
-                item.pass_through(session, "train", partial(session.steps.training_step, batch_idx=number, **opt.extra, **again))
+                run_borrowed(session, item.batch, "train", partial(session.weights.training_step, batch_idx=number, **opt.extra, **again))
             continue
         batch = item
         if isinstance(item, Piece):
@@ -161,7 +153,7 @@ def _pass(session: Session) -> None:
             continue
         for opt in session.optimizers:
             with session.precision.autocast():
-                result = session.steps.training_step(
+                result = session.weights.training_step(
                     session.to_device(batch), number, **opt.extra, **extra
                 )
             if isinstance(item, Piece) and isinstance(result, dict):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from workbench.engine.distributed.borrowed import run_borrowed
 from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.session import Session
 from workbench.engine.validation.validate import evaluating
@@ -26,12 +27,12 @@ def predict(session: Session, batches: Iterable[Any]) -> list[tuple[int, Any]]:
             if batch is None:
                 continue
             if isinstance(batch, Borrowed):
-                batch.pass_through(session, "predict", partial(session.steps.predict_step, batch_idx=number))
+                run_borrowed(session, batch.batch, "predict", partial(session.weights.predict_step, batch_idx=number))
                 continue
             moved = session.to_device(batch, "predict")
             session.hooks.evaluation_batch_started("predict", moved, number)
             with session.precision.autocast():
-                output = session.steps.predict_step(moved, number)
+                output = session.weights.predict_step(moved, number)
             session.hooks.evaluation_batch_ended("predict", output, moved, number)
             found.append((number, to_device(output, _CPU)))
     return found

@@ -44,7 +44,7 @@ class ValidationSchedule:
         # Without validation data only the ends of epochs count, whatever interval was set.
         often = session.settings if session.data.validates else session.settings.replace(val_check_interval=1.0, check_val_every_n_epoch=every or 1)
         self._at_ends_alone = isinstance(often.val_check_interval, float) and often.val_check_interval == 1.0
-        self.cadence = Cadence(often, session.data.updates_in(session.epoch))
+        self.cadence = Cadence(often, session.data.updates_in(session.state.epoch))
         self.stops = (
             [] if session.settings.fast_dev_run else [EarlyStop(m) for m in session.settings.early_stopping]
         )
@@ -78,9 +78,9 @@ class ValidationSchedule:
         settings, seen = session.settings, _Watch(session, session.data.sanity(), emit, inbox)
         metrics: dict[str, float] = {}
         if settings.num_sanity_val_steps and session.data.validates and not settings.fast_dev_run:
-            session.stage = "sanity"
+            session.state.stage = "sanity"
             metrics = validate(session, seen, cut=lambda: seen.stopped)
-            session.stage = ""
+            session.state.stage = ""
         if metrics or not session.data.validates:
             self._refuse_unreported(metrics)
         return seen.stopped
@@ -122,21 +122,21 @@ class ValidationSchedule:
         they were.
         """
         if not begun:
-            self.cadence.updates_per_epoch = self._session.data.updates_in(self._session.epoch)
+            self.cadence.updates_per_epoch = self._session.data.updates_in(self._session.state.epoch)
 
     def due(self, in_epoch: int) -> bool:
         """Whether a validation follows the `in_epoch`-th update of this epoch, if that is not its last."""
         session = self._session
-        if self._at_ends_alone or in_epoch == 0 or session.step == self.checked:  # windows without a batch are not updates
+        if self._at_ends_alone or in_epoch == 0 or session.state.step == self.checked:  # windows without a batch are not updates
             return False
-        return self.cadence.due(session.step, session.epoch, in_epoch, session.seconds)
+        return self.cadence.due(session.state.step, session.state.epoch, in_epoch, session.seconds)
 
     def midway(self, emit: Emit, inbox: Inbox) -> bool:
         """Validate between two updates of an epoch; returns whether it was stopped."""
         flush(self._session, emit, wait=True)
         if self._stopped(emit, inbox):
             return True
-        self.judge(self._session.epoch, {})
+        self.judge(self._session.state.epoch, {})
         return False
 
     def at_end_of_epoch(self, last: bool, emit: Emit, inbox: Inbox) -> bool:
@@ -146,7 +146,7 @@ class ValidationSchedule:
         The metrics are judged after the task's hooks for the end of the epoch (`judge`).
         """
         session = self._session
-        if not self.cadence.due_at_end(session.step, session.epoch + 1, last, session.seconds):
+        if not self.cadence.due_at_end(session.state.step, session.state.epoch + 1, last, session.seconds):
             return False
         return self._stopped(emit, inbox)
 
@@ -159,18 +159,18 @@ class ValidationSchedule:
         if metrics is None and (self._found or not self._tried):
             return
         self._metrics = None
-        noted = session.ranks.agree(floats(session.noted))  # values of single updates may differ between ranks
+        noted = session.ranks.agree(floats(session.state.noted))  # values of single updates may differ between ranks
         self._later = session.ranks.agree(session.hooks.epoch_names)
         own = {} if "train_loss" in self._later else session.epoch_loss.metric()
         known = {**noted, **(metrics or {}), **logged}
         known |= {name: value for name, value in own.items() if name not in known}  # a value that the task logs wins over ours of the same name
-        known, at_end = by_own_names(known), session.checking
+        known, at_end = by_own_names(known), session.state.checking
         there = [*known, *(self._tried - known.keys() if metrics is None else ())]  # of a coming validation: what was tried
         self._look_for_monitors(there, at_end=at_end)
         self._found |= at_end
         if metrics is None:
             return
-        session.metrics.update({name: value for name, value in known.items() if recorded_name(name) == name})
+        session.state.metrics.update({name: value for name, value in known.items() if recorded_name(name) == name})
         self._step_plateaus(known)
         self._stop_early(known, finished)
         if self.keeper is not None:
@@ -200,12 +200,12 @@ class ValidationSchedule:
         if metrics is None:
             return True
         session.data.checked()
-        self.checked = session.step
-        self.cadence.checked(session.step, session.seconds)
-        session.metrics.update(metrics)
+        self.checked = session.state.step
+        self.cadence.checked(session.state.step, session.seconds)
+        session.state.metrics.update(metrics)
         if metrics:
             shown = tuple(name for name in metrics if name in session.hooks.on_bar)
-            emit(Validated(session.step, session.epoch, metrics, shown))
+            emit(Validated(session.state.step, session.state.epoch, metrics, shown))
         self._metrics = metrics
         return False
 
@@ -230,7 +230,7 @@ class ValidationSchedule:
         if metrics is None:
             return True
         if metrics:
-            emit_message(session, emit, Validated(session.step, session.epoch, metrics, shown, asked=True))
+            emit_message(session, emit, Validated(session.state.step, session.state.epoch, metrics, shown, asked=True))
         return False
 
     def _validated(self, emit: Emit, inbox: Inbox) -> dict[str, float] | None:
@@ -283,7 +283,7 @@ class ValidationSchedule:
         """Early stopping: every monitor gets every validation; the first verdict counts once the minimums are met."""
         asked = [stop for stop in self.stops if stop.monitor.monitor in metrics]
         verdicts = [why for why in [stop.check(metrics) for stop in asked] if why is not None]
-        if verdicts and minimums_met(self._session.settings, self._session.step, finished):
+        if verdicts and minimums_met(self._session.settings, self._session.state.step, finished):
             self.ended = verdicts[0]
 
 

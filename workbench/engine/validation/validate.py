@@ -12,6 +12,7 @@ from torch import Tensor
 
 from workbench.engine import rng
 from workbench.engine.data.sample_count import note_count
+from workbench.engine.distributed.borrowed import run_borrowed
 from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.session import Session
 from workbench.engine.snapshot import Modes
@@ -31,7 +32,7 @@ def validate(
     which a metric may have no value. aside: restore what metrics keep for themselves. cut: called after the last batch;
     whether some were left out, so that no metric over the whole validation is computed.
     """
-    trial = trial or session.stage == "sanity"
+    trial = trial or session.state.stage == "sanity"
     over, computed = EpochMetrics(session, stage, trial=trial, aside=trial or aside), dict[str, float]()
     sums: dict[str, list[Tensor | float]] = {}
     weights: dict[str, list[float]] = {}
@@ -41,12 +42,12 @@ def validate(
                 over.skip()
                 continue
             if isinstance(batch, Borrowed):
-                batch.pass_through(session, stage, partial(session.steps.validation_step, batch_idx=number, stage=stage))
+                run_borrowed(session, batch.batch, stage, partial(session.weights.validation_step, batch_idx=number, stage=stage))
                 continue
             moved = session.to_device(batch, stage)
             session.hooks.evaluation_batch_started(stage, moved, number)
             with session.precision.autocast():
-                scores = session.steps.validation_step(moved, number, stage)
+                scores = session.weights.validation_step(moved, number, stage)
                 over.update(scores)
             note_count(session, stage, moved, scores.weight)
             session.hooks.evaluation_batch_ended(stage, scores, moved, number)
@@ -65,10 +66,10 @@ def validate(
 @contextlib.contextmanager
 def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> Iterator[None]:
     """Inside, all modules are in evaluation mode without gradients; modes and random numbers are restored."""
-    modes, before, hooks = Modes.of(session.task), session.stage, session.hooks
+    modes, before, hooks = Modes.of(session.task), session.state.stage, session.hooks
     with rng.preserved(), torch.no_grad(), session.modes.evaluating():
         try:
-            session.stage = "sanity" if before == "sanity" else stage
+            session.state.stage = "sanity" if before == "sanity" else stage
             if not hooks.evaluation_mode(stage):
                 for module in session.task.modules:
                     module.eval()
@@ -79,10 +80,9 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
             hooks.evaluation_ended(stage)
             hooks.training_mode(stage)
         finally:
-            if session.shards is not None:
-                session.shards.rest()
+            session.weights.rest()
             modes.restore()
-            session.stage = before
+            session.state.stage = before
 
 
 def floats(values: Values) -> dict[str, float]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from workbench.engine.session import Session
+from workbench.engine.snapshot import scratch
 from workbench.export.errors import ExportError
 from workbench.export.inputs.collect import Step
 from workbench.settings import Settings
@@ -43,7 +44,7 @@ def _reports_weight(session: Session, batch: Any, settings: Settings) -> bool:
     if isinstance(task, LightningTask) and "optimizer_idx" in task._step.extras:
         extra["optimizer_idx"] = 0
     try:
-        with session.scratch(), torch.no_grad():
+        with scratch(session), torch.no_grad():
             result = task.training_step(session.to_device(batch), 0, **extra)
     except Exception as error:
         raise ExportError(f"a training step could not be tried: {type(error).__name__}: {error}") from error
@@ -54,7 +55,7 @@ def _form_of_loss(session: Session, task: Supervised, batch: Any, settings: Sett
     """What the loss function returns: "" for a tensor, else its keys. It must be the same in training and in validation."""
     forms = []
     for training in (True, False):
-        with session.scratch(), torch.no_grad():
+        with scratch(session), torch.no_grad():
             for module in task.modules:
                 module.train(training)
             result = task._forward(session.to_device(batch), None, carries=settings.truncated_bptt_steps is not None)[0]

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -44,19 +45,28 @@ def unknown() -> int | None:
     return None
 
 
+@dataclass
+class NoneYet:
+    """The `Counters` of a job that has not begun."""
+
+    clip_val: float | None
+    step: int = 0
+    epoch: int = 0
+    batch_idx: int = 0
+    stage: Literal["sanity", "train", "val", "test", "predict", ""] = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
 class Plan:
     """The `Progress` of a job that has not begun."""
 
     device = torch.device("cpu")
-    step = epoch = batch_idx = 0
-    stage: Literal[""] = ""
     batches = (None, None)
     ranks: Communication = SingleProcess()
 
     def __init__(self, settings: Settings, count: Callable[[], int | None] = unknown) -> None:
         self.settings = settings
-        self.clip_val = settings.gradient_clip_val
-        self.metrics: dict[str, float] = {}
+        self.state = NoneYet(settings.gradient_clip_val)
         self._count = count
 
     @property
@@ -125,7 +135,7 @@ class Trainer(Shared):
     def module_properties(self) -> dict[str, Any]:
         """Return the values of a LightningModule's properties: epoch, step, device."""
         now = self.progress
-        return {"current_epoch": now.epoch, "global_step": now.step, "device": now.device}
+        return {"current_epoch": now.state.epoch, "global_step": now.state.step, "device": now.device}
 
     def refresh(self) -> None:
         """Update the attributes of an object that lacks these properties."""
@@ -181,16 +191,16 @@ class Trainer(Shared):
 
     @property
     def current_epoch(self) -> int:
-        return self.progress.epoch
+        return self.progress.state.epoch
 
     @property
     def global_step(self) -> int:
         """Updates taken."""
-        return self.progress.step
+        return self.progress.state.step
 
     @property
     def _stage(self) -> str:
-        stage = self._ahead or self.progress.stage or _STAGES[self._phase]
+        stage = self._ahead or self.progress.state.stage or _STAGES[self._phase]
         if stage == "sanity":
             vars(self)["read_sanity_stage"] = True
         return stage
@@ -294,17 +304,17 @@ class Trainer(Shared):
 
     @property
     def gradient_clip_val(self) -> float | None:
-        return self.progress.clip_val
+        return self.progress.state.clip_val
 
     @property
     def gradient_clip_algorithm(self) -> str | None:
         """None where nothing is clipped."""
-        return None if self.progress.clip_val is None else self.progress.settings.gradient_clip_algorithm
+        return None if self.progress.state.clip_val is None else self.progress.settings.gradient_clip_algorithm
 
     def limits(self, clip_val: float | None, algorithm: str | None) -> tuple[float, str]:
         """The arguments of a module's `clip_gradients`, with the settings as defaults; 0: nothing is clipped."""
         algorithm = (algorithm or self.progress.settings.gradient_clip_algorithm).lower()
-        value = self.progress.clip_val if clip_val is None else clip_val
+        value = self.progress.state.clip_val if clip_val is None else clip_val
         if algorithm not in ("norm", "value"):
             raise TaskError(f"clip_gradients(gradient_clip_algorithm={algorithm!r}): 'norm' or 'value'.")
         return float(value or 0.0), algorithm
@@ -412,7 +422,7 @@ class Trainer(Shared):
     def callback_metrics(self) -> dict[str, Tensor]:
         """The latest value of every metric; a logged value has its own name, also where the record has another."""
         logged = self._log.known()
-        return {name: torch.as_tensor(value) for name, value in {**self.progress.metrics, **logged}.items()}
+        return {name: torch.as_tensor(value) for name, value in {**self.progress.state.metrics, **logged}.items()}
 
     @property
     def logged_metrics(self) -> dict[str, Tensor]:

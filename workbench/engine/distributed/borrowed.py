@@ -1,0 +1,19 @@
+"""Runs a step on a borrowed batch: a rank with sharded weights that has none must still take part in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.engine import rng
+from workbench.engine.checkpoint.weights import kept_state
+from workbench.engine.session import Session
+from workbench.task.hooks import Stage
+from workbench.techniques.tbptt import Piece
+
+
+def run_borrowed(session: Session, item: Any, stage: Stage, step: Callable[[Any], object]) -> None:
+    """Run the step on it; buffers, attributes, random numbers and logged values are restored afterwards."""
+    batch = item.batch if isinstance(item, Piece) else item
+    with rng.preserved(), session.hooks.discarding_logs(), kept_state(session.task), session.precision.autocast():
+        step(session.to_device(batch, stage))

@@ -1,0 +1,115 @@
+"""Takes the updates of one process; `DDP` and `FSDP` take them on several ranks.
+
+A session always has one of the three, so that no other module asks which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.engine.distributed.whole_weights import WholeWeights
+from workbench.engine.optim.optimizer_handle import OptimizerHandle
+from workbench.engine.window import Result, WindowLoss, refuse_no_weight
+from workbench.techniques.accumulation import normalized_weights
+
+
+class Single:
+    """Takes the updates of one process."""
+
+    several = False
+    whole = True
+    """Whether all ranks have something to learn from in this update."""
+    spoiled = True
+    """On CPU, once the loss is known: whether this rank's own part of it is not finite, if the whole is not."""
+    left_over = False
+    """Whether batches were left out since not all ranks had a part of them."""
+    waiting = 0
+    """The batches that this rank has read for an update that is not taken yet, where ranks count for themselves."""
+    unit = 1.0
+    """The share of a batch of weight 1."""
+    borrowed = 0
+    """How many batches this rank runs once more, at no weight, after its own, so that no other rank waits for it."""
+    lent: Any = None
+    """The batch for those: this rank's latest, or that of another rank."""
+    wrapped = True
+    """Whether averaging the gradients needs no memory beyond what the session has allocated."""
+    synced = False
+    """Whether gradients are averaged during the backward of the window's last batch."""
+
+    def __init__(self, weights: WholeWeights, on_cpu: bool) -> None:
+        self._weights, self._on_cpu = weights, on_cpu
+
+    # -- windows
+
+    def look_again(self) -> None:
+        """Look between two updates whether other parameters train now."""
+
+    def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
+        """This rank's windows in step with the other ranks; empty ones while only others have any.
+
+        sure: all ranks have a full window for this many.
+        """
+        return iter(windows)
+
+    def shares(self, weights: Sequence[float]) -> list[float]:
+        """The share of each batch of a window in its update."""
+        return normalized_weights(weights)
+
+    def batches(self, window: Sequence[Any]) -> int:
+        """By how many batches this window advances the run."""
+        return len(window)
+
+    # -- one window
+
+    def starts(self, ready: bool) -> bool:
+        """Whether this rank continues with the next batch of its window."""
+        return ready
+
+    def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
+        """The task's training_step. last: it is the last of this update."""
+        return self._weights.training_step(batch, batch_idx, **extra)
+
+    def formed(self, found: Result | None) -> Result | None:
+        """What a step returned, before its backward."""
+        return found
+
+    def tell(self, held: WindowLoss) -> None:
+        """Before the last backward: begin to sum up the losses over ranks."""
+
+    def settle(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
+        """After the last backward: give `opt` the gradients of the whole update and return its mean loss.
+
+        back: whether the last forward has had its backward. None: there was nothing to learn from.
+        """
+        if held.loss is None or held.single:
+            return held.loss
+        if held.reported:
+            total = sum(held.reported)
+            if self._on_cpu:
+                refuse_no_weight(total)
+            return _divided(opt, held.loss, total)
+        if held.some_left_out:  # a step returned None: the other batches make up the whole window
+            return _divided(opt, held.loss, sum(held.kept))
+        return held.loss
+
+    # -- manual optimization
+
+    def reduce(self, opt: OptimizerHandle, loss: Tensor) -> Tensor:
+        """Before the step of a manual task: average its gradients and its loss over the ranks."""
+        return loss
+
+    def mean(self, loss: Tensor | None) -> Tensor | None:
+        """The mean of a loss over ranks, of which all have one or none has."""
+        return loss
+
+
+def _divided(opt: OptimizerHandle, summed: Tensor, total: Tensor | float) -> Tensor:
+    gradients = opt.gradients()
+    divisor = total.to(summed) if isinstance(total, Tensor) else total
+    if gradients:
+        torch._foreach_div_(gradients, divisor)
+    return summed / divisor

@@ -1,0 +1,120 @@
+"""Reads and writes the weights of a task that are whole in each process; `FSDPWeights` does the same for sharded ones.
+
+A session always has one of the two, so that no other module asks which it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from workbench.engine.checkpoint.files import Modules, load_tensors, tensors_of
+from workbench.engine.distributed.process_group import ProcessGroup
+from workbench.instruments.grad_norm import layer_norms
+from workbench.task.protocol import Scores, StepResult, Task
+
+
+class WholeWeights:
+    """The modules of one task, whole in this process."""
+
+    name: str | None = None
+    """How the weights are sharded; None: they are not."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    @property
+    def words(self) -> str:
+        """How the weights are sharded, as a sentence for the user; "": they are not."""
+        return ""
+
+    # -- steps
+
+    def training_step(self, batch: Any, batch_idx: int, **extra: Any) -> StepResult:
+        return self._task.training_step(batch, batch_idx, **extra)
+
+    def validation_step(self, batch: Any, batch_idx: int, stage: Literal["val", "test"] = "val") -> Scores:
+        return self._task.validation_step(batch, batch_idx, stage)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return self._task.predict_step(batch, batch_idx)
+
+    def rest(self) -> None:
+        """After a forward without a backward: free the memory that only a step needs."""
+
+    def drop(self) -> None:
+        """The same after a step that may have ended anywhere."""
+
+    # -- updates
+
+    def take_over(self, optimizer: Optimizer) -> None:
+        """Give an optimizer that was made before the weights were sharded the sharded ones."""
+
+    def gradients_of(self, trained: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of `trained` that exist, as far as this process has them."""
+        return [p.grad for p in trained if p.grad is not None]
+
+    def layer_norms(self, ranks: ProcessGroup, trained: Sequence[Tensor], gradients: Sequence[Tensor], p: float) -> Tensor:
+        """The p-norm of each whole gradient, shape (len(gradients),)."""
+        return layer_norms(gradients, p)
+
+    # -- averages
+
+    def parameters(self) -> list[Tensor]:
+        """The trained parameters, as far as this process has them, to be averaged and overwritten in place."""
+        return list(self._task.trained_parameters().values())
+
+    def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
+        """Whole averages from averages of `parameters`."""
+        return list(averages)
+
+    def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:
+        """This process's part of whole averages."""
+        return list(averages)
+
+    # -- checkpoints
+
+    def tensors(self, modules: Modules) -> dict[str, Tensor]:
+        """Parameters and persistent buffers by name, whole; the tensors themselves."""
+        return tensors_of(modules)
+
+    def trained(self) -> dict[str, Tensor]:
+        """Those of the modules that are trained."""
+        return self.tensors(self._task.trained_modules)
+
+    def load(self, modules: Modules, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None) -> None:
+        """Load whole weights into the modules (`checkpoint.files.load_tensors`)."""
+        load_tensors(modules, tensors, extra)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of the trained parameters by name, whole."""
+        named = self._task.trained_parameters().items()
+        return {name: parameter.grad for name, parameter in named if parameter.grad is not None}
+
+    def load_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """Set gradients from whole ones."""
+        parameters = self._task.trained_parameters()
+        for name, gradient in gradients.items():
+            parameters[name].grad = gradient.to(parameters[name].device)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The optimizer's state_dict with whole tensors."""
+        return optimizer.state_dict()
+
+    def own_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+        """A state_dict that the optimizer can load, from one with whole tensors."""
+        return dict(state)
+
+    def shown(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, rank 0 can read whole weights from the modules."""
+        return contextlib.nullcontext()
+
+    # -- searches
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, this process steps without the others."""
+        return contextlib.nullcontext()

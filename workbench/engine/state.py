@@ -1,0 +1,102 @@
+"""Holds the state of a fit as plain data: how far it has come, and what the current update has done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+Stage = Literal["sanity", "train", "val", "test", "predict", ""]
+"""The current stage of a job; "": none yet."""
+
+
+@dataclass
+class TrainState:
+    """The progress of one job. Its loop writes it; everything else reads it."""
+
+    step: int = 0
+    """The updates taken."""
+    epoch: int = 0
+    """The epochs finished."""
+    batch_idx: int = 0
+    """The finished batches of this epoch."""
+    epoch_step: int = 0
+    """The updates taken before this epoch."""
+    epochs_scheduled: int = 0
+    """The epochs at whose end the schedules have stepped."""
+    stage: Stage = ""
+    fitting: bool = False
+    """Whether a fit is running."""
+    mid_epoch: bool = False
+    """Whether an epoch has begun and not ended."""
+    checking: bool = False
+    """Whether all updates of the epoch are taken, and its validation is due."""
+    resumed: bool = False
+    """Whether the fit started from a checkpoint."""
+    cut_short: bool = False
+    """Whether a hook asked to leave out the rest of this epoch."""
+    searching: bool = False
+    """Whether a search runs its trials: nothing is recorded, and no schedule steps."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The latest value of every metric that the run has reported."""
+    noted: dict[str, Tensor | float] = field(default_factory=dict)
+    """The latest value of each metric that the task logged for single updates."""
+    clip_val: float | None = None
+    """The clip value of the next update; `gradient_clip_val` until it is changed live."""
+    left_out: int = 0
+    """The updates skipped for values that are not finite."""
+    counts_seen: set[str] = field(default_factory=set)
+    """The kinds of data whose first batch was checked for its number of samples (engine/data/sample_count.py)."""
+    moved: set[tuple[str, str]] = field(default_factory=set)
+    """Attributes of modules that a checkpoint restored (engine/checkpoint/module_state.py)."""
+
+    # -- truncated BPTT
+
+    pieces: int = 0
+    """The finished pieces of the current batch; 0 between two batches."""
+    hiddens: dict[int, Any] = field(default_factory=dict)
+    """State carried from one piece of a batch to the next, by optimizer."""
+    next_hiddens: dict[int, Any] = field(default_factory=dict)
+    """The same for the next window."""
+
+    # -- the current update
+
+    losses: dict[int, Tensor] = field(default_factory=dict)
+    """The losses of the latest update, by optimizer, where there are several."""
+    skipped: bool = False
+    """Whether the current update skipped a step."""
+    ready: dict[int, Any] = field(default_factory=dict)
+    """The batches of the current window on the device, for hooks."""
+    ending: tuple[Any, Any, int] | None = None
+    """The arguments of the hook after the batch that the update completes."""
+    clip_next: dict[int, tuple[float, str]] = field(default_factory=dict)
+    """How a task with manual optimization wants the gradients of an optimizer clipped at its next step."""
+
+    def begin_update(self) -> None:
+        """Forget the update before; an error may have ended it."""
+        self.skipped, self.losses = False, {}
+        self.ready, self.ending, self.cut_short = {}, None, False
+
+
+class ReplayPoint(NamedTuple):
+    """What is needed to repeat an update: its window, its hidden state, its random state."""
+
+    step: int
+    window: Sequence[Any]
+    hiddens: Mapping[int, Any]
+    random: Tensor | None
+    """None: updates draw nothing from torch's generator."""
+
+
+@dataclass
+class Replay:
+    """What is kept of the latest updates, to find where a non-finite value came from (engine/nonfinite.py)."""
+
+    recent: list[ReplayPoint] = field(default_factory=list)
+    """On CPU the latest update, on a device those that the next flush will show."""
+    buffers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """The model's buffers, each with its value before the current update, where that update may be skipped."""
+    draws: bool = False
+    """Whether updates are known to draw random numbers (dropout)."""
