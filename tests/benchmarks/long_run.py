@@ -65,7 +65,7 @@ def work(updates: int, layers: int, rows: int) -> Any:
     class Work(SimpleNamespace):
         def __call__(self, emit: Any, inbox: Any) -> str:
             emit(RunStarted("0001-fit", "fit", self.settings.model_dump(), "cpu", names, updates, 10))
-            meter = Meter(layers, torch.device("cpu"), 1, norms=True)
+            meter = Meter(layers, torch.device("cpu"), 1, norm=2.0)
             for step in range(updates):
                 row = step % rows
                 meter.total[0][row].copy_(table[row, 0])

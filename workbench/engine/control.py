@@ -16,20 +16,60 @@ from workbench.events import Changed, Emit, Message, StatusChanged
 from workbench.techniques.accumulation import with_size_from
 
 
-class Errands(Protocol):
-    """User requests between two updates that do not change the run (engine/requests.py)."""
+class ValidationRequests(Protocol):
+    """The validation that a user can ask for (engine/validation/schedule.py)."""
+
+    def look(self, emit: Emit, inbox: Inbox) -> bool:
+        """Run a validation that does not count for the run; returns whether it was stopped."""
+
+
+class CheckpointRequests:
+    """The checkpoint that a user can ask for (engine/checkpoint/manager.py); this class writes none."""
+
+    def keep_asked(self) -> bool:
+        """Write a checkpoint of this place that stays as long as the run does; returns whether this run writes any."""
+        return False
+
+
+class UserRequests:
+    """The requests of one fit, carried out on all of its ranks alike."""
+
+    def __init__(self, session: Session, checks: ValidationRequests, keeper: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
+        self._session, self._checks, self._keeper, self._emit, self._inbox = session, checks, keeper, emit, inbox
 
     def look(self) -> bool:
-        """Run a validation; returns whether it was stopped."""
+        """Run a validation (`ValidationSchedule.look`); returns whether it was stopped. Without validation data it
+        emits a message.
+        """
+        session, data = self._session, self._session.data
+        if not data.validates:
+            none = session.task.val is None
+            self._say(
+                "there is no validation data: make the bench with val=…" if none
+                else f"limit_val_batches={session.settings.limit_val_batches!r} leaves no batch: take a larger one"
+            )  # fmt: skip
+            return False
+        if session.task.val is not None and session.task.val.one_shot:
+            self._say("the validation data can be read only once, and a check is to come: give a Dataset or a DataLoader")
+            return False
+        return self._checks.look(self._emit, self._inbox)
 
     def save(self) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, or emit a message why none can be written."""
+        if self._keeper.keep_asked():
+            return
+        dry = self._session.settings.fast_dev_run
+        why = f"fast_dev_run={dry} is a dry run, of which nothing is kept" if dry else "this run has no folder to keep it in"
+        emit_message(self._session, self._emit, Message(f"no checkpoint was written: {why}.", "warning", self._session.state.step))
+
+    def _say(self, why: str) -> None:
+        emit_message(self._session, self._emit, Message(f"nothing was validated: {why}.", "warning", self._session.state.step))
 
 
-def apply_commands(session: Session, emit: Emit, inbox: Inbox, errands: Errands | None = None) -> bool:
+def apply_commands(session: Session, emit: Emit, inbox: Inbox, requests: UserRequests | None = None) -> bool:
     """Carry out the waiting commands and wait while paused; returns whether the run is to stop.
 
-    errands: None where the run is about to stop.
+    requests: None where the run is about to stop.
     """
     paused_at: float | None = None
     try:
@@ -48,7 +88,7 @@ def apply_commands(session: Session, emit: Emit, inbox: Inbox, errands: Errands 
                 change(session, command.values, emit)
             elif isinstance(command, Validate | Checkpoint):
                 began = perf_counter()
-                stopped = _run(session, emit, command, errands)
+                stopped = _run(session, emit, command, requests)
                 if paused_at is None and isinstance(command, Validate):
                     session.meter.leave_out(perf_counter() - began)
                 if stopped:
@@ -65,15 +105,15 @@ def apply_commands(session: Session, emit: Emit, inbox: Inbox, errands: Errands 
             session.meter.leave_out(perf_counter() - paused_at)
 
 
-def _run(session: Session, emit: Emit, command: Validate | Checkpoint, errands: Errands | None) -> bool:
+def _run(session: Session, emit: Emit, command: Validate | Checkpoint, requests: UserRequests | None) -> bool:
     """Carry out one request; returns whether it was stopped."""
-    if errands is None:
+    if requests is None:
         what = "validate()" if isinstance(command, Validate) else "checkpoint()"
         emit_message(session, emit, Message(f"{what} was left out: the run stops here.", "info", session.state.step))
         return False
     if isinstance(command, Validate):
-        return errands.look()
-    errands.save()
+        return requests.look()
+    requests.save()
     return False
 
 

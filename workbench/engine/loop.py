@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from workbench.commands import Inbox
 from workbench.engine import rng
-from workbench.engine.control import apply_commands
+from workbench.engine.control import CheckpointRequests, UserRequests, apply_commands
 from workbench.engine.data.sample_count import note_length
 from workbench.engine.metrics.flush import emit_notes, flush, flush_after_error
 from workbench.engine.metrics.observations import Observations
 from workbench.engine.nonfinite import refuse_unguarded
 from workbench.engine.optim import weight_averaging
-from workbench.engine.requests import CheckpointRequests, UserRequests
 from workbench.engine.session import Session
 from workbench.engine.step import train_step
 from workbench.engine.validation.schedule import ValidationListener, ValidationSchedule
@@ -34,11 +33,14 @@ AtEpoch = Mapping[int, Callable[[Session, Emit, Inbox], bool]]
 """What to run at the start of an epoch; each returns whether it was stopped."""
 
 
-class Checkpointing(ValidationListener, CheckpointRequests, Protocol):
-    """Writes checkpoints at the places where a run can be resumed (engine/checkpoint/manager.py)."""
+class Checkpointing(ValidationListener, CheckpointRequests):
+    """Writes checkpoints at the places where a run can be resumed (engine/checkpoint/manager.py); this class writes
+    none.
+    """
 
     def due(self) -> bool:
         """Whether it is time for a checkpoint; called between any two updates."""
+        return False
 
     def keep(self) -> None:
         """Write one: an update has ended, and nothing has been read for the next."""
@@ -57,9 +59,11 @@ class Checkpointing(ValidationListener, CheckpointRequests, Protocol):
 
     def keep_before(self, error: TaskError) -> TaskError:
         """Write a checkpoint before the run ends with this error; the returned error says how to continue from it."""
+        return error
 
     def the_end(self) -> contextlib.AbstractContextManager[None]:
         """Surrounds the end of the fit; inside, the model gets its final weights."""
+        return contextlib.nullcontext()
 
 
 def fit(
@@ -73,170 +77,190 @@ def fit(
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session)
-    fitting = _Fit(session, checks or ValidationSchedule(session), keeper, emit, inbox)
+    run = _Fit(session, checks or ValidationSchedule(session), keeper or Checkpointing(), emit, inbox)
     try:
-        stopped = fitting.begin() or fitting.train(at_epoch or {})
-        with keeper.the_end() if keeper is not None else contextlib.nullcontext():
-            weight_averaging.copy_average(session)
-        session.hooks.fit_ended()
+        run.begin()
+        for _ in run.epochs(at_epoch or {}):
+            for window in run.windows():
+                run.step(window)
+            run.end_epoch()
+        run.finish()
     except BaseException as error:
         flush_after_error(session, emit)
         _tell_failure(session, error)
         raise
     finally:
         session.state.fitting = False
-    _conclude(session, fitting, emit)
-    return "stopped" if stopped else "finished"
+    _conclude(session, run, emit)
+    return "stopped" if run.stopped else "finished"
 
 
 class _Fit:
-    """The parts of a fit. Each returns whether it was stopped."""
+    """The parts of a fit. `stopped`: a Stop has arrived, and nothing more is trained."""
 
     def __init__(
-        self, session: Session, checks: ValidationSchedule, keeper: Checkpointing | None, emit: Emit, inbox: Inbox
+        self, session: Session, checks: ValidationSchedule, keeper: Checkpointing, emit: Emit, inbox: Inbox
     ) -> None:
         self.session, self.checks, self.keeper, self.emit, self.inbox = session, checks, keeper, emit, inbox
         checks.keeper = keeper
-        self.errands = UserRequests(session, checks, keeper, emit, inbox)
+        self.requests = UserRequests(session, checks, keeper, emit, inbox)
         self.observations = Observations(session, emit)
+        self.stopped = False
         self.asked = False
         """Whether the task, on any rank, asked for the end of the fit."""
 
-    def begin(self) -> bool:
+    def begin(self) -> None:
         """Run the hooks, the commands and the sanity check before the first update."""
-        session = self.session
+        session, state = self.session, self.session.state
         session.train_mode()
-        session.state.fitting = True
-        if not session.state.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
+        state.fitting = True
+        if not state.resumed:  # drop what the dry run logged; a checkpoint brings what its epoch has logged
             session.hooks.forget()
-        elif session.hooks.stop_requested and minimums_met(session.settings, session.state.step, session.state.epoch):
+        elif session.hooks.stop_requested and minimums_met(session.settings, state.step, state.epoch):
             session.hooks.clear_stop()
         with self._as_drawn():
             session.hooks.fit_started()
-        return apply_commands(session, self.emit, self.inbox, self.errands) or (
-            not session.state.resumed and self.checks.sanity(self.emit, self.inbox)
+        self.stopped = apply_commands(session, self.emit, self.inbox, self.requests) or (
+            not state.resumed and self.checks.sanity(self.emit, self.inbox)
         )
 
     def _as_drawn(self) -> contextlib.AbstractContextManager[None]:
         """Inside, draws of random numbers do not count if the fit is resumed: it has drawn them already."""
         return rng.preserved() if self.session.state.resumed else contextlib.nullcontext()
 
-    def train(self, milestones: AtEpoch) -> bool:
-        """Run epochs until the fit ends."""
-        session, stopped = self.session, False
+    def epochs(self, at_epoch: AtEpoch) -> Iterator[int]:
+        """The epochs until the fit ends, each after the searches that are scheduled for its start."""
+        session, state = self.session, self.session.state
+        if self.stopped:
+            return
         with self._as_drawn():
             session.hooks.train_started()
-        while not stopped and not self.checks.ended and (session.state.mid_epoch or not self.over(session.state.epoch)):
-            if session.state.epoch in milestones and not session.state.mid_epoch:
-                stopped = milestones[session.state.epoch](session, self.emit, self.inbox)
-            stopped = stopped or self.epoch()
-        session.state.stage = ""
+        while not self.stopped and not self.checks.ended and (state.mid_epoch or not self.over(state.epoch)):
+            if state.epoch in at_epoch and not state.mid_epoch and at_epoch[state.epoch](session, self.emit, self.inbox):
+                self.stopped = True
+                break
+            self._begin_epoch()
+            yield state.epoch
+        state.stage = ""
         session.hooks.train_ended()
-        return stopped
-
-    def epoch(self) -> bool:
-        """Run one epoch, the validation at its end, and its schedules."""
-        session = self.session
-        self._begin_epoch()
-        stopped = not session.state.checking and self._updates()
-        flush(session, self.emit, wait=True)
-        if stopped:
-            return True
-        if self.checks.ended:
-            self._end_epoch()
-            return False
-        if not session.state.checking:
-            weight_averaging.end_epoch(session)
-            session.step_epoch_schedules()
-            session.state.checking = True
-        if self.checks.at_end_of_epoch(self.over(session.state.epoch + 1), self.emit, self.inbox):
-            return True
-        self._end_epoch()
-        return False
 
     def _begin_epoch(self) -> None:
-        session, resumed = self.session, self.session.state.mid_epoch
-        session.state.stage, session.data.epoch = "train", session.state.epoch
+        session, state, resumed = self.session, self.session.state, self.session.state.mid_epoch
+        state.stage, session.data.epoch = "train", state.epoch
         self.checks.begin_epoch(resumed=resumed)
         if not resumed:
             weight_averaging.begin_epoch(session)
-            session.state.epoch_step, session.state.batch_idx, session.state.mid_epoch = session.state.step, 0, True
+            state.epoch_step, state.batch_idx, state.mid_epoch = state.step, 0, True
             session.hooks.epoch_started()
         session.look_around()
 
-    def _end_epoch(self) -> None:
-        """Call the hooks at the end of an epoch, judge the validation, and count the epoch."""
-        session = self.session
-        session.hooks.epoch_ended()
-        logged = floats(session.hooks.epoch_logged())
-        if logged:
-            shown = tuple(name for name in logged if name in session.hooks.on_bar)
-            self.emit(Logged(session.state.step, session.state.epoch, logged, shown))
-            session.state.metrics.update(logged)
-        self.checks.judge(session.state.epoch + 1, logged)
-        session.state.epoch += 1
-        session.state.batch_idx, session.state.mid_epoch, session.state.checking = 0, False, False
-        self._refuse_missing()
-        if self.keeper is not None:
-            self.keeper.after_epoch()
-
-    def _updates(self) -> bool:
-        """Go through the training data once, or through the rest of it."""
-        session, checks, keeper, inbox = self.session, self.checks, self.keeper, self.inbox
-        size = size_at(session.settings.accumulate_grad_batches, session.state.epoch)
+    def windows(self) -> Iterator[Sequence[Any]]:
+        """The batches of each update until the epoch's end. Between two updates, with nothing read yet, a run can be
+        stopped, changed, validated, stored and resumed: all of that happens here.
+        """
+        session, state, checks, keeper, inbox = self.session, self.session.state, self.checks, self.keeper, self.inbox
+        if state.checking:  # resumed after the epoch's last update
+            return
+        size = size_at(session.settings.accumulate_grad_batches, state.epoch)
         sure = session.data.whole_windows(size)
         left = session.data.train()
         batches = self._windows(left, size, sure)
         while True:
-            # Between two updates, with nothing read yet: here a run can be stopped, changed and resumed.
             rng.give_way()
             if inbox:
-                if apply_commands(session, self.emit, inbox, self.errands):
-                    return True
-                now = size_at(session.settings.accumulate_grad_batches, session.state.epoch)
+                if apply_commands(session, self.emit, inbox, self.requests):
+                    self.stopped = True
+                    return
+                now = size_at(session.settings.accumulate_grad_batches, state.epoch)
                 if now != size:
                     size, batches = now, self._windows(left, now, 0)
-                    checks.count_updates(begun=session.state.batch_idx > 0)
-            due = checks.due(session.state.step - session.state.epoch_step)
-            if keeper is not None:
-                if keeper.due():
-                    keeper.keep()
-                if due:
-                    keeper.mark()
+                    checks.count_updates(begun=state.batch_idx > 0)
+            due = checks.due(state.step - state.epoch_step)
+            if keeper.due():
+                keeper.keep()
+            if due:
+                keeper.mark()
             window = next(batches, None)
             if window is None:
                 note_length(session)
                 break
-            # Another window exists, so the update before it was not the epoch's last, which has a validation of its own.
-            if due and checks.midway(self.emit, inbox):
-                return True
             if due:
+                # Another window exists, so the update before it was not the epoch's last, which has a validation of its own.
+                if checks.midway(self.emit, inbox):
+                    self.stopped = True
+                    return
                 self._refuse_missing()
-            if due and keeper is not None:
                 keeper.keep_best()
-            if (due or session.state.step == session.state.epoch_step) and self.over(session.state.epoch):
+            if (due or state.step == state.epoch_step) and self.over(state.epoch):
                 break
-            _take(session, window)
-            self.observations.after_update()
-            if session.notes:
-                emit_notes(session, self.emit)
-            if session.meter.due():
-                flush(session, self.emit)
+            yield window
             if session.hooks.within and self._cut_short():
                 break
-            if self.over(session.state.epoch):
-                if keeper is not None:
-                    keeper.cut()
+            if self.over(state.epoch):
+                keeper.cut()
                 break
         self.observations.after_pass()
         self._refuse_nothing()
-        return False
+
+    def step(self, window: Sequence[Any]) -> None:
+        """Take one update, and emit what has been measured; an error gets a note with its place and batch."""
+        session = self.session
+        try:
+            train_step(session, window)
+        except Exception as error:
+            self._note_place(error, window)
+            raise
+        self.observations.after_update()
+        if session.notes:
+            emit_notes(session, self.emit)
+        if session.meter.due():
+            flush(session, self.emit)
+
+    def _note_place(self, error: Exception, window: Sequence[Any]) -> None:
+        session, state = self.session, self.session.state
+        batch = window[0].batch if session.tbptt is not None else window[0]
+        error.add_note(f"at update {state.step}, epoch {state.epoch}, on {describe(batch)}")
+        if remedy := explain_step_error(error):
+            error.add_note(remedy)
+        if session.settings.detect_anomaly and "returned nan values" in str(error):
+            raise NonFiniteError(f"at update {state.step}, detect_anomaly: {error}") from error
+
+    def end_epoch(self) -> None:
+        """Run what follows the epoch's last update: schedules, the validation, hooks, a checkpoint."""
+        session, state = self.session, self.session.state
+        flush(session, self.emit, wait=True)
+        if self.stopped:
+            return
+        if not self.checks.ended:
+            if not state.checking:
+                weight_averaging.end_epoch(session)
+                session.step_epoch_schedules()
+                state.checking = True
+            if self.checks.at_end_of_epoch(self.over(state.epoch + 1), self.emit, self.inbox):
+                self.stopped = True
+                return
+        session.hooks.epoch_ended()
+        logged = floats(session.hooks.epoch_logged())
+        if logged:
+            shown = tuple(name for name in logged if name in session.hooks.on_bar)
+            self.emit(Logged(state.step, state.epoch, logged, shown))
+            state.metrics.update(logged)
+        self.checks.judge(state.epoch + 1, logged)
+        state.epoch += 1
+        state.batch_idx, state.mid_epoch, state.checking = 0, False, False
+        self._refuse_missing()
+        self.keeper.after_epoch()
+
+    def finish(self) -> None:
+        """Give the model its final weights."""
+        with self.keeper.the_end():
+            weight_averaging.copy_average(self.session)
+        self.session.hooks.fit_ended()
 
     def _refuse_missing(self) -> None:
         """End the run, after a checkpoint, if nothing reports a metric that it must follow."""
-        error = self.checks.missing
-        if error is not None:
-            raise error if self.keeper is None else self.keeper.keep_before(error)
+        if self.checks.missing is not None:
+            raise self.keeper.keep_before(self.checks.missing)
 
     def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
         """The rest of an epoch's batches in windows of `size`. All ranks are known to have the first `sure` of them."""
@@ -272,20 +296,6 @@ class _Fit:
         return (self.asked and minimums_met(session.settings, session.state.step, finished)) or self.checks.ended is not None
 
 
-def _take(session: Session, window: Sequence[Any]) -> None:
-    """Take one update; an error gets a note with its place and batch."""
-    try:
-        train_step(session, window)
-    except Exception as error:
-        batch = window[0].batch if session.tbptt is not None else window[0]
-        error.add_note(f"at update {session.state.step}, epoch {session.state.epoch}, on {describe(batch)}")
-        if remedy := explain_step_error(error):
-            error.add_note(remedy)
-        if session.settings.detect_anomaly and "returned nan values" in str(error):
-            raise NonFiniteError(f"at update {session.state.step}, detect_anomaly: {error}") from error
-        raise
-
-
 def _tell_failure(session: Session, error: BaseException) -> None:
     """Call the hook for an exception; an error in it must not hide the first."""
     try:
@@ -301,11 +311,11 @@ def _why_none(session: Session) -> str:
     return "it can be read only once; give a Dataset or a DataLoader" if read else "it is empty"
 
 
-def _conclude(session: Session, fitting: _Fit, emit: Emit) -> None:
+def _conclude(session: Session, run: _Fit, emit: Emit) -> None:
     """Emit the messages at the end of a fit."""
     emit_notes(session, emit)  # on a device: what the last flush has shown
-    checks = fitting.checks
-    if checks.ended is None and (fitting.asked or session.hooks.stop_requested):
+    checks = run.checks
+    if checks.ended is None and (run.asked or session.hooks.stop_requested):
         emit(Message("the run ended early: the module set trainer.should_stop.", "info", session.state.step))
     if checks.ended:
         emit(Message(f"the run ended early: {checks.ended}.", "info", session.state.step))

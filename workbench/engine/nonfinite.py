@@ -171,7 +171,7 @@ def guards(session: Session, opt: OptimizerHandle) -> bool:
 def guarded(session: Session, opt: OptimizerHandle, loss: Tensor, total: Tensor | None) -> Iterator[None]:
     """Inside, a step with non-finite values is skipped on the device, without waiting for it."""
     optimizer: Any = opt.optimizer
-    if total is None or session.norm_order not in EXACT:
+    if total is None or session.meter.norm_order not in EXACT:
         gradients = opt.gradients()
         total = session.total_norm(opt, gradients, math.inf) if gradients else torch.zeros_like(loss)
     bad = ~torch.isfinite(total + loss)

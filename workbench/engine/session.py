@@ -16,7 +16,6 @@ from workbench.engine.data.loaders import Loaders, NoLoaders
 from workbench.engine.distributed.placement import check_shardable, distributed, place_weights
 from workbench.engine.distributed.process_group import MultiProcessGroup, ProcessGroup
 from workbench.engine.distributed.single import Single
-from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.engine.metrics.meter import Meter
 from workbench.engine.metrics.update_ratio import UpdateRatios
 from workbench.engine.optim.averaging_choice import average_of
@@ -73,11 +72,8 @@ class Session:
         """
         self.updates = self.data.updates(self.ahead)
         self.optimizers = optimizers_of(task, settings, self.updates, self.parameters, self.weights) if trains else []
-        self.several = len(self.optimizers) > 1
         self.hooks = Hooks() if task.hooks is None else task.hooks
         self._clipper, self.hooks.clipper = self.hooks.clipper, self.clip
-        self.moves = not self.on_cpu or self.hooks.transfers
-        """Whether batches are moved to the device, by torch or by the task's own hook."""
         if self.weights.name is not None:
             check_shardable(task, settings, self.optimizers, self.weights.name)
         task.follow(self)
@@ -88,17 +84,13 @@ class Session:
         self.modes.check(settings, self.weights.name)
         self.modes.train()
         self.average = average_of(task, settings) if trains else None
-        self.averaged_parameters = self.weights.parameters()
         self.handle: object | None = None
         """The handle through which a task with manual optimization steps (engine/optim/manual.py)."""
         self.tbptt = settings.truncated_bptt_steps
-        norm = settings.track_grad_norm
-        self.norm_order = None if norm is None else float(norm)
         double = any(p.dtype is torch.float64 for p in task.model.parameters())
         self.meter = Meter(
-            len(self.names), self.device, settings.log_every_n_steps, norm is not None, len(self.optimizers), double
+            len(self.names), self.device, settings.log_every_n_steps, settings.track_grad_norm, len(self.optimizers), double
         )
-        self.epoch_loss = EpochLoss()
         self.ratios: UpdateRatios | None = None
         """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
@@ -129,6 +121,16 @@ class Session:
             self.notes.append(Message(text, "warning", self.state.step))
         elif self.ratios is None and self.ranks.first:
             self.ratios = UpdateRatios(self.meter)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several optimizers."""
+        return len(self.optimizers) > 1
+
+    @property
+    def moves(self) -> bool:
+        """Whether batches are moved to the device, by torch or by the task's own hook."""
+        return not self.on_cpu or self.hooks.transfers
 
     @property
     def where(self) -> str:

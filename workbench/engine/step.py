@@ -207,7 +207,7 @@ def _measure_and_clip(
 ) -> Tensor | None:
     """Measure, check and clip one optimizer's gradients; returns their total norm before clipping, if measured."""
     state, gradients = session.state, opt.gradients()
-    measures = records and gradients and session.norm_order
+    measures = records and gradients and session.meter.norm_order
     total = _measure(session, opt, gradients) if measures else None
     if session.on_cpu:
         nonfinite.check(session, opt, window, loss, gradients, total)
@@ -222,7 +222,7 @@ def _measure_and_clip(
     elif algorithm == "value":
         clipping.clip_value(gradients, clip_val)
     else:
-        norm = session.total_norm(opt, gradients, 2.0) if total is None or session.norm_order != 2.0 else total
+        norm = session.total_norm(opt, gradients, 2.0) if total is None or session.meter.norm_order != 2.0 else total
         clipped = clipping.clip_norm(gradients, norm, clip_val)
     if records and gradients:
         clipped = session.total_norm(opt, gradients, 2.0) if clipped is None else clipped
@@ -244,7 +244,7 @@ def _step_schedules(session: Session, taken: Sequence[OptimizerHandle]) -> None:
         and session.average is not None
         and session.should_average(session.state.step, session.state.epoch, ema_due)
     ):
-        session.average.update(session.averaged_parameters)
+        session.average.update(session.weights.averaged)
 
 
 def _end_batch(session: Session) -> None:
@@ -272,10 +272,10 @@ def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values
 
 def _measure(session: Session, opt: OptimizerHandle, gradients: Sequence[Tensor]) -> Tensor:
     """Write the norms before clipping into the meter's row; returns their total."""
-    assert session.norm_order is not None
+    assert session.meter.norm_order is not None
     meter, row = session.meter, session.meter.row
-    norms = session.layer_norms(opt, gradients, session.norm_order)
-    total = total_norm(norms, session.norm_order)
+    norms = session.layer_norms(opt, gradients, session.meter.norm_order)
+    total = total_norm(norms, session.meter.norm_order)
     meter.total[session.column(opt)][row].copy_(total)
     if opt.late:  # only parameters that trained from the start have columns
         late = {id(p) for p in opt.late}
@@ -294,7 +294,7 @@ def _sum_up(session: Session) -> None:
     if not session.several:
         return
     meter, row = session.meter, session.meter.row
-    for column, order in ((meter.total, session.norm_order or 2.0), (meter.clipped, 2.0)):
+    for column, order in ((meter.total, session.meter.norm_order or 2.0), (meter.clipped, 2.0)):
         own = torch.stack([column[1 + opt.index][row] for opt in session.optimizers])
         there = ~torch.isnan(own)
         total = total_norm(torch.where(there, own, 0.0), order)

@@ -113,7 +113,7 @@ def at_size(settings: Settings, size: int, method: str = "fit") -> Settings:
 def make_average(session: Session, method: str) -> None:
     """The average of the weights has its place in a fit's memory."""
     if session.average is not None and method == "fit":
-        session.average.update(session.averaged_parameters)
+        session.average.update(session.weights.averaged)
 
 
 def measured(

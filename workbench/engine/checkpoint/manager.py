@@ -15,6 +15,7 @@ from workbench.engine.checkpoint import files, per_rank
 from workbench.engine.checkpoint.module_state import ModuleState
 from workbench.engine.checkpoint.resume import ResumePoint, state_of
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
+from workbench.engine.loop import Checkpointing
 from workbench.engine.metrics.flush import flush
 from workbench.engine.session import Session
 from workbench.engine.validation.schedule import ValidationSchedule
@@ -29,7 +30,7 @@ AUTOMATIC = 600.0
 _AVERAGED = "_averaged"
 
 
-class CheckpointManager:
+class CheckpointManager(Checkpointing):
     """Writes the checkpoints of one fit to `folder`, a directory of its run.
 
     An error in writing becomes a message, and the fit continues. All ranks take part, since each has state of its own,
@@ -74,7 +75,7 @@ class CheckpointManager:
         """Write one: an update has ended, and nothing has been read for the next."""
         self._save(ResumePoint.here(self._session))
 
-    def keep_asked(self) -> None:
+    def keep_asked(self) -> bool:
         """Write one that the user asked for: it stays as long as the run does, and replaces no other.
 
         A checkpoint of as many updates, written for whatever reason, counts as it.
@@ -90,6 +91,7 @@ class CheckpointManager:
                 self._say("keep", f"checkpoint {name} was there already, but could not be marked to stay ({error}).")
             else:
                 self._emit(Message(f"checkpoint {name} was there already, and stays.", "info", self._session.state.step))
+        return True
 
     def after_epoch(self) -> None:
         """An epoch has ended, and the next has not begun: write one if it is time, or if the validation was among

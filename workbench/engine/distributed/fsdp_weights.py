@@ -8,6 +8,7 @@ that does not count. Weights and state leave the ranks whole.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -170,12 +171,13 @@ class FSDPWeights(WholeWeights):
 
     # -- averages
 
-    def parameters(self) -> list[Tensor]:
+    @functools.cached_property
+    def averaged(self) -> list[Tensor]:
         """This rank's pieces of the model's parameters, to be averaged and overwritten in place."""
         return [local(p) for p in self._task.model.parameters()]
 
     def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
-        """Whole averages from averages of `parameters`, on rank 0; None elsewhere."""
+        """Whole averages from averages of `averaged`, on rank 0; None elsewhere."""
         pairs = zip(averages, self._task.model.parameters(), strict=True) if averages else ()  # before the first average
         return [whole_of(_as(piece, parameter), wanted=self._ranks.first) for piece, parameter in pairs]
 

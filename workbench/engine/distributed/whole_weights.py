@@ -6,6 +6,7 @@ A session always has one of the two, so that no other module asks which it is.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -64,12 +65,13 @@ class WholeWeights:
 
     # -- averages
 
-    def parameters(self) -> list[Tensor]:
+    @functools.cached_property
+    def averaged(self) -> list[Tensor]:
         """The trained parameters, as far as this process has them, to be averaged and overwritten in place."""
         return list(self._task.trained_parameters().values())
 
     def whole_averages(self, averages: Sequence[Tensor]) -> list[Any]:
-        """Whole averages from averages of `parameters`."""
+        """Whole averages from averages of `averaged`."""
         return list(averages)
 
     def own_averages(self, averages: Sequence[Tensor]) -> list[Tensor]:

@@ -23,7 +23,7 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
     events = session.meter.flush(session.state.epoch, wait)
     for event in events:
         emit(event)
-        session.epoch_loss.add(event)
+        session.meter.epoch_loss.add(event)
     for event in events:
         _check_landed(session, event)
     if not session.on_cpu and events:
@@ -81,7 +81,7 @@ def _first_bad_layer(session: Session, event: StepsDone, row: int) -> str | None
     A bad loss makes every gradient bad, so the first layer says nothing then; sums of high powers may overflow without
     a fault.
     """
-    if session.norm_order not in nonfinite.EXACT:
+    if session.meter.norm_order not in nonfinite.EXACT:
         return None
     norms = event.array("layer_norms")
     there = ~np.isnan(norms).all(axis=0)  # a layer without a gradient has NaN too
@@ -93,12 +93,12 @@ def _first_bad_layer(session: Session, event: StepsDone, row: int) -> str | None
 def _wrong(session: Session, event: StepsDone, guarded: bool) -> Bools:
     """Mask of updates with unreported non-finite values."""
     wrong: Bools = ~np.isfinite(event.array("loss"))
-    if not session.on_cpu and session.norm_order is not None and session.precision.scaler is None:
+    if not session.on_cpu and session.meter.norm_order is not None and session.precision.scaler is None:
         for part in [f".{opt.index}" for opt in session.optimizers] if session.several else [""]:
             norms, stepped = event.array(f"grad_norm{part}"), np.isfinite(event.array(f"loss{part}"))
             if session.task.manual and not session.several:  # such an update may have a loss and no step
                 stepped &= ~np.isnan(event.array("layer_norms")).all(axis=1)
-            exact = guarded and session.norm_order in nonfinite.EXACT
+            exact = guarded and session.meter.norm_order in nonfinite.EXACT
             wrong |= stepped & (~np.isfinite(norms) if exact else np.isnan(norms))
     if "skipped" in event.columns and session.settings.on_nonfinite == "skip":
         wrong &= event.array("skipped") == 0

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.engine.metrics.epoch_loss import EpochLoss
 from workbench.events import Numbers, StepsDone, pack
 from workbench.instruments.memory import memory_in_use
 
@@ -58,10 +59,12 @@ class Meter:
     """
 
     def __init__(
-        self, layers: int, device: torch.device, every: int, norms: bool, optimizers: int = 1, double: bool = False
+        self, layers: int, device: torch.device, every: int, norm: float | str | None, optimizers: int = 1, double: bool = False
     ) -> None:
-        """double: whether losses and norms are float64."""
-        self._norms, self.double = norms, double
+        """norm: the order of the gradient norms; None: they are not measured. double: whether losses and norms are float64."""
+        self.norm_order = None if norm is None else float(norm)
+        self.double = double
+        self.epoch_loss = EpochLoss()
         self.every = every
         """Every this many updates, one is recorded."""
         self._several = optimizers if optimizers > 1 else 0
@@ -244,7 +247,7 @@ class Meter:
             own = rows[:, 3 * (1 + number) :]
             columns[f"loss.{number}"], columns[f"lr.{number}"] = pack(own[:, LOSS], wide), pack(lrs[:, number])
             self._totals(columns, own, f".{number}")
-        if self._norms:
+        if self.norm_order is not None:
             columns["layer_norms"] = pack(rows[:, self._layers_at :])
         if flight.ratios is not None:
             columns["update_ratios"] = pack(flight.ratios.numpy())
@@ -264,7 +267,7 @@ class Meter:
         )
 
     def _totals(self, columns: dict[str, bytes], rows: Numbers, name: str) -> None:
-        if self._norms:
+        if self.norm_order is not None:
             columns[f"grad_norm{name}"] = pack(rows[:, TOTAL], rows.dtype == np.float64)
         if not np.isnan(rows[:, CLIPPED]).all():
             columns[f"grad_norm_clipped{name}"] = pack(rows[:, CLIPPED], rows.dtype == np.float64)

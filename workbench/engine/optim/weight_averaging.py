@@ -81,14 +81,14 @@ def end_epoch(session: Session) -> None:
     if session.should_average(
         session.state.step, session.state.epoch, lambda settings, _, epoch: swa_due(settings, epoch)
     ):
-        session.average.update(session.averaged_parameters)
+        session.average.update(session.weights.averaged)
 
 
 @contextlib.contextmanager
 def in_place(session: Session) -> Iterator[None]:
     """Inside, the model has the averaged weights and their BatchNorm statistics."""
     assert session.average is not None
-    with session.average.swapped(session.averaged_parameters), kept_buffers(session.task.modules):
+    with session.average.swapped(session.weights.averaged), kept_buffers(session.task.modules):
         _refresh(session)
         yield
 
@@ -98,7 +98,7 @@ def copy_average(session: Session) -> None:
     session.modes.eval()
     if session.average is None or not session.average.count:
         return
-    session.average.copy_to(session.averaged_parameters)
+    session.average.copy_to(session.weights.averaged)
     _refresh(session)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -25,8 +25,8 @@ from workbench.techniques.cadence import Cadence
 from workbench.techniques.stopping import EarlyStop, minimums_met
 
 
-class ValidationListener(Protocol):
-    """What checkpoints need of a validation (engine/checkpoint/manager.py)."""
+class ValidationListener:
+    """What checkpoints need of a validation (engine/checkpoint/manager.py); this class needs nothing."""
 
     def take_averaged(self) -> None:
         """Called while the model has the averaged weights, after their validation."""
@@ -53,7 +53,7 @@ class ValidationSchedule:
         self.checked = -1
         """The update after which the last one ran."""
         self.ended: str | None = None
-        self.keeper: ValidationListener | None = None
+        self.keeper = ValidationListener()
         self._metrics: dict[str, float] | None = None
         """The metrics of the validation at the end of an epoch, until they are judged."""
         schedules = [schedule for opt in session.optimizers for schedule in opt.schedules]
@@ -110,7 +110,7 @@ class ValidationSchedule:
         """Count the updates of the epoch anew: their number may have changed."""
         session = self._session
         if not resumed:
-            session.epoch_loss.clear()
+            session.meter.epoch_loss.clear()
         batches, updates = self._begun_with or (None, None)
         if resumed and updates is not None and batches == session.data.batches:
             self.cadence.updates_per_epoch = updates
@@ -161,7 +161,7 @@ class ValidationSchedule:
         self._metrics = None
         noted = session.ranks.agree(floats(session.state.noted))  # values of single updates may differ between ranks
         self._later = session.ranks.agree(session.hooks.epoch_names)
-        own = {} if "train_loss" in self._later else session.epoch_loss.metric()
+        own = {} if "train_loss" in self._later else session.meter.epoch_loss.metric()
         known = {**noted, **(metrics or {}), **logged}
         known |= {name: value for name, value in own.items() if name not in known}  # a value that the task logs wins over ours of the same name
         known, at_end = by_own_names(known), session.state.checking
@@ -173,8 +173,7 @@ class ValidationSchedule:
         session.state.metrics.update({name: value for name, value in known.items() if recorded_name(name) == name})
         self._step_plateaus(known)
         self._stop_early(known, finished)
-        if self.keeper is not None:
-            self.keeper.judge(known)
+        self.keeper.judge(known)
 
     def state(self) -> dict[str, Any]:
         """The state that a resumed fit needs."""
@@ -223,7 +222,7 @@ class ValidationSchedule:
         session = self._session
         wanted = session.hooks.stop_requested
         with kept_buffers(session.task.modules), session.hooks.discarding_logs():
-            metrics = self._scores(session.data.look, emit, inbox, None, aside=True)
+            metrics = self._scores(session.data.look, emit, inbox, ValidationListener(), aside=True)
             shown = tuple(name for name in metrics or () if name in session.hooks.on_bar)
         if session.hooks.stop_requested and not wanted:
             session.hooks.clear_stop()
@@ -242,7 +241,7 @@ class ValidationSchedule:
         return self._scores(session.data.val, emit, inbox, self.keeper)
 
     def _scores(
-        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: ValidationListener | None, *, aside: bool = False
+        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: ValidationListener, *, aside: bool = False
     ) -> dict[str, float] | None:
         """The metrics of the raw weights and of the averaged ones, for which `keeper` is called; None: it was
         stopped. aside: as for `validate`.
@@ -254,7 +253,7 @@ class ValidationSchedule:
             with weight_averaging.in_place(session):
                 again = seen = _Watch(session, batches(), emit, inbox)
                 smooth = validate(session, again, aside=True, cut=lambda: again.stopped)
-                if keeper is not None and not seen.stopped:
+                if not seen.stopped:
                     keeper.take_averaged()
             metrics |= {f"{name}_averaged": value for name, value in smooth.items()}
         return None if seen.stopped else metrics
