@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.weights import COMMON, overwrite, plain_attributes, set_attribute
+from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 
 Path = tuple[int, str]
@@ -116,9 +116,8 @@ def _left(part: nn.Module, path: Path, before: ModulesBefore, slots: Mapping[int
     left = _Part(tensors, trains, plain_attributes(part))
     own, marks = _own(part), before.marks[path]
     for name, value in own.items():
-        state = _state(value)
-        if state is not None:
-            left.generators[name] = state
+        if isinstance(value, GENERATORS):
+            left.generators[name] = generator_state(value)
         elif name not in left.attributes and _changed(marks.get(name, _MISSING), value):
             left.attributes[name] = _mapped(value, lambda tensor: slots.get(id(tensor)) or tensor.detach())
             if isinstance(value, Tensor) and _mark(value)[0] != (marks.get(name) or (None,))[0]:
@@ -150,7 +149,9 @@ def _put_attributes(part: nn.Module, left: _Part, parts: Mapping[Path, nn.Module
         else:
             set_attribute(part, name, _mapped(value, lambda one: one.of(parts) if isinstance(one, _Slot) else one))
     for name, state in left.generators.items():
-        _set_state(vars(part).get(name), state)
+        generator = vars(part).get(name)
+        if isinstance(generator, GENERATORS):
+            set_generator_state(generator, state)
 
 
 def _filled(there: Tensor | None, value: Tensor | None, parameter: bool) -> Tensor | None:
@@ -210,21 +211,3 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if type(value) is dict:
         return {key: _mapped(item, change) for key, item in value.items()}
     return type(value)(_mapped(item, change) for item in value) if type(value) in (list, tuple) else value
-
-
-def _state(value: Any) -> Any:
-    """The state of a generator; None: it is not one."""
-    if isinstance(value, torch.Generator | np.random.RandomState):
-        return value.get_state()
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
-    return value.getstate() if isinstance(value, random.Random) else None
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator | np.random.RandomState):
-        generator.set_state(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)

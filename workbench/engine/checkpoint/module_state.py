@@ -6,20 +6,18 @@ that continues it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.serialization import NotPlainError, to_plain
 from workbench.engine.checkpoint.weights import COMMON, checksum, is_container, parts_of, set_attribute
 from workbench.task.batch import leaves, to_device
+from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 
-_RANDOM = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _BY_ID = "_metric_attributes"
 """A LightningModule's names by the ids of objects, which differ in another process."""
 Moved = set[tuple[str, str]]
@@ -60,8 +58,8 @@ class ModuleState:
 
     def _print(self, value: Any, *, own: bool) -> Any:
         """The fingerprint of a value. own: it is a buffer itself, not a reference to one."""
-        if isinstance(value, _RANDOM):
-            return fingerprint(to_plain(_random_state(value), "it"))
+        if isinstance(value, GENERATORS):
+            return fingerprint(to_plain(generator_state(value), "it"))
         if any(id(tensor) in self._known for tensor in _tensors(value)) and not own:
             return _Reference(value, "", counts=False)  # a reference to the weights, as an LSTM's list of them: not a value of its own
         try:
@@ -103,8 +101,8 @@ def load_module_state(task: Task, state: Mapping[str, Mapping[str, Any]], device
 
 
 def _kept(value: Any) -> dict[str, Any]:
-    if isinstance(value, _RANDOM):
-        return {"random": to_plain(_random_state(value), "a generator")}
+    if isinstance(value, GENERATORS):
+        return {"random": to_plain(generator_state(value), "a generator")}
     # A stored tensor is in host memory: move it to where the old one is.
     away = any(tensor.device.type != "cpu" for tensor in _tensors(value))
     return {"value": to_plain(value, "it"), "away": away}
@@ -113,8 +111,8 @@ def _kept(value: Any) -> dict[str, Any]:
 def _put(part: nn.Module, name: str, kept: Mapping[str, Any], device: torch.device) -> None:
     there = part._parameters.get(name[1:]) if name[0] == "?" else part._buffers.get(name, vars(part).get(name))
     if "random" in kept:
-        if isinstance(there, _RANDOM):
-            _set_random_state(there, kept["random"])
+        if isinstance(there, GENERATORS):
+            set_generator_state(there, kept["random"])
         return
     value = to_device(kept["value"], device) if kept["away"] else kept["value"]
     if name[0] == "?":
@@ -181,20 +179,3 @@ def fingerprint(packed: Any) -> Any:
     if isinstance(packed, (list, tuple)):
         return type(packed), [fingerprint(own) for own in packed]
     return type(packed), repr(packed)  # a NaN is equal to itself, and True is not 1
-
-
-def _random_state(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def _set_random_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        generator.set_state(state)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
-import random
 import zlib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -13,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from workbench.engine.distributed.dtensor import local
+from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 
 # The attributes that every module has; all others are its own.
@@ -226,16 +225,8 @@ def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
 def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
     """How to restore a module's own generators."""
     for name, value in vars(part).items():
-        if name in COMMON:
-            continue
-        if isinstance(value, torch.Generator):
-            yield partial(value.set_state, value.get_state())
-        elif isinstance(value, np.random.Generator):
-            yield partial(setattr, value.bit_generator, "state", copy.deepcopy(value.bit_generator.state))
-        elif isinstance(value, np.random.RandomState):
-            yield partial(value.set_state, value.get_state())
-        elif isinstance(value, random.Random):
-            yield partial(value.setstate, value.getstate())
+        if name not in COMMON and isinstance(value, GENERATORS):
+            yield partial(set_generator_state, value, generator_state(value))
 
 
 def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
