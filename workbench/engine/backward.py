@@ -15,7 +15,7 @@ from workbench.engine.data.sample_count import note_count
 from workbench.engine.distributed.borrowed import run_borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.engine.session import Session
-from workbench.engine.window import Result, WindowLoss, WindowPlan, read
+from workbench.engine.window import Result, WindowLoss, batch_in, read
 from workbench.techniques.accumulation import samples_at
 from workbench.techniques.tbptt import Piece, detached
 
@@ -31,7 +31,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     before, so the task has had the end of each batch already.
     """
     parallel, hooks = session.parallel, session.hooks
-    plan = WindowPlan.of(session.task, window, parallel.shares)
+    plan = parallel.plan(window)
     held = WindowLoss(plan, parallel.unit, whole=not parallel.several)
     forward = WindowForward(session, opt, window)
     final = plan.there[-1] if plan.there else None
@@ -105,7 +105,7 @@ class WindowForward:
         if state.cut_short:
             return False
         item = self._window[number]
-        batch = session.to_device(_batch(item))
+        batch = session.to_device(batch_in(item))
         session.task.drawn = samples_at(self._window, number)
         begins = not isinstance(item, Piece) or item.first
         if begins and not session.hooks.batch_started(batch, self._indices[number]):
@@ -122,7 +122,7 @@ class WindowForward:
         session, item = self._session, self._window[number]
         batch = session.state.ready.get(number)
         if batch is None:
-            batch = _batch(item)
+            batch = batch_in(item)
             if batch is None:
                 return None
             if session.moves:  # only one batch of a window is on the device at a time
@@ -155,10 +155,6 @@ class WindowForward:
         """Keep the hidden state for the next piece."""
         if self._session.tbptt is not None:
             self._session.state.next_hiddens[self._opt.index] = self._hiddens
-
-
-def _batch(item: Any) -> Any:
-    return item.batch if isinstance(item, Piece) else item
 
 
 def drop_gradients(session: Session, opt: OptimizerHandle) -> None:

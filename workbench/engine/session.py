@@ -94,7 +94,7 @@ class Session:
         self.ratios: UpdateRatios | None = None
         """Measures how far updates move the weights; None: not measured."""
         self.track_ratios(settings.track_update_ratio)
-        self.parallel = Single(self.weights, self.on_cpu)
+        self.parallel = Single(self.task, self.weights, self.on_cpu)
         """This process's part in an update."""
         if isinstance(self.ranks, MultiProcessGroup):
             self.ranks.clock = lambda: self.meter.seconds
@@ -237,7 +237,7 @@ class Session:
     def alone(self) -> Iterator[None]:
         """Inside, this rank works by itself and does not wait for the others."""
         ranks, parallel = self.ranks, self.parallel
-        self.ranks, self.parallel = ProcessGroup(), Single(self.weights, self.on_cpu)
+        self.ranks, self.parallel = ProcessGroup(), Single(self.task, self.weights, self.on_cpu)
         try:
             with self.weights.alone():
                 yield

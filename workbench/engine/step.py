@@ -31,7 +31,7 @@ def train_step(session: Session, window: Sequence[Any]) -> Tensor | None:
     """
     state = session.state
     state.begin_update()
-    lrs = session.lrs  # with manual optimization the task may step its schedules within the update
+    lrs = session.lrs if session.records else ()  # with manual optimization the task may step its schedules within the update
     nonfinite.remember(session, window)
     if session.ratios is not None and session.records:
         session.ratios.begin(session.optimizers if session.task.manual else session.turn())

@@ -42,6 +42,11 @@ def scalar(loss: Tensor) -> Tensor:
     raise TaskError(f"the loss has shape {tuple(loss.shape)}; it must be one number: take its mean.")
 
 
+def batch_in(item: Any) -> Any:
+    """The batch of a window's item, which may be a piece of a batch in time."""
+    return item.batch if isinstance(item, Piece) else item
+
+
 def batch_weights(task: Task, window: Sequence[Any]) -> list[float | None]:
     """The weight of each batch as far as it can be known before its step; None: left out."""
     return [_weight(task, item, samples_at(window, number)) for number, item in enumerate(window)]
@@ -49,7 +54,7 @@ def batch_weights(task: Task, window: Sequence[Any]) -> list[float | None]:
 
 def _weight(task: Task, item: Any, samples: int | None) -> float | None:
     """The weight of a batch, or of a piece of one, made of so many samples."""
-    batch = item.batch if isinstance(item, Piece) else item
+    batch = batch_in(item)
     if batch is None:
         return None
     task.drawn = samples

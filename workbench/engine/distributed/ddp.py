@@ -43,8 +43,8 @@ class DDP(Single):
         notes: list[Message], *, alternating: bool,
     ) -> None:  # fmt: skip
         """notes: where messages for the user are put. alternating: several optimizers take turns."""
-        super().__init__(weights, runtime.device.type == "cpu")
-        self._task, self._data, self._ranks, self._runtime = task, data, ranks, runtime
+        super().__init__(task, weights, runtime.device.type == "cpu")
+        self._data, self._ranks, self._runtime = data, ranks, runtime
         self._state, self._notes, self._alternating = state, notes, alternating
         self._round = StepSync(0.0, 0, 0, 0)
         double = any(p.dtype is torch.float64 for p in task.model.parameters())

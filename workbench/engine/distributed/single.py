@@ -13,7 +13,8 @@ from torch import Tensor
 
 from workbench.engine.distributed.whole_weights import WholeWeights
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.window import Result, WindowLoss, refuse_no_weight
+from workbench.engine.window import Result, WindowLoss, WindowPlan, batch_in, refuse_no_weight
+from workbench.task.protocol import Task
 from workbench.techniques.accumulation import normalized_weights
 
 
@@ -40,8 +41,8 @@ class Single:
     synced = False
     """Whether gradients are averaged during the backward of the window's last batch."""
 
-    def __init__(self, weights: WholeWeights, on_cpu: bool) -> None:
-        self._weights, self._on_cpu = weights, on_cpu
+    def __init__(self, task: Task, weights: WholeWeights, on_cpu: bool) -> None:
+        self._task, self._weights, self._on_cpu = task, weights, on_cpu
 
     # -- windows
 
@@ -58,6 +59,12 @@ class Single:
     def shares(self, weights: Sequence[float]) -> list[float]:
         """The share of each batch of a window in its update."""
         return normalized_weights(weights)
+
+    def plan(self, window: Sequence[Any]) -> WindowPlan:
+        """What is known of a window before its forward passes."""
+        if len(window) == 1 and not self.several:  # all of the update, whatever its weight
+            return _NOTHING if batch_in(window[0]) is None else _ONE
+        return WindowPlan.of(self._task, window, self.shares)
 
     def batches(self, window: Sequence[Any]) -> int:
         """By how many batches this window advances the run."""
@@ -105,6 +112,9 @@ class Single:
     def mean(self, loss: Tensor | None) -> Tensor | None:
         """The mean of a loss over ranks, of which all have one or none has."""
         return loss
+
+
+_ONE, _NOTHING = WindowPlan([0], [1.0], [1.0]), WindowPlan([], [], [])
 
 
 def _divided(opt: OptimizerHandle, summed: Tensor, total: Tensor | float) -> Tensor:
