@@ -12,7 +12,7 @@ VERSIONS := pyproject.toml constraints.txt hatch_build.py workbench/_version.py
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo lab test check bench soak ecosystem install live browser constraints clean
+.PHONY: help demo lab test check bench soak mutations ecosystem install live browser constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ bench: install live ## every benchmark in tests/benchmarks, one after another
 
 soak: install live browser ## all tests with their full counts, the slow ones too (long)
 	WORKBENCH_SOAK=1 $(PY) -m pytest -m 'slow or not slow' --timeout=3600 --durations=15 $(ARGS)
+
+mutations: install live ## the suite against 40 small faults, each of which it must catch (long)
+	$(PY) -m tests.mutations $(ARGS)
 
 ecosystem: .venv-ecosystem/.installed ## tests with transformers, peft, timm, PyG, bitsandbytes, …, by hand (7 GB in .venv-ecosystem)
 	WORKBENCH_ECOSYSTEM=1 .venv-ecosystem/bin/python -m pytest tests/ecosystem --timeout 300 $(ARGS)

@@ -134,7 +134,7 @@ class WindowForward:
         session.task.drawn = samples_at(self._window, number)
         with session.precision.autocast():
             found = read(session.parallel.training_step(batch, self._indices[number], last=last, **extra))
-        if found is not None:
+        if found is not None and session.tbptt is not None:
             self._hiddens = detached(found.hiddens)
         return found
 

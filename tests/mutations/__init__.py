@@ -1,0 +1,1 @@
+"""Mutations of the code, each of which the suite must catch: `python -m tests.mutations`, or `make mutations`."""

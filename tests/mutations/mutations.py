@@ -1,0 +1,78 @@
+"""Lists 40 small faults that the suite must catch: a sign, a skipped restore, a dropped flush.
+
+Each replaces one piece of text, which the file has exactly once (`test_mutations.py` sees to that), and names the tests
+that are to fail.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    """One fault: in this file the text `old` becomes `new`, and one of the tests fails."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTATIONS = (
+    # -- techniques
+    Mutation("techniques/accumulation.py", "return [weight / total for weight in weights]",
+             "return [1 / len(weights) for weight in weights]", "tests/engine/test_windows_are_one_batch.py"),
+    Mutation("techniques/clipping.py", "limit / (total + 1e-6)", "limit / (total - 1e-6)", "tests/techniques"),
+    Mutation("techniques/schedules.py", "return (update + 1) / self.warmup", "return update / self.warmup", "tests/techniques"),
+    Mutation("techniques/schedules.py", "0.5 * (1.0 + math.cos(", "0.5 * (1.0 - math.cos(", "tests/techniques"),
+    Mutation("techniques/stopping.py", "step >= (settings.min_steps or 0) and epoch", "step >= (settings.min_steps or 0) or epoch",
+             "tests/techniques"),
+    Mutation("techniques/averaging.py", "return epoch >= swa_first_epoch(settings)", "return epoch > swa_first_epoch(settings)",
+             "tests/techniques tests/engine/optim"),
+    Mutation("techniques/tbptt.py", "value.detach() if isinstance(value, Tensor)", "value if isinstance(value, Tensor)",
+             "tests/techniques tests/engine"),
+    # -- the loop and the step
+    Mutation("engine/loop.py", "            flush(session, self.emit)\n", "            pass\n", "tests/engine/metrics"),
+    Mutation("engine/loop.py", "        flush(session, self.emit, wait=True)\n", "        flush(session, self.emit)\n",
+             "tests/engine/test_fit_against_twin.py tests/engine/validation tests/engine/metrics"),
+    Mutation("engine/loop.py", "                session.step_epoch_schedules()\n", "", "tests/engine/optim"),
+    Mutation("engine/loop.py", "                keeper.mark()\n", "                pass\n", "tests/engine/checkpoint"),
+    Mutation("engine/loop.py", "size, batches = now, self._windows(left, now, 0)", "size, batches = now, self._windows(left, size, 0)", "tests/engine/test_live_accumulation.py"),
+    Mutation("engine/step.py", "        opt.taken += 1\n", "        opt.taken += 2\n", "tests/engine/optim"),
+    Mutation("engine/step.py", "        put_back()\n", "", "tests/lightning tests/tuners/test_lr_finder.py"),
+    Mutation("engine/step.py", "        undo()  # the optimizer", "        pass  # the optimizer", "tests/engine/test_nonfinite.py"),
+    Mutation("engine/step.py", "session.precision.unscale(opt.optimizer)", "pass", "tests/techniques tests/engine"),
+    Mutation("engine/backward.py", "            if first and hooks.within:\n", "            if hooks.within:\n", "tests/lightning"),
+    Mutation("engine/backward.py", "        elif not anew:\n", "        else:\n", "tests/lightning tests/task/lightning"),
+    Mutation("engine/window.py", "self.loss + part.detach()", "self.loss - part.detach()", "tests/engine/test_windows_are_one_batch.py"),
+    Mutation("engine/distributed/single.py", "if held.some_left_out:", "if not held.some_left_out:", "tests/engine/test_windows_are_one_batch.py"),
+    Mutation("engine/distributed/ddp.py", "(self._round.weight / total)", "(total / self._round.weight)", "tests/engine/distributed"),
+    Mutation("engine/nonfinite.py", "        for buffer, before in session.replay.buffers:  # a forward pass", "        for buffer, before in ():  # a forward pass",
+             "tests/engine/test_nonfinite.py"),
+    # -- state that must come back
+    Mutation("engine/snapshot.py", "            self.random.restore()\n", "", "tests/tuners/test_lr_finder.py"),
+    Mutation("engine/snapshot.py", "                opt.base_lr, opt.taken = base_lr, taken\n", "", "tests/tuners/test_lr_finder.py"),
+    Mutation("engine/rng.py", "            state.restore()\n", "            pass\n", "tests/engine"),
+    Mutation("engine/checkpoint/resume.py", "session.weights.load_gradients(state[\"gradients\"])", "pass", "tests/engine/checkpoint tests/lightning"),
+    Mutation("engine/checkpoint/resume.py", "    RandomState.from_state(state[\"random\"]).restore()\n", "", "tests/engine/checkpoint"),
+    Mutation("engine/checkpoint/optimizer_state.py", "parts.built_in.load_state_dict(state[\"built_in\"][\"state\"])", "pass", "tests/engine/checkpoint"),
+    Mutation("engine/checkpoint/manager.py", "% self._updates == 0", "% self._updates == 1", "tests/engine/checkpoint/test_manager.py"),
+    Mutation("engine/validation/validate.py", "            modes.restore()\n", "            pass\n", "tests/engine/validation"),
+    Mutation("engine/metrics/meter.py", "        self._paused += seconds\n", "        self._paused -= seconds\n", "tests/engine/metrics tests/launch/test_thread.py"),
+    Mutation("engine/data/loaders.py", "            reading.tell(self.epoch)\n", "            pass\n", "tests/engine/data/test_set_epoch.py"),
+    # -- tuners
+    Mutation("tuners/lr_suggest.py", "at = int(np.argmin(slopes))", "at = int(np.argmax(slopes))", "tests/tuners/test_lr_suggest.py"),
+    Mutation("tuners/batch_size_search.py", "known = next((t for t in self.trials if t.size == size), None)", "known = None",
+             "tests/tuners/test_batch_search.py"),
+    Mutation("tuners/lr_finder.py", "smoother.update(loss) if math.isfinite(loss) else loss", "loss", "tests/tuners/test_lr_finder.py"),
+    Mutation("tuners/trial.py", "            session.drop_gradients()\n", "", "tests/engine/test_left_behind.py tests/launch/test_scheduled_searches.py"),
+    # -- export
+    Mutation("export/program/update.py", "[*changed(r), *lines, *_log(r), *_recorded(r), \"step += 1\"", "[*lines, *_log(r), *_recorded(r), \"step += 1\"",
+             "tests/export/test_script_live.py"),
+    Mutation("export/program/update.py", "\"scaler.unscale_(optimizer)\", *clip", "*clip", "tests/export"),
+    # -- launch
+    Mutation("launch/module_diff.py", "            parameter.requires_grad_(trains)\n", "            pass\n", "tests/launch/test_module_diff.py"),
+    Mutation("launch/module_diff.py", "        vars(part).pop(name, None)\n", "        pass\n", "tests/launch/test_module_diff.py"),
+    Mutation("launch/pool/failures.py", "        kind = 1\n", "        kind = 0\n", "tests/launch/pool/test_pool_faults.py"),
+    Mutation("launch/start_spec.py", "if not untouched(job.id):", "if untouched(job.id):", "tests/launch/test_resume.py"),
+)
