@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.events import Suggestion, Trial
+from workbench.plots import matplotlib, plotly
 from workbench.plots.batch_size import batch_size
 from workbench.plots.changes import change_marks
 from workbench.plots.clipping import WINDOW, Clipped, clipping, moving_share, was_cut
@@ -370,7 +371,7 @@ def test_a_chart_draws_itself() -> None:
     from matplotlib.figure import Figure
 
     chart = schedule(np.arange(3), {"learning rate": np.ones(3)})
-    assert chart.figure().data[0].name == "learning rate"
-    assert isinstance(chart.plot(), Figure)
+    assert plotly.figure(chart).data[0].name == "learning rate"
+    assert isinstance(matplotlib.figure(chart), Figure)
     ax = Figure().subplots()
-    assert chart.plot(ax) is ax
+    assert matplotlib.draw(chart, ax) is ax

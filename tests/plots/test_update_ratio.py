@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from workbench.events import Event, RunEnded, RunStarted, StepsDone, pack
+from workbench.plots import matplotlib, plotly
 from workbench.plots.clipping import suggest_clip
 from workbench.plots.update_ratio import update_ratio
 from workbench.runs.run import Run
@@ -23,8 +24,8 @@ def test_only_measured_updates_are_columns_and_a_value_holds() -> None:
     np.testing.assert_array_equal(chart.heat.z, [[1e-3, 1e-3, 2e-3], [NAN, 5e-2, 5e-2]])
     assert chart.heat.span == pytest.approx((1e-5, 1e-1))
     assert chart.notes[1] == "At the last measurement: 0.002 (a) to 0.05 (b)."
-    chart.figure()
-    chart.plot()
+    plotly.figure(chart)
+    matplotlib.figure(chart)
 
 
 def test_without_measurements_there_is_no_chart() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from workbench import __version__
+from workbench._version import __version__
 from workbench.events import Message
 from workbench.launch.job import AnyJob
 from workbench.runs.brief import RunBrief

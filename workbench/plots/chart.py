@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from plotly.graph_objects import Figure as PlotlyFigure
 
 Array = NDArray[Any]
 Style = Literal["line", "thin", "points", "dots", "faint", "bar", "limit"]
@@ -108,15 +103,3 @@ class Chart:
     def height(self) -> float:
         """How tall it wants to be, 1 for a plain one."""
         return 1.0 if self.heat is None else min(2.2, 0.5 + 0.06 * len(self.heat.rows))
-
-    def figure(self) -> PlotlyFigure:
-        """The chart as an interactive plotly figure."""
-        from workbench.plots import plotly
-
-        return plotly.figure(self)
-
-    def plot(self, ax: Axes | None = None) -> Figure | Axes:
-        """The chart as a matplotlib figure; with `ax` given, it is drawn there and `ax` comes back."""
-        from workbench.plots import matplotlib
-
-        return matplotlib.figure(self) if ax is None else matplotlib.draw(self, ax)

@@ -59,11 +59,15 @@ class Comparison:
 
     def figure(self, x: X = "update") -> PlotlyFigure:
         """The chart as an interactive plotly figure."""
-        return self.chart(x).figure()
+        from workbench.plots import plotly
+
+        return plotly.figure(self.chart(x))
 
     def plot(self, ax: Axes | None = None, x: X = "update") -> Figure | Axes:
         """The chart as a matplotlib figure; with `ax` given, it is drawn there and `ax` comes back."""
-        return self.chart(x).plot(ax)
+        from workbench.plots import matplotlib
+
+        return matplotlib.figure(self.chart(x)) if ax is None else matplotlib.draw(self.chart(x), ax)
 
     def __repr__(self) -> str:
         table = [[printable(cell) for cell in row] for row in self._table()]

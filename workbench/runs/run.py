@@ -208,7 +208,7 @@ class Run:
         if what is not None and not isinstance(what, str):
             what, ax = None, what
         charts = self.charts(what)
-        return matplotlib.figure(charts) if ax is None else charts[0].plot(ax)
+        return matplotlib.figure(charts) if ax is None else matplotlib.draw(charts[0], ax)
 
     def charts(self, what: str | None = None) -> list[Chart]:
         """What `figure` and `plot` draw, as data: loss and gradient norms, or the search that the run was.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from workbench.export.errors import ExportError
 from workbench.export.source import effects, origins
@@ -16,8 +16,31 @@ from workbench.export.source.effects import Summary
 from workbench.export.source.statements import Line, Statement
 from workbench.export.source.uses import DOT, Uses, imported_name, uses
 
-if TYPE_CHECKING:
-    from workbench.export.source.slicer import Slicer
+
+class Namespaces(Protocol):
+    """All namespaces of a slice, as far as one of them asks about the others (`slicer.py`)."""
+
+    lazy: bool
+    """Whether a layer is kept whose shapes are known only after a forward."""
+    summaries: dict[tuple[str, int], Summary]
+
+    def is_submodule(self, name: str) -> bool:
+        """Whether `name` is a module of its own, not a name in one."""
+
+    def module(self, name: str) -> Namespace:
+        """The program of the user's module `name`."""
+
+    def imported(self, program: Namespace, node: ast.ImportFrom, name: str) -> tuple[Namespace, str] | None:
+        """The module, and the name in it, that `name` was imported from, if it is one of the user's."""
+
+    def star_names(self, program: Namespace, node: ast.stmt) -> frozenset[str]:
+        """The names that `from module import *` binds."""
+
+    def method(self, name: str, open_: frozenset[str]) -> Summary | None:
+        """What methods called `name` do, over all classes of the user's."""
+
+    def changes(self, program: Namespace, place: int) -> frozenset[str]:
+        """The names whose objects statement `place` changes."""
 
 
 @dataclass
@@ -30,7 +53,7 @@ class Namespace:
     package: str
     line: Line
     kinds: Mapping[str, str]
-    slicer: Slicer
+    slicer: Namespaces
     kept: set[int] = field(default_factory=set)
     needed: set[tuple[int, str]] = field(default_factory=set)
     builtins_used: set[tuple[int, str]] = field(default_factory=set)

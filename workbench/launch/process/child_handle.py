@@ -8,9 +8,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
-
-from workbench.launch.process.fork_server import Kind
+from typing import Literal, Protocol
 
 Deliver = Callable[[str, bytes], None]
 """Takes what a child writes: "out" or "err", and the bytes."""
@@ -18,6 +16,8 @@ Hear = Callable[[], bool]
 """Reads what is there; False: nothing more will come."""
 
 _live: set[Child] = set()
+Kind = Literal["call", "rank"]
+"""The kind of a child: one call and its answer (child_main.py), or one job after another (pool/worker.py)."""
 
 
 class Server(Protocol):

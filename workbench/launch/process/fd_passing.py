@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 MOST = 250
 """At most this many travel with one message."""
+FIXED = 4
+"""File descriptors of a child before those of its kind."""
 
 
 def receive(end: socket.socket, size: int, how: int = 0) -> tuple[bytes, list[int], bool]:

@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import workbench
 from workbench.launch.process import fd_passing
-from workbench.launch.process.child_handle import Child
+from workbench.launch.process.child_handle import Child, Kind
 from workbench.launch.process.child_handle import Deliver as Deliver
-from workbench.launch.process.fork_server import FIXED, IF_LOADED, Kind
 from workbench.share.segment import Handle
 
 POLL = 0.02
@@ -32,6 +30,8 @@ POLL = 0.02
 _GRACE = 15.0
 """Seconds that a killed child, or the server, has to be gone: longer than the server itself waits."""
 Stop = Callable[[], bool]
+IF_LOADED = ("lightning.pytorch", "pytorch_lightning")
+"""Imported too where the kernel has them: every child with a LightningModule would import it, for a second or more."""
 
 
 class ServerError(RuntimeError):
@@ -118,7 +118,7 @@ def _environment() -> dict[str, str]:
     environment["OPENBLAS_NUM_THREADS"] = "1"
     # Without it, asking whether there is a GPU starts CUDA, which no child could use then.
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    home = str(Path(workbench.__path__[0]).parent)
+    home = str(Path(__file__).parents[3])  # of the package
     if home not in (*site.getsitepackages(), site.getusersitepackages()):
         given = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([given, home] if given else [home])
@@ -166,8 +166,8 @@ if hasattr(os, "register_at_fork"):
 def carry(handles: Sequence[Handle], deliver: Deliver, stop: Stop | None) -> CallOutcome:
     """Run one call in a child of the server and follow it to its end."""
     letter = [handle for handle in handles if isinstance(handle, int)]
-    if len(letter) + FIXED > fd_passing.MOST:
-        raise ValueError(f"at most {fd_passing.MOST - FIXED - 1} parcels can be given to one call")
+    if len(letter) + fd_passing.FIXED > fd_passing.MOST:
+        raise ValueError(f"at most {fd_passing.MOST - fd_passing.FIXED - 1} parcels can be given to one call")
     for attempt in range(2):
         used = server()
         call = Call(deliver)

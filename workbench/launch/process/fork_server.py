@@ -25,7 +25,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from workbench.launch.process import fd_passing
 
@@ -35,14 +35,6 @@ PRELOAD = (
     "workbench.task.factory",
 )  # fmt: skip
 """torch._dynamo: the first optimizer of a process imports it, for seconds."""
-IF_LOADED = ("lightning.pytorch", "pytorch_lightning")
-"""Imported too where the kernel has them: every child with a LightningModule would import it, for a second or more."""
-
-Kind = Literal["call", "rank"]
-"""The kind of a child: one call and its answer (child_main.py), or one job after another (pool/worker.py)."""
-FIXED = 4
-"""File descriptors of a child before those of its kind."""
-
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE = 10.0
 """Seconds that a killed process has to be gone. On a busy machine it ends when it has its turn."""
