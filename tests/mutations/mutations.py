@@ -39,7 +39,7 @@ MUTATIONS = (
     Mutation("engine/loop.py", "                keeper.mark()\n", "                pass\n", "tests/engine/checkpoint"),
     Mutation("engine/loop.py", "size, batches = now, self._windows(left, now, 0)", "size, batches = now, self._windows(left, size, 0)", "tests/engine/test_live_accumulation.py"),
     Mutation("engine/step.py", "opt.step_schedules(\"step\", opt.taken, session.hooks, batches)", "pass", "tests/engine/optim"),
-    Mutation("engine/step.py", "        put_back()\n", "", "tests/lightning tests/tuners/test_lr_finder.py"),
+    Mutation("engine/step.py", "        put_back()\n", "", "tests/engine/test_step.py"),
     Mutation("engine/step.py", "        undo()  # the optimizer", "        pass  # the optimizer", "tests/engine/test_nonfinite.py"),
     Mutation("engine/step.py", "session.precision.unscale(opt.optimizer)", "pass", "tests/techniques tests/engine"),
     Mutation("engine/backward.py", "            if first and hooks.within:\n", "            if hooks.within:\n", "tests/lightning"),
@@ -58,7 +58,7 @@ MUTATIONS = (
     Mutation("engine/checkpoint/optimizer_state.py", "parts.built_in.load_state_dict(state[\"built_in\"][\"state\"])", "pass", "tests/engine/checkpoint"),
     Mutation("engine/checkpoint/manager.py", "% self._updates == 0", "% self._updates == 1", "tests/engine/checkpoint/test_manager.py"),
     Mutation("engine/validation/validate.py", "            modes.restore()\n", "            pass\n", "tests/engine/validation"),
-    Mutation("engine/metrics/meter.py", "        self._paused += seconds\n", "        self._paused -= seconds\n", "tests/engine/metrics tests/launch/test_thread.py"),
+    Mutation("engine/metrics/meter.py", "        self._paused += seconds\n", "        self._paused -= seconds\n", "tests/engine/test_control.py tests/launch/test_thread.py"),
     Mutation("engine/data/loaders.py", "            reading.tell(self.epoch)\n", "            pass\n", "tests/engine/data/test_set_epoch.py"),
     # -- tuners
     Mutation("tuners/lr_suggest.py", "at = int(np.argmin(slopes))", "at = int(np.argmax(slopes))", "tests/tuners/test_lr_suggest.py"),
