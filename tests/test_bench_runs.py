@@ -104,7 +104,7 @@ def test_a_run_that_goes_on_or_that_a_fit_waits_for_stays(tmp_path: Path) -> Non
     try:
         with pytest.raises(RuntimeError, match=f"run {one.id} is needed: {waiting.id} starts from it"):
             bench.delete(one)
-        with pytest.raises(RuntimeError, match=f"run {going.id} goes on"):
+        with pytest.raises(RuntimeError, match=f"run {going.id} is not over"):
             bench.delete(going.id)
         with pytest.raises(RuntimeError, match="export when it is over"):
             bench.script(one)

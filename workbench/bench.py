@@ -89,7 +89,7 @@ class Workbench:
             hear as long as it is followed here.
         trackers: where each fit becomes a run: "tensorboard", "wandb", "mlflow", …, several of them,
             {"mlflow": {its arguments}}, or objects of accelerate's `GeneralTracker`. A launched run takes those of a name
-            along, and goes on in them when this process has ended; objects hear as listeners do.
+            along, and continues in them after this process has ended; objects receive events as listeners do.
         root: the folder for the record of all runs.
         dry_run: try the model on two samples now, so that a mistake shows at once. What that moves of your own objects
             (generators, counters) is put back; a warning names what cannot be. False: no sample is read before the first job.

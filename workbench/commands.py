@@ -19,7 +19,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on after a pause."""
+    """Continue after a pause."""
 
 
 @dataclass(frozen=True, slots=True)

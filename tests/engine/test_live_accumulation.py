@@ -193,7 +193,7 @@ def test_ranks_change_together():
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        ({0: 2, 3: 4}, r"accumulate_grad_batches=\{0: 2, 3: 4\}: while a run goes on it changes to one number.*change\("),
+        ({0: 2, 3: 4}, r"accumulate_grad_batches=\{0: 2, 3: 4\}: while a run trains it can only change to one number.*change\("),
         (0, "accumulate_grad_batches=0: should be at least 1"),
         (None, "accumulate_grad_batches=None: should be a number of batches"),
         (True, "accumulate_grad_batches=True: should be a number of batches"),

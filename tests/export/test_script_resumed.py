@@ -152,7 +152,7 @@ def test_a_change_behind_the_last_update_of_an_epoch(
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    r"weight_decay=0\.5 was set where run 0002-fit goes on from 0001-fit, at update 7": ("", {"weight_decay": 0.5}),
+    r"weight_decay=0\.5 was set where run 0002-fit continues 0001-fit, at update 7": ("", {"weight_decay": 0.5}),
     r"a batch_size that was changed by hand": ("", {"batch_size": 8}),
     r"max_epochs that was set .*, with a schedule that was made for another length": (", lr_schedule='cosine'", {}),
     r"max_epochs that was set .*, with swa_epoch_start=0\.5": (", weight_averaging='swa', swa_epoch_start=0.5", {}),

@@ -89,7 +89,7 @@ def test_a_job_returns_at_once_and_result_waits(tmp_path):
     assert not job.done()
     assert b.job is job
     began = time.monotonic()
-    with pytest.raises(TimeoutError, match="it goes on"):
+    with pytest.raises(TimeoutError, match="it continues to run"):
         job.result(timeout=0.3)
     assert 0.2 < time.monotonic() - began < PATIENCE / 2  # the job was not waited for
     assert job.wait(timeout=0) is False

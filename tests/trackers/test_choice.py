@@ -232,7 +232,7 @@ def test_a_slow_tracker_holds_up_nobody_and_runs_stay_in_order(tmp_path, monkeyp
     follower = follower_of(tracker, tmp_path)
     for _ in range(2):
         failures = heard(follower, steps(0, 1, 0.1))
-        assert "it still sends" in str(failures[0])
+        assert "it is still sending" in str(failures[0])
     assert "finish" not in tracker.order
     gate.set()
     monkeypatch.setattr(listener, "WAIT", 60.0)

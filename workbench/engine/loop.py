@@ -283,7 +283,7 @@ class _Fit:
         if nothing and session.settings.epochs is None and not self.checks.ended:
             raise TaskError(
                 f"every batch of epoch {session.state.epoch} was left out (None, or training_step returned None): no update was "
-                "taken, and the run would go on like that."
+                "taken, and no later epoch would take one."
             )
 
     def over(self, finished: int) -> bool:

@@ -54,7 +54,7 @@ def _edited(run: Run, event: Resumed) -> set[str]:
     for name, value in event.values.items():
         if name not in LENGTHS | NOT_NEEDED | NO_MATTER and not (name in REPLAYED and name in live):
             raise ExportError(
-                f"{name}={value!r} was set where run {run.id} goes on from {event.run}, at update {event.step}, "
+                f"{name}={value!r} was set where run {run.id} continues {event.run}, at update {event.step}, "
                 f"and a script has one {name} for the whole run."
             )
     return set(event.values) - live

@@ -152,7 +152,7 @@ class Job(Generic[T]):
         TimeoutError after `timeout` seconds; the job continues.
         """
         if not self.wait(timeout):
-            raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it goes on.")
+            raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to run.")
         if self._error is not None:
             raise self._error
         return self._finish(self)
@@ -160,7 +160,7 @@ class Job(Generic[T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error with which it failed, or None."""
         if not self.wait(timeout):
-            raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it goes on.")
+            raise TimeoutError(f"{self.kind} {self.id} is still {self._status} after {timeout} s; it continues to run.")
         return self._error
 
     def stop(self) -> None:
@@ -207,7 +207,7 @@ class Job(Generic[T]):
         plan = next((name for name in given if isinstance(getattr(checked, name), dict)), None)
         if plan is not None:
             raise SettingsError(
-                f"{plan}={given[plan]!r}: while a run goes on it changes to one number, which holds from the next update on: "
+                f"{plan}={given[plan]!r}: while a run trains it can only change to one number, which applies from the next update on: "
                 f"change({plan}=4), for example. A schedule by epochs belongs to fit({plan}=…)."
             )
         self._ask("change", Change({name: getattr(checked, name) for name in given}), **given)

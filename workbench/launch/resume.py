@@ -153,7 +153,7 @@ class ResumeSettings:
         if ended:
             raise SettingsError(
                 f"start={self.start!r}: {printable(ended.removesuffix('.'))}, and would again: give fit() another early_stopping, "
-                "or early_stopping=() to go on without."
+                "or early_stopping=() to continue without it."
             )
 
     def _differing(self, own: Settings, settings: Settings, edits: Mapping[str, Any]) -> Message | None:

@@ -262,7 +262,7 @@ class JobRunner:
             event, line = posted
             try:
                 self._handle(event, line)
-            except BaseException as error:  # noqa: BLE001  # the events behind it must still be heard
+            except BaseException as error:  # noqa: BLE001  # the events after it must still be heard
                 self._job._hear(Message(f"{type(event).__name__} was not handed on: {error!r}", "error"))
         if self._job.folder is not None:
             self._job.folder.close()

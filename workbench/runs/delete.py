@@ -26,7 +26,7 @@ def delete(folder: Path, needed: Mapping[str, str], *, force: bool = False) -> N
             f"`workbench runs delete {told.id} --force`."
         )
     if not told.over and not told.unseen:
-        raise RuntimeError(f"run {told.id} goes on ({told.status}, {where}): stop it first, then delete it.")
+        raise RuntimeError(f"run {told.id} is not over ({told.status}, {where}): stop it first, then delete it.")
     if told.id in needed:
         raise RuntimeError(f"run {told.id} is needed: {needed[told.id]} starts from it. Delete it when that is over.")
     if not retire(folder):

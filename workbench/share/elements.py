@@ -123,7 +123,7 @@ def narrow(size: int) -> Literal["I", "Q"]:
 
 
 class Elements:
-    """Any objects. Made empty and filled behind it, since what is common may refer to a list of these."""
+    """Any objects. It is made empty and filled later, since a common object may refer to a list of these."""
 
     def __init__(self) -> None:
         self._held: dict[int, Any] = {}

@@ -278,7 +278,7 @@ def _frequent(elements: Sequence[Any]) -> list[Any]:
 
 
 class _Packer(ElementPickler):
-    """Pickles the elements of all long lists of a parcel, one behind the other."""
+    """Pickles the elements of all long lists of a package, one after the other."""
 
     def __init__(self, outside: dict[int, Any]) -> None:
         self.common: dict[int, int] = {}

@@ -116,7 +116,7 @@ class TrackerListener:
         if self._run is not None and self._thread is not None:
             self._thread.join(WAIT)
             if self._thread.is_alive():
-                self._run.failed("ending", TimeoutError(f"it still sends after {WAIT:.0f} s, and goes on"))
+                self._run.failed("ending", TimeoutError(f"it is still sending after {WAIT:.0f} s, and continues in the background"))
         self._run = None
 
 

@@ -25,7 +25,7 @@ export class Row {
     this.tick = el("input", "", "", { type: "checkbox", "aria-label": `Compare ${run}`, "data-what": "compare" });
     this.tick.addEventListener("change", () => choose(this.tick.checked));
     this.button("open", "Open", `Show ${run} in all cards, from its record`, () => store.request("show", { run }));
-    this.button("continue", "Continue", `Go on from the end of ${run} in a new fit`, () => store.request("continue", { run }));
+    this.button("continue", "Continue", `Continue from the end of ${run} in a new fit`, () => store.request("continue", { run }));
     this.button("export", "Export…", `See and write the script of ${run}`, () => store.request("export", { run }));
     this.button("delete", "Delete", `Delete ${run} for good`, () => this.ask());
     this.actions.append(...this.buttons.values());

@@ -374,13 +374,13 @@ def test_a_run_that_was_not_deleted_is_said_to_its_row(tmp_path: Path) -> None:
     face = Face(tmp_path)
 
     def delete(run: str) -> None:
-        raise RuntimeError(f"{run} goes on")
+        raise RuntimeError(f"{run} is not over")
 
     face.bench.delete = delete  # type: ignore[attr-defined]
     for times in (1, 2):
         face.ask("delete", run="0001-fit")
         face.settled(lambda times=times: face.state("kept") == {"run": "0001-fit", "times": times})
-    assert "0001-fit goes on" in face.panel.notice.lines[0][1]
+    assert "0001-fit is not over" in face.panel.notice.lines[0][1]
     face.panel.close()
 
 

@@ -208,7 +208,7 @@ class DDP(Single):
 
     def _told(self) -> tuple[float, Tensor, Tensor, bool, list[float]]:
         """The result of `tell`: how many ranks had losses, the weight of all batches, the weighted losses; whether
-        that weight differs from the one behind the shares; how many ranks have each gradient.
+        that weight differs from the one that the shares were made for; how many ranks have each gradient.
         """
         assert self._telling is not None
         (commands, clock, missed, wide, losses, weight, other, *there), self._telling = self._telling(), None

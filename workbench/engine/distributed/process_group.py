@@ -93,7 +93,7 @@ class ProcessGroup:
         """Until all have come here."""
 
     def rounds(self, items: Iterable[T], until: Callable[[], bool] = lambda: False) -> Iterator[T]:
-        """One's own items, while the ranks go on in step: those that have come to their end wait for the others.
+        """This rank's items, in step with the other ranks: a rank that has none left waits for the others.
 
         until: asked before each; True leaves out the rest. It must depend on what all ranks know alike.
         """

@@ -156,7 +156,7 @@ def told(r: ScriptSpec) -> list[str]:
 
 
 def seeded(r: ScriptSpec) -> list[str]:
-    """Behind all that the processes make alike: from here on each draws its own random numbers."""
+    """The lines after all that the processes make alike: from here on each draws its own random numbers."""
     if not r.together:
         return []
     return [

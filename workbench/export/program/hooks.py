@@ -228,7 +228,7 @@ def stepped(r: ScriptSpec, scheduler: str, metric: str = "") -> str:
 
 
 def epoch_ended(r: ScriptSpec) -> list[str]:
-    """Behind an epoch and its check, before anything is concluded from it."""
+    """The lines after an epoch and its validation, before its metrics are judged."""
     return [*called(r, "on_train_epoch_end"), *trainer.progress(r, "current_epoch", "epoch + 1")]
 
 

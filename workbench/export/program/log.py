@@ -84,7 +84,7 @@ def log(r: ScriptSpec) -> str:
 
 
 def weighed(r: ScriptSpec, weight: str, count: str) -> list[str]:
-    """Behind a batch's step: what its values weigh, and what was returned beside."""
+    """The lines after a batch's step: the weight of its values, and the values that were returned."""
     ended = hooks.called(r, "on_validation_batch_end", "result", "batch", "number", network="model")
     return [
         f"logged.weigh({weight})",

@@ -90,7 +90,7 @@ def _nodes(r: ScriptSpec) -> dict[str, str]:
 
 
 def planned(r: ScriptSpec) -> list[str]:
-    """Behind the making of the loaders: how long an epoch is."""
+    """The lines after the loaders are made: how long an epoch is."""
     lines = []
     if asks(r, "num_training_batches") and (r.train.sized or r.limits):
         lines.append(f"trainer.num_training_batches = {'limit' if r.limits else 'len(loader)'}")
@@ -113,7 +113,7 @@ def _val_batches(r: ScriptSpec, val: Data) -> list[str]:
 
 
 def configured(r: ScriptSpec) -> list[str]:
-    """Behind the making of the optimizers."""
+    """The lines after the optimizers are made."""
     if not asks(r, "optimizers"):
         return []
     return [f"trainer.optimizers = {'list(optimizers)' if r.several else '[optimizer]'}"]
@@ -133,6 +133,6 @@ def checking(r: ScriptSpec) -> list[str]:
 
 
 def checked(r: ScriptSpec) -> list[str]:
-    """Behind it."""
+    """The lines after it."""
     now = {"training": "True", "evaluating": "False", "validating": "False"}
     return [f"trainer.{name} = {value}" for name, value in now.items() if asks(r, name)]

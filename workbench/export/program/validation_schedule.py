@@ -96,7 +96,7 @@ def _check(r: ScriptSpec) -> list[str]:
     return [f"def check(epoch, {finished}{losses}{behind}):", f'    """{doc}"""', *indented(lines)]
 
 
-# ---- behind an epoch --------------------------------------------------------------------------------------------
+# ---- after an epoch --------------------------------------------------------------------------------------------
 
 
 def behind(r: ScriptSpec) -> list[str]:

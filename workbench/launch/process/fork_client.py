@@ -85,7 +85,7 @@ class ForkServer:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
         code = self.process.returncode
-        return "it goes on" if code is None else f"it ended with code {code}"
+        return "it is still running" if code is None else f"it ended with code {code}"
 
     def last_words(self) -> str:
         """The end of its output."""

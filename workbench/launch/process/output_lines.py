@@ -52,7 +52,7 @@ class OutputLines:
         if self._also is not None:
             self._also(text)
         stream = sys.stdout if name == "out" else sys.stderr
-        # Closed, or none: that ends no job. A bar makes room, and stands behind the line again.
+        # A closed or missing stream ends no job. A progress bar makes room, and is drawn again after the line.
         with contextlib.suppress(OSError, ValueError, AttributeError), tqdm.external_write_mode(file=stream):
             stream.write(text + "\n")
             stream.flush()

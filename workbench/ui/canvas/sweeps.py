@@ -15,7 +15,7 @@ from workbench.ui.canvas.messages import Outbox, cut
 POINTS = 2000
 """Points of the curve in front."""
 EARLIER = 2
-"""Curves behind it."""
+"""Earlier curves drawn behind the present one."""
 EARLIER_POINTS = 400
 """Points of each of them."""
 OPTIMIZERS = 8

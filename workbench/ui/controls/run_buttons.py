@@ -69,7 +69,7 @@ class RunButtons(widgets.VBox):  # type: ignore[misc]
         for one in (self.pause, self.validate, self.checkpoint):
             one.disabled = not (live and kind == "fit")
         self.pause.description = "▶ Resume" if status == "paused" else "❚❚ Pause"
-        self.pause.tooltip = "Go on" if status == "paused" else "Wait before the next update"
+        self.pause.tooltip = "Resume training" if status == "paused" else "Wait before the next update"
 
     def offer_to_go_on(self, possible: bool) -> None:
         """Offer to continue the last fit, where it has ended and more can be done."""

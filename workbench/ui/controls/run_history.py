@@ -178,7 +178,7 @@ class RunHistory:
         behind = next((place for place, event in enumerate(reversed(newest(events))) if event is self._last), 0)
         return islice(stream(events), len(events) - behind)
 
-    # -- the table, and what lies behind
+    # -- the table, and the curves behind the loss
 
     def _list(self, briefs: list[RunBrief], count: int) -> None:
         self._canvas.put("runs", listed(briefs, count))
