@@ -13,7 +13,7 @@ import workbench as wb
 from tests.engine.problems import labelled, plain_net, sgd
 from workbench.events import Called, Compared, Deleted, Shown
 from workbench.launch import thread
-from workbench.runs.event_log import Recorded
+from workbench.runs.record.event_log import Recorded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 import workbench as wb
-from workbench.launch.start_spec import StartSpec
+from workbench.launch.start.start_spec import StartSpec
 from workbench.settings import Group, Settings, knob
 from workbench.task.lightning.unsupported import CALLBACKS
 from workbench.trackers.select import choices

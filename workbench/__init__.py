@@ -12,7 +12,7 @@ from workbench._version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from workbench.bench import Workbench as Workbench
     from workbench.export.errors import ExportError as ExportError
-    from workbench.launch.attach import attach as attach
+    from workbench.launch.attached.attach import attach as attach
     from workbench.runs.compare import Comparison as Comparison
     from workbench.runs.compare import compare as compare
     from workbench.runs.run import Run as Run
@@ -30,7 +30,7 @@ if _typing.TYPE_CHECKING:
 _HOMES = {
     "Workbench": "workbench.bench",
     "ExportError": "workbench.export.errors",
-    "attach": "workbench.launch.attach",
+    "attach": "workbench.launch.attached.attach",
     "Comparison": "workbench.runs.compare",
     "compare": "workbench.runs.compare",
     "Run": "workbench.runs.run",

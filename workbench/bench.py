@@ -27,7 +27,6 @@ from workbench.export.source.capture import CallSite
 from workbench.launch import jobs, select_launcher
 from workbench.launch.code_line import Name, differing, line
 from workbench.launch.evaluations import metrics_of, spec_to_predict
-from workbench.launch.initial_weights import InitialWeights
 from workbench.launch.job import AnyJob, Job
 from workbench.launch.job_folder import (
     brief_of,
@@ -40,7 +39,8 @@ from workbench.launch.job_folder import (
 )
 from workbench.launch.listeners import Listener, Listeners
 from workbench.launch.pool import pool
-from workbench.launch.start_spec import AskedFit, StartResolver, StartSpec
+from workbench.launch.start.initial_weights import InitialWeights
+from workbench.launch.start.start_spec import AskedFit, StartResolver, StartSpec
 from workbench.launch.thread import ThreadLauncher, alone
 from workbench.runs.compare import Comparison, check_count, compare
 from workbench.runs.delete import delete

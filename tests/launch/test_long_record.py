@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import workbench as wb
-import workbench.runs.event_log as event_log
+import workbench.runs.record.event_log as event_log
 from workbench.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -65,7 +65,7 @@ MUTATIONS = (
     Mutation("tuners/batch_size_search.py", "known = next((t for t in self.trials if t.size == size), None)", "known = None",
              "tests/tuners/test_batch_search.py"),
     Mutation("tuners/lr_finder.py", "smoother.update(loss) if math.isfinite(loss) else loss", "loss", "tests/tuners/test_lr_finder.py"),
-    Mutation("tuners/trial.py", "            session.drop_gradients()\n", "", "tests/engine/test_left_behind.py tests/launch/test_scheduled_searches.py"),
+    Mutation("tuners/trial.py", "            session.drop_gradients()\n", "", "tests/engine/test_left_behind.py tests/launch/search/test_scheduled_searches.py"),
     # -- export
     Mutation("export/program/update.py", "[*changed(r), *lines, *_log(r), *_recorded(r), \"step += 1\"", "[*lines, *_log(r), *_recorded(r), \"step += 1\"",
              "tests/export/test_script_live.py"),
@@ -74,5 +74,5 @@ MUTATIONS = (
     Mutation("launch/module_diff.py", "            parameter.requires_grad_(trains)\n", "            pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/module_diff.py", "        vars(part).pop(name, None)\n", "        pass\n", "tests/launch/test_module_diff.py"),
     Mutation("launch/pool/failures.py", "        kind = 1\n", "        kind = 0\n", "tests/launch/pool/test_pool_faults.py"),
-    Mutation("launch/start_spec.py", "if not untouched(job.id):", "if untouched(job.id):", "tests/launch/test_resume.py"),
+    Mutation("launch/start/start_spec.py", "if not untouched(job.id):", "if untouched(job.id):", "tests/launch/start/test_resume.py"),
 )

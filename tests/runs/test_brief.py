@@ -23,9 +23,9 @@ from workbench.events import (
 from workbench.plots.smooth import Smoother
 from workbench.runs.brief import CHECKS, POINTS, RunBrief
 from workbench.runs.health import examine
+from workbench.runs.record.stream import ROWS, joined, stream
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
-from workbench.runs.stream import ROWS, joined, stream
 from workbench.settings import Settings
 
 

@@ -14,7 +14,7 @@ from tests.engine.ranked import Heard, fit, same
 from tests.ranks import on_ranks
 from workbench.commands import Mailbox, Stop
 from workbench.events import SearchEnded, Trial
-from workbench.launch.distributed_search import RankSearch, RankTrial
+from workbench.launch.search.distributed_search import RankSearch, RankTrial
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.factory import task_of
@@ -206,7 +206,7 @@ def test_a_search_in_the_middle_of_a_fit_leaves_no_trace_on_any_rank(one_thread)
     given = {**FIT, "loss": OneRunsOut(9)}
 
     def rank():
-        from workbench.launch import scheduled_searches
+        from workbench.launch.search import scheduled_searches
 
         scheduled_searches.change = lambda *_: None
         return fit(noisy_net(), given, SETTINGS), fit(noisy_net(), given, {**SETTINGS, "find_batch_size_at": (1, 2)})

@@ -123,7 +123,7 @@ def test_a_sweep_in_the_middle_of_a_fit_leaves_no_trace_on_any_rank(one_thread):
     settings = {"max_epochs": 3, "lr": 0.05, "num_sanity_val_steps": 0, "batch_size": 4}
 
     def rank():
-        from workbench.launch import scheduled_searches
+        from workbench.launch.search import scheduled_searches
 
         scheduled_searches.change = lambda *_: None
         return fit(noisy_net(), data, settings), fit(noisy_net(), data, {**settings, "find_lr_at": (1, 2)})

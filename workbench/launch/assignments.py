@@ -28,8 +28,8 @@ from workbench.engine.validation.schedule import ValidationSchedule
 from workbench.engine.validation.validate import validate
 from workbench.events import Emit, RunStarted, Status, Validated
 from workbench.instruments.memory import total_memory
-from workbench.launch import scheduled_searches
 from workbench.launch.job import EventSink
+from workbench.launch.search import scheduled_searches
 from workbench.settings import Settings
 from workbench.task.data.spec import DataSpec, batches_in, set_epoch
 from workbench.task.protocol import Task

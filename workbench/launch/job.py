@@ -18,7 +18,7 @@ from workbench.commands import Change, Checkpoint, Command, Mailbox, Pause, Resu
 from workbench.events import Event, RunEnded, RunStarted, Status, StatusChanged
 from workbench.instruments.memory import is_out_of_memory
 from workbench.launch.progress import Progress
-from workbench.runs.event_log import EventLog
+from workbench.runs.record.event_log import EventLog
 from workbench.runs.store import RunFolder
 from workbench.settings import Settings, SettingsError, knob, lists_keywords
 from workbench.settings_kwargs import LiveKwargs

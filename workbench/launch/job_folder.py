@@ -18,6 +18,7 @@ from workbench.runs.brief import RunBrief
 from workbench.runs.checkpoints import find
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
+from workbench.runs.record.stream import stream
 from workbench.runs.run import Run
 from workbench.runs.store import (
     FIT,
@@ -30,7 +31,6 @@ from workbench.runs.store import (
     prune,
     runs_folder,
 )
-from workbench.runs.stream import stream
 from workbench.settings import Settings
 from workbench.task.summary import ModelSummary
 from workbench.values import shown

@@ -16,7 +16,7 @@ from workbench.engine.optim import total_steps
 from workbench.engine.setup import open_session
 from workbench.events import Message, RunStarted, Status
 from workbench.instruments.memory import available_memory, total_memory
-from workbench.launch import scheduled_searches, select_launcher
+from workbench.launch import select_launcher
 from workbench.launch.assignments import (
     Assignment,
     Done,
@@ -25,14 +25,15 @@ from workbench.launch.assignments import (
     FitAssignment,
     PredictAssignment,
 )
-from workbench.launch.distributed_search import RankSearch, trials_of_ranks
 from workbench.launch.first_events import FirstEvents, FirstMessages
-from workbench.launch.initial_weights import InitialWeights
 from workbench.launch.job import JobSink
 from workbench.launch.job_folder import JobFolder, name_next_to_go
-from workbench.launch.resume import ResumeHistory
-from workbench.launch.start_spec import StartResolver, StartSpec
-from workbench.launch.trial_process import TrialOf, trials
+from workbench.launch.search import scheduled_searches
+from workbench.launch.search.distributed_search import RankSearch, trials_of_ranks
+from workbench.launch.search.trial_process import TrialOf, trials
+from workbench.launch.start.initial_weights import InitialWeights
+from workbench.launch.start.resume import ResumeHistory
+from workbench.launch.start.start_spec import StartResolver, StartSpec
 from workbench.runs.checkpoints import Checkpoint
 from workbench.runs.files import make_folder
 from workbench.runs.inherited import take_over

@@ -26,8 +26,8 @@ from workbench.events import (
     Trial,
     Validated,
 )
-from workbench.runs.event_log import RecordGone, since
 from workbench.runs.printable import printable
+from workbench.runs.record.event_log import RecordGone, since
 
 _NAMES = {"find_lr": "find LR", "find_batch_size": "find batch size"}
 

@@ -9,9 +9,9 @@ import torch
 
 from workbench.commands import Mailbox
 from workbench.engine.runtime import check_device, check_environment
-from workbench.launch import attached_job
 from workbench.launch.accelerate import command
 from workbench.launch.assignments import Assignment, Done
+from workbench.launch.attached import attached_job
 from workbench.launch.job import EventSink
 from workbench.launch.pool import pool
 from workbench.launch.process import run_in_child

@@ -24,9 +24,9 @@ from workbench.events import (
 )
 from workbench.plots.smooth import Smoother
 from workbench.runs import read
+from workbench.runs.record.series import column
+from workbench.runs.record.stream import joined, stream
 from workbench.runs.run import Run
-from workbench.runs.series import column
-from workbench.runs.stream import joined, stream
 
 POINTS = 400
 """Of the smoothed loss at most; more than a quarter of a screen can show."""

@@ -35,11 +35,11 @@ from workbench.events import (
 from workbench.plots.downsample import downsample as downsample
 from workbench.runs.alive import liveness
 from workbench.runs.files import open_regular, read_json
-from workbench.runs.sequence import stream
-from workbench.runs.series import by_layer as by_layer
-from workbench.runs.series import history as history
-from workbench.runs.series import logged as logged
-from workbench.runs.series import validation as validation
+from workbench.runs.record.sequence import stream
+from workbench.runs.record.series import by_layer as by_layer
+from workbench.runs.record.series import history as history
+from workbench.runs.record.series import logged as logged
+from workbench.runs.record.series import validation as validation
 from workbench.settings import Settings, SettingsError
 
 RUNS, HEADER, RECORD = "runs", "run.json", "metrics.jsonl"

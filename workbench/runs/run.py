@@ -31,13 +31,13 @@ from workbench.plots.chart import Chart
 from workbench.plots.run import Told
 from workbench.runs import chart_data, read, setting_text
 from workbench.runs.checkpoints import Checkpoint, list_checkpoints
-from workbench.runs.event_log import Recorded, RecordGone, now
 from workbench.runs.health import Finding, examine
 from workbench.runs.printable import printable
-from workbench.runs.sequence import but_by_layer
-from workbench.runs.series import Series, layer_history, scalars
-from workbench.runs.stream import joined
-from workbench.runs.table import write_csv
+from workbench.runs.record.event_log import Recorded, RecordGone, now
+from workbench.runs.record.sequence import but_by_layer
+from workbench.runs.record.series import Series, layer_history, scalars
+from workbench.runs.record.stream import joined
+from workbench.runs.record.table import write_csv
 from workbench.settings import Settings, SettingsError
 
 if TYPE_CHECKING:

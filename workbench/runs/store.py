@@ -27,8 +27,8 @@ from workbench.events import BY_LAYER, Event, StepsDone, size_of, to_line
 from workbench.runs.alive import identity
 from workbench.runs.files import append_to, make_folder, open_regular, write_whole
 from workbench.runs.read import HEADER, RECORD, RUNS, RunSummary, read_header, run_folders, summary
-from workbench.runs.stream import count_lines
-from workbench.runs.thin import NEWEST, layer_size, next_stride, thinned_lines
+from workbench.runs.record.stream import count_lines
+from workbench.runs.record.thin import NEWEST, layer_size, next_stride, thinned_lines
 
 _ID = re.compile(r"\w[\w.-]{0,63}")
 _NUMBER = re.compile(r"(\d{4,})-[^\W\d]")  # not a date that someone chose as an id

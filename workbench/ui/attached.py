@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import ipywidgets as widgets
 
 from workbench.events import Changed, Event, Message, RunEnded, RunStarted, Status, StatusChanged
-from workbench.runs.event_log import since
+from workbench.runs.record.event_log import since
 from workbench.settings_kwargs import LiveKwargs
 from workbench.ui import format, static_output
 from workbench.ui.canvas.messages import cut

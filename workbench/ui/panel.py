@@ -29,10 +29,10 @@ from workbench.events import (
     Status,
     StatusChanged,
 )
-from workbench.runs.event_log import RecordGone, newest, now
-from workbench.runs.sequence import stream
+from workbench.runs.record.event_log import RecordGone, newest, now
+from workbench.runs.record.sequence import stream
+from workbench.runs.record.stream import joined
 from workbench.runs.setting_text import same, setting_text
-from workbench.runs.stream import joined
 from workbench.settings import Settings, SettingsError
 from workbench.settings_kwargs import SettingsKwargs
 from workbench.ui import format, static_output

@@ -24,7 +24,7 @@ from workbench.engine.checkpoint.files import read_state
 from workbench.engine.distributed import fsdp
 from workbench.engine.distributed.dtensor import in_shards
 from workbench.launch.assignments import FindLRAssignment, PredictAssignment
-from workbench.launch.distributed_search import RankSearch
+from workbench.launch.search.distributed_search import RankSearch
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.settings import Settings
 from workbench.task.errors import TaskError

@@ -17,7 +17,7 @@ from workbench.engine import loop
 from workbench.engine.metrics import update_ratio
 from workbench.events import RunStarted, StepsDone
 from workbench.instruments.update_ratio import copies, update_ratios
-from workbench.runs.series import history
+from workbench.runs.record.series import history
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

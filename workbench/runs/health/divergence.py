@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from workbench.events import Event, RunStarted, StepsDone
 from workbench.runs.health.finding import Finding, several, taken
-from workbench.runs.series import column
+from workbench.runs.record.series import column
 
 _REMEDY = "lower the learning rate (find_lr() measures one), or clip the gradient"
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from workbench.events import Event, StepsDone
 from workbench.runs.printable import printable
-from workbench.runs.series import column
+from workbench.runs.record.series import column
 
 Level = Literal["error", "warning", "info"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.events import Event, Resumed, RunStarted, StepsDone, Validated
 from workbench.runs.health.finding import Finding, several, taken
-from workbench.runs.series import column
+from workbench.runs.record.series import column
 
 
 class Standstill:

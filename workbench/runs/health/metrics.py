@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from workbench.events import Event, RunStarted, StepsDone, Validated
 from workbench.runs.health.finding import Finding, several
-from workbench.runs.series import column
+from workbench.runs.record.series import column
 
 
 @dataclass

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from workbench.events import Changed, Event, RunStarted, StepsDone
 from workbench.plots.clipping import WINDOW, was_cut
 from workbench.runs.health.finding import Finding, taken
-from workbench.runs.series import column
+from workbench.runs.record.series import column
 
 
 class Explosion:

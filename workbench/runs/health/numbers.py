@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.events import Event, Message, RunEnded, RunStarted, StepsDone
 from workbench.runs.health.finding import Finding, taken
-from workbench.runs.series import column
+from workbench.runs.record.series import column
 
 _ERROR = "NonFiniteError: "
 

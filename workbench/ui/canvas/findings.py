@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.events import Event, RunStarted, StepsDone
 from workbench.runs.health import Health
-from workbench.runs.stream import joined
+from workbench.runs.record.stream import joined
 from workbench.ui.canvas.messages import Outbox, cut
 
 MOST = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from workbench.events import StepsDone
-from workbench.runs.series import column
+from workbench.runs.record.series import column
 from workbench.ui.canvas.channels import Buckets
 from workbench.ui.canvas.messages import Outbox
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from workbench.events import Event
 from workbench.runs.brief import COLUMNS, Fold, RunBrief
-from workbench.runs.follow import Tail
-from workbench.runs.stream import joined
+from workbench.runs.record.follow import Tail
+from workbench.runs.record.stream import joined
 
 
 class LiveRunBrief:

@@ -17,7 +17,7 @@ import traitlets
 
 from workbench.events import BenchEvent, StepsDone
 from workbench.runs.brief import RunBrief
-from workbench.runs.stream import joined
+from workbench.runs.record.stream import joined
 from workbench.ui.canvas.model import CanvasModel
 
 _STATIC = Path(__file__).parents[1] / "static"

@@ -27,10 +27,10 @@ from workbench.events import (
 )  # fmt: skip
 from workbench.runs import read
 from workbench.runs.brief import RunBrief
-from workbench.runs.event_log import newest, now
-from workbench.runs.follow import Tail
-from workbench.runs.sequence import stream
-from workbench.runs.stream import joined
+from workbench.runs.record.event_log import newest, now
+from workbench.runs.record.follow import Tail
+from workbench.runs.record.sequence import stream
+from workbench.runs.record.stream import joined
 from workbench.ui.canvas.messages import cut
 from workbench.ui.canvas.past_curves import BEHIND
 from workbench.ui.canvas.runs_table import RunsTable, listed

@@ -1,6 +1,6 @@
 """Follows a job of another process: reads its record and sends commands through its folder.
 
-`carry` launches a job and follows it; launch/attach.py follows any run of a root, from any process.
+`carry` launches a job and follows it; launch/attached/attach.py follows any run of a root, from any process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from workbench.runs import control
 from workbench.runs.alive import is_alive
 from workbench.runs.checkpoints import list_checkpoints
 from workbench.runs.files import open_regular
-from workbench.runs.follow import Tail
 from workbench.runs.printable import printable
 from workbench.runs.read import read_header
-from workbench.runs.stream import stream
+from workbench.runs.record.follow import Tail
+from workbench.runs.record.stream import stream
 from workbench.share.package import pack
 from workbench.task.protocol import Task
 from workbench.trackers.listener import TrackerListener as Tracker

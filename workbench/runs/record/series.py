@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.events import BY_LAYER, Event, Logged, RunStarted, StepsDone, Validated
-from workbench.runs.sequence import but_by_layer, stream
+from workbench.runs.record.sequence import but_by_layer, stream
 
 PICTURED = 400
 """Parts of a run that a picture by layer tells apart."""

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from workbench.events import Event, Message, StepsDone, pack, to_line
-from workbench.runs import follow
-from workbench.runs.follow import Tail
 from workbench.runs.read import read_events
+from workbench.runs.record import follow
+from workbench.runs.record.follow import Tail
 from workbench.runs.store import RunFolder
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from workbench.events import Message, RunStarted
 from workbench.launch.job import AnyJob
 from workbench.launch.job_folder import run_folder, weights_of
-from workbench.launch.resume import ResumePlan, ResumeSettings
+from workbench.launch.start.resume import ResumePlan, ResumeSettings
 from workbench.runs.checkpoints import Checkpoint, find, list_checkpoints
-from workbench.runs.event_log import Recorded
 from workbench.runs.printable import printable
 from workbench.runs.read import list_runs, read_header
+from workbench.runs.record.event_log import Recorded
 from workbench.runs.store import check_id
 from workbench.settings import Settings, SettingsError
 from workbench.values import shown

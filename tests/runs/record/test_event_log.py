@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 import workbench as wb
-import workbench.runs.event_log as module
-import workbench.runs.stream as stream
-from tests.runs.test_thin import a_long_run, flush, folder
+import workbench.runs.record.event_log as module
+import workbench.runs.record.stream as stream
+from tests.runs.record.test_thin import a_long_run, flush, folder
 from workbench.events import BY_LAYER, Event, Message, StepsDone
-from workbench.runs.event_log import EventLog, Recorded, RecordGone, newest, now, since
+from workbench.runs.record.event_log import EventLog, Recorded, RecordGone, newest, now, since
 from workbench.runs.run import Run
 from workbench.runs.store import retire
 from workbench.ui.panel import Panel

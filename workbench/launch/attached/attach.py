@@ -11,15 +11,15 @@ from typing import Any
 from workbench.commands import Command, Mailbox
 from workbench.events import Message, Status, Validated
 from workbench.launch.accelerate.failure_files import LaunchError
-from workbench.launch.attached_job import LaunchedJob, in_words
+from workbench.launch.attached.attached_job import LaunchedJob, in_words
 from workbench.launch.code_line import line
 from workbench.launch.job import WORKERS, Job, JobSink
 from workbench.launch.thread import JobRunner
 from workbench.runs import control
 from workbench.runs.alive import identity
-from workbench.runs.event_log import EventLog
 from workbench.runs.printable import printable
 from workbench.runs.read import RUNS, list_runs, read_header, summary, where_written
+from workbench.runs.record.event_log import EventLog
 from workbench.runs.run import Run
 from workbench.runs.store import check_id
 from workbench.settings import Settings

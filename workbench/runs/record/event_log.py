@@ -12,16 +12,16 @@ from typing import Any
 
 from workbench.events import Event, StepsDone, size_of, thinned
 from workbench.runs.read import RECORD, read_header
-from workbench.runs.sequence import Events
-from workbench.runs.stream import count_lines, recorded
-from workbench.runs.thin import layer_size
+from workbench.runs.record.sequence import Events
+from workbench.runs.record.stream import count_lines, recorded
+from workbench.runs.record.thin import layer_size
 
 HELD = 1 << 22
 """Bytes of the newest events, which stay in memory."""
 FEWEST = 16
 """The least number of events that stay in memory, whatever their size."""
 UNRECORDED = 1 << 26
-"""Bytes that a record would need for the columns by layer of events that are in none: beyond it they are thinned out as in a record (`runs.thin`)."""
+"""Bytes that a record would need for the columns by layer of events that are in none: beyond it they are thinned out as in a record (`runs/record/thin.py`)."""
 _BLOCK = 256
 """Lines read at once on the way back."""
 

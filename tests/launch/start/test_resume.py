@@ -308,7 +308,7 @@ def test_in_another_process(tmp_path):
         """
         import sys, torch
         torch.set_num_threads(1)
-        from tests.launch.test_resume import RICH, make, stopped_at
+        from tests.launch.start.test_resume import RICH, make, stopped_at
         root, start = sys.argv[1:]
         b = make(root, **RICH)
         if start == "stop":

@@ -15,7 +15,7 @@ from workbench.instruments.memory import is_out_of_memory
 from workbench.launch import select_launcher
 from workbench.launch.assignments import Assignment, Done
 from workbench.launch.job import EventSink
-from workbench.launch.trial_process import TrialOf, in_all
+from workbench.launch.search.trial_process import TrialOf, in_all
 from workbench.settings import Settings
 from workbench.task.protocol import Task
 from workbench.tuners import batch_size

@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from workbench.runs.series import Series
+from workbench.runs.record.series import Series
 
 
 def write_csv(file: IO[str], history: Series, logged: Series, validation: Series) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from workbench.events import BY_LAYER, Event, StepsDone, thinned, to_line
 from workbench.runs.files import open_regular
 from workbench.runs.read import UNREADABLE, event_of
-from workbench.runs.stream import whole_lines
+from workbench.runs.record.stream import whole_lines
 
 NEWEST, LEFT = 1 / 4, 5 / 8
 """Shares of the allowance: what the newest updates take, and everything after a thinning."""

@@ -8,7 +8,7 @@ from workbench.engine.loop import AtEpoch
 from workbench.engine.metrics.flush import emit_message
 from workbench.engine.session import Session
 from workbench.events import Emit, Message
-from workbench.launch.trial_process import trials
+from workbench.launch.search.trial_process import trials
 from workbench.settings import Settings, SettingsError
 from workbench.share.package import pack
 from workbench.tuners import batch_size, lr_finder

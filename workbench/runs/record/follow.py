@@ -12,7 +12,7 @@ from typing import BinaryIO
 from workbench.events import Event
 from workbench.runs.files import open_regular
 from workbench.runs.read import LONGEST, RECORD, UNREADABLE, event_of
-from workbench.runs.stream import whole_lines
+from workbench.runs.record.stream import whole_lines
 
 _BLOCK = 1 << 22
 
@@ -20,7 +20,7 @@ _BLOCK = 1 << 22
 class Tail:
     """The events of a run folder as they come: each call reads what is new, to the last whole line.
 
-    The record may be written anew meanwhile, with as many lines (`runs.thin`): what was read is not read again.
+    The record may be written anew meanwhile, with as many lines (`runs/record/thin.py`): what was read is not read again.
     only: the columns of flushes that are wanted.
     """
 

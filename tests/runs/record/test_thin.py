@@ -23,13 +23,13 @@ from workbench.events import (
     thinned,
     to_line,
 )
-from workbench.runs.follow import Tail
 from workbench.runs.health import examine
 from workbench.runs.inherited import first_rows
 from workbench.runs.read import history, read_events, read_record
+from workbench.runs.record.follow import Tail
+from workbench.runs.record.stream import joined
 from workbench.runs.run import Run
 from workbench.runs.store import RunFolder
-from workbench.runs.stream import joined
 
 LAYERS = 250
 MB = 1_000_000

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.engine.problems import bench, labelled, plain_net, same_weights, weights
 from workbench.commands import Mailbox, Stop
-from workbench.launch.trial_process import trials
+from workbench.launch.search.trial_process import trials
 from workbench.tuners.batch_size import BatchSizeRequest, TrialStopped
 from workbench.tuners.trial import measure_here
 
