@@ -10,8 +10,7 @@ import html
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any, Protocol, Unpack
+from typing import Any
 from weakref import WeakValueDictionary
 
 import ipywidgets as widgets
@@ -33,9 +32,9 @@ from workbench.runs.record.event_log import RecordGone, newest, now
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
 from workbench.runs.setting_text import same, setting_text
-from workbench.settings import Settings, SettingsError
-from workbench.settings_kwargs import SettingsKwargs
+from workbench.settings import SettingsError
 from workbench.ui import format, static_output
+from workbench.ui.bench import Bench
 from workbench.ui.canvas.requests import CanvasRequests
 from workbench.ui.canvas.sweeps import EARLIER
 from workbench.ui.canvas.widget import LiveView
@@ -49,33 +48,6 @@ from workbench.ui.controls.run_buttons import Actions, RunButtons
 from workbench.ui.controls.run_history import RunHistory
 from workbench.ui.controls.widget_utils import heard_whole, reachable, shown, tree
 from workbench.ui.dispatcher import Dispatcher
-
-
-class Bench(Protocol):
-    """The part of `workbench.bench.Workbench` that the panel needs."""
-
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def summary(self) -> Any: ...
-    @property
-    def root(self) -> Path: ...
-    @property
-    def job(self) -> Any: ...
-    @property
-    def jobs(self) -> Iterable[Any]: ...
-
-    def set(self, **changes: Unpack[SettingsKwargs]) -> Any: ...
-    def find_lr(self, *, optimizer: int = ...) -> Any: ...
-    def find_batch_size(self, *, keep_effective: bool = ...) -> Any: ...
-    def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any: ...
-    def export(self, path: str, run: str | None = ...) -> Any: ...
-    def script(self, run: str | None = ...) -> str: ...
-    def show(self, run: str | None = ...) -> None: ...
-    def compare(self, *runs: str) -> Any: ...
-    def delete(self, run: str) -> None: ...
-    def subscribe(self, callback: Any) -> Any: ...
-    def on_close(self, callback: Any) -> Any: ...
 
 
 class Panel(widgets.VBox):  # type: ignore[misc]

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Unpack
+from typing import Any
 
 from workbench.events import BenchEvent, Called
-from workbench.settings_kwargs import SettingsKwargs
+from workbench.ui.bench import Bench
 from workbench.ui.canvas.messages import cut
 from workbench.ui.controls.widget_utils import aside
-
-
-class Bench(Protocol):
-    """The part of `workbench.bench.Workbench` that the canvas can ask for."""
-
-    @property
-    def job(self) -> Any: ...
-
-    def set(self, **changes: Unpack[SettingsKwargs]) -> Any: ...
-    def fit(self, start: str = ..., **settings: Unpack[SettingsKwargs]) -> Any: ...
-    def show(self, run: str | None = ...) -> None: ...
-    def compare(self, *runs: str) -> Any: ...
-    def delete(self, run: str) -> None: ...
 
 
 class CanvasRequests:

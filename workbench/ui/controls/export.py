@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
+from workbench.ui.bench import Bench
 from workbench.ui.controls.notice import Notice
 from workbench.ui.controls.run_buttons import RunButtons
 from workbench.ui.controls.script_preview import ScriptPreview
@@ -16,16 +17,6 @@ _ABOUT, _WRITTEN = "export", "written"
 """The keys of two notices: that there is no script, and where one was written, which a preview does not remove."""
 _SOON = 2.0
 """Seconds in which a job that was stopped before its turn ends."""
-
-
-class Bench(Protocol):
-    """The part of `workbench.bench.Workbench` that writes scripts."""
-
-    @property
-    def jobs(self) -> Iterable[Any]: ...
-
-    def export(self, path: str, run: str | None = ...) -> Any: ...
-    def script(self, run: str | None = ...) -> str: ...
 
 
 class ExportForm:

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from workbench.events import BenchEvent, CurveEnded, RunStarted, SearchEnded
-from workbench.settings import Settings
 from workbench.ui import format
+from workbench.ui.bench import Bench
 from workbench.ui.controls.header import Header
-
-
-class Bench(Protocol):
-    """The part of `workbench.bench.Workbench` that searches."""
-
-    @property
-    def settings(self) -> Settings: ...
-
-    def find_lr(self, *, optimizer: int = ...) -> Any: ...
-    def find_batch_size(self, *, keep_effective: bool = ...) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from workbench.events import (
     BenchEvent,
@@ -31,6 +31,7 @@ from workbench.runs.record.event_log import newest, now
 from workbench.runs.record.follow import Tail
 from workbench.runs.record.sequence import stream
 from workbench.runs.record.stream import joined
+from workbench.ui.bench import Bench
 from workbench.ui.canvas.messages import cut
 from workbench.ui.canvas.past_curves import BEHIND
 from workbench.ui.canvas.runs_table import RunsTable, listed
@@ -40,15 +41,6 @@ from workbench.ui.controls.widget_utils import aside
 EVERY = 0.5
 """Seconds between two reads of the record of a shown run that another process still writes."""
 _OF_NO_RUN = Called | SettingsSet | Message | Shown | Compared | Deleted
-
-
-class Bench(Protocol):
-    """The part of `workbench.bench.Workbench` that this needs."""
-
-    @property
-    def root(self) -> Path: ...
-    @property
-    def summary(self) -> Any: ...
 
 
 class RunHistory:
