@@ -83,9 +83,9 @@ def peer(folder: Path, millions: float) -> Any:
 
 def trained(session: Session, folder: Path) -> tuple[ValidationSchedule, CheckpointManager]:
     checks = ValidationSchedule(session)
-    keeper = CheckpointManager(session, checks, folder, lambda event: None, lambda: None)
+    checkpoints = CheckpointManager(session, checks, folder, lambda event: None, lambda: None)
     loop.fit(session, lambda event: None, Mailbox(), checks=checks)
-    return checks, keeper
+    return checks, checkpoints
 
 
 def main() -> None:
@@ -106,7 +106,7 @@ def main() -> None:
         run, plain, other = Path(root, "run"), Path(root, "plain.pt"), Path(root, "lightning.ckpt")
         folder = run / "checkpoints"
         folder.mkdir(parents=True)
-        checks, keeper = trained(session, folder)
+        checks, checkpoints = trained(session, folder)
         trainer = peer(Path(root), options.millions)
 
         def save_plainly() -> None:
@@ -121,7 +121,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for name, action in (
                 ("torch.save", save_plainly),
-                ("workbench, written", keeper.keep),
+                ("workbench, written", checkpoints.save),
                 ("Lightning, written", lambda: trainer.save_checkpoint(other)),
                 ("torch.load", load_plainly),
                 ("workbench, restored", lambda: restore(session, checks, read_state(find(run, "last").path))),

@@ -59,10 +59,10 @@ class Fit:
             checks = ValidationSchedule(session)
             if state is not None:
                 restore(session, checks, state)
-            keeper = None if folder is None else CheckpointManager(session, checks, folder / "checkpoints", self.events.append)
+            checkpoints = None if folder is None else CheckpointManager(session, checks, folder / "checkpoints", self.events.append)
             if before is not None:
                 before(session)
-            self.status = loop.fit(session, self.events.append, inbox, checks=checks, keeper=keeper)
+            self.status = loop.fit(session, self.events.append, inbox, checks=checks, checkpoints=checkpoints)
             self.drawn = (torch.get_rng_state(), np.random.get_state()[1].tolist(), torch.rand(3).tolist())
             self.counters = (session.state.step, session.state.epoch, session.state.left_out)
             self.average = None if session.average is None else session.average.state_dict()

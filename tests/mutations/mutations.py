@@ -36,7 +36,7 @@ MUTATIONS = (
     Mutation("engine/loop.py", "        flush(session, self.emit, wait=True)\n", "        flush(session, self.emit)\n",
              "tests/engine/test_fit_against_twin.py tests/engine/validation tests/engine/metrics"),
     Mutation("engine/loop.py", "                session.step_epoch_schedules()\n", "", "tests/engine/optim"),
-    Mutation("engine/loop.py", "                keeper.mark()\n", "                pass\n", "tests/engine/checkpoint"),
+    Mutation("engine/loop.py", "                checkpoints.mark()\n", "                pass\n", "tests/engine/checkpoint"),
     Mutation("engine/loop.py", "size, batches = now, self._windows(left, now, 0)", "size, batches = now, self._windows(left, size, 0)", "tests/engine/test_live_accumulation.py"),
     Mutation("engine/step.py", "opt.step_schedules(\"step\", opt.taken, session.hooks, batches)", "pass", "tests/engine/optim"),
     Mutation("engine/step.py", "        put_back()\n", "", "tests/engine/test_step.py"),
@@ -46,7 +46,7 @@ MUTATIONS = (
     Mutation("engine/backward.py", "            state.cut_short = True\n", "", "tests/engine/test_step.py tests/lightning"),
     Mutation("engine/window.py", "self.loss + part.detach()", "self.loss - part.detach()", "tests/engine/test_windows_are_one_batch.py"),
     Mutation("engine/distributed/single.py", "if held.some_left_out:", "if not held.some_left_out:", "tests/engine/test_windows_are_one_batch.py"),
-    Mutation("engine/distributed/ddp.py", "(self._round.weight / total)", "(total / self._round.weight)", "tests/engine/distributed"),
+    Mutation("engine/distributed/ddp.py", "(self._sync.weight / total)", "(total / self._sync.weight)", "tests/engine/distributed"),
     Mutation("engine/nonfinite.py", "        for buffer, before in session.replay.buffers:  # a forward pass", "        for buffer, before in ():  # a forward pass",
              "tests/engine/test_nonfinite.py"),
     # -- state that must come back

@@ -38,25 +38,25 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
     stopped = ready = False
     loss: Tensor | None = None
     for place, number in enumerate(plan.there):
-        ready = parallel.starts(forward.start(number))
+        ready = parallel.continues(forward.start(number))
         if number == final if ready else place:
             stopped = True
             yield
         if not ready:
             break
         last = number == final and not parallel.borrowed
-        found = parallel.formed(forward.run(number, last=last))
+        found = parallel.after_forward(forward.run(number, last=last))
         if found is not None:
             part, first = held.take(place, found)
             if found.weight is None and not held.single and session.tbptt is None:
                 note_count(session, "train", window[number], plan.weights[place])
             if last and parallel.synced:
-                parallel.tell(held)  # the all-reduce runs during the backward
+                parallel.begin_reduce(held)  # the all-reduce runs during the backward
             if first and hooks.within:
                 drop_gradients(session, opt)
             hooks.backward(session.precision.scale(part))
             if last:  # the hooks after the last backward see the gradients of all ranks
-                loss = parallel.settle(opt, held, back=True)
+                loss = parallel.finish_reduce(opt, held, back=True)
             hooks.after_backward()
         forward.end(number, found, final=number == final, anew=anew)
         if last and found is not None:
@@ -71,7 +71,7 @@ def backward(session: Session, opt: OptimizerHandle, window: Sequence[Any], *, a
         if ready or not plan.there:
             _run_borrowed(session, opt, held)
     # The last batch was left out, or there was none: a rank still takes part in the update of all.
-    loss = parallel.settle(opt, held, back=False)
+    loss = parallel.finish_reduce(opt, held, back=False)
     if parallel.several and loss is not None:  # all ranks must change the gradients alike
         hooks.after_backward()
     return loss
@@ -111,7 +111,7 @@ class WindowForward:
         if begins and not session.hooks.batch_started(batch, self._indices[number]):
             state.cut_short = True
             return False
-        session.look_again()
+        session.add_new_parameters()
         state.ready[number] = batch
         return True
 
@@ -171,15 +171,15 @@ def _run_borrowed(session: Session, opt: OptimizerHandle, held: WindowLoss) -> N
     parallel = session.parallel
     extra: dict[str, Any] = {**opt.extra} if session.tbptt is None else {**opt.extra, "hiddens": None}
     for left in reversed(range(parallel.borrowed)):
-        if not parallel.starts(True):
+        if not parallel.continues(True):
             return
 
         def step(batch: Any, *, last: bool = not left) -> None:
-            found = parallel.formed(read(parallel.training_step(batch, session.state.batch_idx, last=last, **extra)))
+            found = parallel.after_forward(read(parallel.training_step(batch, session.state.batch_idx, last=last, **extra)))
             if found is None:
                 return
             if last:  # where those that have a batch call theirs
-                parallel.tell(held)
+                parallel.begin_reduce(held)
             (found.loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
         run_borrowed(session, parallel.lent, "train", step)

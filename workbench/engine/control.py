@@ -26,7 +26,7 @@ class ValidationRequests(Protocol):
 class CheckpointRequests:
     """The checkpoint that a user can ask for (engine/checkpoint/manager.py); this class writes none."""
 
-    def keep_asked(self) -> bool:
+    def save_requested(self) -> bool:
         """Write a checkpoint of this place that stays as long as the run does; returns whether this run writes any."""
         return False
 
@@ -34,8 +34,8 @@ class CheckpointRequests:
 class UserRequests:
     """The requests of one fit, carried out on all of its ranks alike."""
 
-    def __init__(self, session: Session, checks: ValidationRequests, keeper: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
-        self._session, self._checks, self._keeper, self._emit, self._inbox = session, checks, keeper, emit, inbox
+    def __init__(self, session: Session, checks: ValidationRequests, checkpoints: CheckpointRequests, emit: Emit, inbox: Inbox) -> None:
+        self._session, self._checks, self._checkpoints, self._emit, self._inbox = session, checks, checkpoints, emit, inbox
 
     def look(self) -> bool:
         """Run a validation (`ValidationSchedule.look`); returns whether it was stopped. Without validation data it
@@ -56,7 +56,7 @@ class UserRequests:
 
     def save(self) -> None:
         """Write a checkpoint, or emit a message why none can be written."""
-        if self._keeper.keep_asked():
+        if self._checkpoints.save_requested():
             return
         dry = self._session.settings.fast_dev_run
         why = f"fast_dev_run={dry} is a dry run, of which nothing is kept" if dry else "this run has no folder to keep it in"

@@ -42,13 +42,13 @@ class Checkpointing(ValidationListener, CheckpointRequests):
         """Whether it is time for a checkpoint; called between any two updates."""
         return False
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write one: an update has ended, and nothing has been read for the next."""
 
     def mark(self) -> None:
         """Remember this place: the next batches will be read before a validation."""
 
-    def keep_best(self) -> None:
+    def save_best(self) -> None:
         """After a validation between two updates: write one, as of the mark, if it is among the best."""
 
     def cut(self) -> None:
@@ -57,7 +57,7 @@ class Checkpointing(ValidationListener, CheckpointRequests):
     def after_epoch(self) -> None:
         """An epoch has ended, and the next has not begun."""
 
-    def keep_before(self, error: TaskError) -> TaskError:
+    def save_before(self, error: TaskError) -> TaskError:
         """Write a checkpoint before the run ends with this error; the returned error says how to continue from it."""
         return error
 
@@ -68,7 +68,7 @@ class Checkpointing(ValidationListener, CheckpointRequests):
 
 def fit(
     session: Session, emit: Emit, inbox: Inbox, at_epoch: AtEpoch | None = None, checks: ValidationSchedule | None = None,
-    keeper: Checkpointing | None = None,
+    checkpoints: Checkpointing | None = None,
 ) -> Status:  # fmt: skip
     """Train until the run's length is reached ("finished") or a Stop arrives ("stopped"), and emit events on the
     way.
@@ -77,7 +77,7 @@ def fit(
     """
     refuse_unguarded(session)
     weight_averaging.refuse_unused(session)
-    run = _Fit(session, checks or ValidationSchedule(session), keeper or Checkpointing(), emit, inbox)
+    run = _Fit(session, checks or ValidationSchedule(session), checkpoints or Checkpointing(), emit, inbox)
     try:
         run.begin()
         for _ in run.epochs(at_epoch or {}):
@@ -99,11 +99,11 @@ class _Fit:
     """The parts of a fit. `stopped`: a Stop has arrived, and nothing more is trained."""
 
     def __init__(
-        self, session: Session, checks: ValidationSchedule, keeper: Checkpointing, emit: Emit, inbox: Inbox
+        self, session: Session, checks: ValidationSchedule, checkpoints: Checkpointing, emit: Emit, inbox: Inbox
     ) -> None:
-        self.session, self.checks, self.keeper, self.emit, self.inbox = session, checks, keeper, emit, inbox
-        checks.keeper = keeper
-        self.requests = UserRequests(session, checks, keeper, emit, inbox)
+        self.session, self.checks, self.checkpoints, self.emit, self.inbox = session, checks, checkpoints, emit, inbox
+        checks.checkpoints = checkpoints
+        self.requests = UserRequests(session, checks, checkpoints, emit, inbox)
         self.observations = Observations(session, emit)
         self.stopped = False
         self.asked = False
@@ -152,13 +152,13 @@ class _Fit:
             weight_averaging.begin_epoch(session)
             state.epoch_step, state.batch_idx, state.mid_epoch = state.step, 0, True
             session.hooks.epoch_started()
-        session.look_around()
+        session.refresh_parameters()
 
     def windows(self) -> Iterator[Sequence[Any]]:
         """The batches of each update until the epoch's end. Between two updates, with nothing read yet, a run can be
         stopped, changed, validated, stored and resumed: all of that happens here.
         """
-        session, state, checks, keeper, inbox = self.session, self.session.state, self.checks, self.keeper, self.inbox
+        session, state, checks, checkpoints, inbox = self.session, self.session.state, self.checks, self.checkpoints, self.inbox
         if state.checking:  # resumed after the epoch's last update
             return
         size = size_at(session.settings.accumulate_grad_batches, state.epoch)
@@ -176,10 +176,10 @@ class _Fit:
                     size, batches = now, self._windows(left, now, 0)
                     checks.count_updates(begun=state.batch_idx > 0)
             due = checks.due(state.step - state.epoch_step)
-            if keeper.due():
-                keeper.keep()
+            if checkpoints.due():
+                checkpoints.save()
             if due:
-                keeper.mark()
+                checkpoints.mark()
             window = next(batches, None)
             if window is None:
                 note_length(session)
@@ -190,14 +190,14 @@ class _Fit:
                     self.stopped = True
                     return
                 self._refuse_missing()
-                keeper.keep_best()
+                checkpoints.save_best()
             if (due or state.step == state.epoch_step) and self.over(state.epoch):
                 break
             yield window
             if session.hooks.within and self._cut_short():
                 break
             if self.over(state.epoch):
-                keeper.cut()
+                checkpoints.cut()
                 break
         self.observations.after_pass()
         self._refuse_nothing()
@@ -249,18 +249,18 @@ class _Fit:
         state.epoch += 1
         state.batch_idx, state.mid_epoch, state.checking = 0, False, False
         self._refuse_missing()
-        self.keeper.after_epoch()
+        self.checkpoints.after_epoch()
 
     def finish(self) -> None:
         """Give the model its final weights."""
-        with self.keeper.the_end():
+        with self.checkpoints.the_end():
             weight_averaging.copy_average(self.session)
         self.session.hooks.fit_ended()
 
     def _refuse_missing(self) -> None:
         """End the run, after a checkpoint, if nothing reports a metric that it must follow."""
         if self.checks.missing is not None:
-            raise self.keeper.keep_before(self.checks.missing)
+            raise self.checkpoints.save_before(self.checks.missing)
 
     def _windows(self, batches: Iterator[Any], size: int, sure: int) -> Iterator[Sequence[Any]]:
         """The rest of an epoch's batches in windows of `size`. All ranks are known to have the first `sure` of them."""

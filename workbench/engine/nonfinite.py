@@ -85,7 +85,7 @@ def check(
             buffer.copy_(before)
         raise UpdateSkipped(loss.detach())
     error = finite.NonFiniteError(_words(session, opt, window, value), value)
-    error.own = session.parallel.spoiled
+    error.own = session.parallel.own_loss_bad
     raise error
 
 

@@ -18,9 +18,8 @@ from workbench.engine.distributed.process_group import MultiProcessGroup, Proces
 from workbench.engine.distributed.single import Single
 from workbench.engine.metrics.meter import Meter
 from workbench.engine.metrics.update_ratio import UpdateRatios
-from workbench.engine.optim.averaging_choice import average_of
 from workbench.engine.optim.optimizer_handle import OptimizerHandle
-from workbench.engine.optim.optimizers import optimizers_of
+from workbench.engine.optim.optimizers import average_of, optimizers_of
 from workbench.engine.optim.schedule_free import OptimizerModes
 from workbench.engine.optim.total_steps import ahead_of_plan
 from workbench.engine.runtime import Runtime
@@ -252,7 +251,7 @@ class Session:
             self.hooks.train_started()
         if not self.state.mid_epoch:
             self.hooks.epoch_started()
-        self.look_around()
+        self.refresh_parameters()
 
     @property
     def trained(self) -> list[Tensor]:
@@ -260,19 +259,19 @@ class Session:
         late = [p for opt in self.optimizers for p in opt.late]
         return [*self.parameters, *late] if late else self.parameters
 
-    def look_again(self) -> None:
+    def add_new_parameters(self) -> None:
         """Note parameters that hooks of the task have made trainable."""
         for opt in self.optimizers:
-            opt.look_again()
+            opt.add_new_parameters()
 
-    def look_around(self) -> None:
+    def refresh_parameters(self) -> None:
         """The same between two updates, where all ranks are: parameters may also have been frozen."""
-        self.look_again()
-        self.parallel.look_again()
+        self.add_new_parameters()
+        self.parallel.refresh()
 
     def drop_gradients(self) -> None:
         """Drop the gradients of all parameters."""
-        self.weights.drop()
+        self.weights.reset()
         for parameter in self.trained:
             parameter.grad = None
 

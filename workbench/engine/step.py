@@ -259,7 +259,7 @@ def _end_batch(session: Session) -> None:
         session.hooks.batch_ended(*ending)
     if not session.parallel.whole:
         # Hooks may move weights (a teacher's), and ranks without a batch have not called them.
-        session.ranks.take_first([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])
+        session.ranks.broadcast([t for module in session.task.modules for t in (*module.parameters(), *module.buffers())])
 
 
 def _record(session: Session, lrs: Sequence[float], loss: Tensor, logged: Values) -> None:

@@ -120,12 +120,12 @@ class FitAssignment(Assignment):
             with session.weights.shown():  # the weights that it starts from are saved
                 emit(self._started(session, session.updates, session.settings.epochs))
             at_epoch = scheduled_searches.milestones(session)
-            keeper = None
+            checkpoints = None
             if self.folder is not None:
-                keeper = CheckpointManager(session, checks, self.folder / "checkpoints", emit, emit.settle)
+                checkpoints = CheckpointManager(session, checks, self.folder / "checkpoints", emit, emit.settle)
             try:
                 with nullcontext() if self._point is None else first_steps(session, self._point):
-                    return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, keeper=keeper))
+                    return Done(loop.fit(session, emit, inbox, at_epoch, checks=checks, checkpoints=checkpoints))
             finally:
                 self.updates = session.state.step
                 self._session = None
@@ -184,7 +184,7 @@ class PredictAssignment(Assignment):
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
             own = predict(session, _batches(session, spec, "predict", inbox))
-            outputs = _dealt_back(session.ranks.gather(own))
+            outputs = _dealt_back(session.ranks.all_gather_object(own))
         return Done("stopped" if inbox.has(Stop) else "finished", outputs)
 
 

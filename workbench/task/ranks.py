@@ -38,13 +38,13 @@ class Communication(Protocol):
     def several(self) -> bool:
         """Whether there is more than one rank."""
 
-    def gather(self, value: T) -> list[T]:
-        """The values of all ranks, in their order."""
+    def all_gather_object(self, value: T) -> list[T]:
+        """The values of all ranks, in the order of ranks."""
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """The sums over ranks."""
 
-    def add(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over ranks, in place."""
 
 
@@ -53,14 +53,14 @@ class SingleProcess:
 
     rank, world, several = 0, 1, False
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather_object(self, value: T) -> list[T]:
         return [value]
 
     def sums(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def add(self, tensor: Tensor) -> None:
-        """The tensor is the sum already."""
+    def all_reduce(self, tensor: Tensor) -> None:
+        """The tensor is the sum already: there is one process."""
 
 
 class RankOfJob(NamedTuple):

@@ -39,7 +39,7 @@ def measure_on_ranks(
         aside = _of_gradients(session) if method == "fit" else 0
         with session.alone():
             own = _by_itself(session, settings, size, steps, method, epoch, allowed, aside)
-        trial = _worst(size, session.ranks.gather(own))
+        trial = _worst(size, session.ranks.all_gather_object(own))
         for _ in session.ranks.rounds([None]):  # take what has come meanwhile
             if stop():
                 raise TrialStopped
@@ -50,7 +50,7 @@ def measure_on_ranks(
 
 def _allowed(session: Session, max_memory: int | None) -> int:
     """Bytes that a trial may take in this process. All ranks are here, with all that they hold before it."""
-    free = min(session.ranks.gather(memory.available_memory()))
+    free = min(session.ranks.all_gather_object(memory.available_memory()))
     return max_memory or free // session.ranks.local_world
 
 
@@ -117,10 +117,10 @@ def _in_concert(
 
     try:
         take(1 + steps)  # at the first, DDP lays out its buckets anew
-        take(session.ranks.agree(min(MOST, int(ENOUGH / usual(seconds)))))
-        samples = sum(session.ranks.gather(work.samples))
+        take(session.ranks.broadcast_object(min(MOST, int(ENOUGH / usual(seconds)))))
+        samples = sum(session.ranks.all_gather_object(work.samples))
     finally:
         session.drop_gradients()
         let_go()
-    typical = session.ranks.agree(usual(seconds))
+    typical = session.ranks.broadcast_object(usual(seconds))
     return replace(trial, seconds=typical, samples_per_second=samples / typical)

@@ -73,7 +73,7 @@ def run(session: Session, request: LRRequest, emit: Emit, inbox: Inbox) -> Curve
         end = _conclude(opt.optimizer, one_cycle, points, ended, request)
     if session.several:
         end = dataclasses.replace(end, notes=(*end.notes, _whose(opt.index)))
-    end = session.ranks.agree(end)
+    end = session.ranks.broadcast_object(end)
     emit(end)
     return end
 
@@ -117,7 +117,7 @@ def _points(
         smoothed = smoother.update(loss) if math.isfinite(loss) else loss
         points.append(CurvePoint(index, float(lr), loss, smoothed))
         emit(points[-1])
-        ended = session.ranks.agree(rule.check(loss, smoothed) or broken)
+        ended = session.ranks.broadcast_object(rule.check(loss, smoothed) or broken)
         if ended is not None:
             return points, ended
     return points, sweep.ALL_DONE

@@ -71,17 +71,17 @@ class CheckpointManager(Checkpointing):
             return self._session.state.step % self._updates == 0 and self._session.state.step != self._step
         return self._time is not None and self._session.seconds - self._seconds >= self._time
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write one: an update has ended, and nothing has been read for the next."""
         self._save(ResumePoint.here(self._session))
 
-    def keep_asked(self) -> bool:
+    def save_requested(self) -> bool:
         """Write one that the user asked for: it stays as long as the run does, and replaces no other.
 
         A checkpoint of as many updates, written for whatever reason, counts as it.
         """
         there = [one for one in list_checkpoints(self._folder.parent) if one.step == self._session.state.step]
-        name = self._session.ranks.agree(there[-1].name if there else None)
+        name = self._session.ranks.broadcast_object(there[-1].name if there else None)
         if name is None:
             self._save(ResumePoint.here(self._session), asked=True)
         elif self._session.ranks.first:
@@ -116,22 +116,22 @@ class CheckpointManager(Checkpointing):
 
     def judge(self, metrics: Mapping[str, float]) -> None:
         """Judge all metrics that are known after a validation: is it among the best?"""
-        value = self._session.ranks.agree(metrics.get(self._monitor))
+        value = self._session.ranks.broadcast_object(metrics.get(self._monitor))
         self._judged, self._pending = None, False
         if value is None or not math.isfinite(value) or not self._top_k:
             self._averaged = None
             return
         self._judged = self._session.state.step, value
-        self._pending = self._session.ranks.agree(self._session.ranks.first and self._among_best(value))
+        self._pending = self._session.ranks.broadcast_object(self._session.ranks.first and self._among_best(value))
         if not self._pending:
             self._averaged = None
 
-    def keep_best(self) -> None:
+    def save_best(self) -> None:
         """After a validation between two updates: write one, as of the mark, if it is among the best."""
         if self._pending:
             self._save(self._here())
 
-    def keep_before(self, error: TaskError) -> TaskError:
+    def save_before(self, error: TaskError) -> TaskError:
         """Write one before the run ends with this error; the returned error says how to continue from it."""
         self._save(self._here())
         run = self._folder.parent.name
@@ -236,7 +236,7 @@ class CheckpointManager(Checkpointing):
         except NotPlainError as error:
             why = str(error)
         state = per_rank.gather_states(self._session, state)
-        why = next((found for found in self._session.ranks.gather(why) if found is not None), None)
+        why = next((found for found in self._session.ranks.all_gather_object(why) if found is not None), None)
         if why is not None:
             self._say("state", f"checkpoints have weights alone, and no fit can continue from them: {why}.")
         return state, why

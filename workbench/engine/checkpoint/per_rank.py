@@ -33,13 +33,13 @@ def gather_states(session: Session, state: Mapping[str, Any] | None) -> dict[str
         return None if state is None else {**state, "world": 1}
     parts = {} if state is None else {key: value for key, value in state.items() if key not in _ALIKE}
     parts[BUFFERS] = to_plain(_buffers(session), "the model")
-    prints = ranks.gather(None if state is None else {key: _digest(value) for key, value in parts.items() if key not in _OWN})
+    prints = ranks.all_gather_object(None if state is None else {key: _digest(value) for key, value in parts.items() if key not in _OWN})
     known = [found for found in prints if found is not None]
     if len(known) < ranks.world:
         return None
     names = {name for found in known for name in found}
     different = _OWN | {name for name in names if len({found.get(name) for found in known}) > 1}
-    others = ranks.gather({key: parts[key] for key in different if key in parts} if ranks.rank else {})
+    others = ranks.all_gather_object({key: parts[key] for key in different if key in parts} if ranks.rank else {})
     if state is None or not ranks.first:
         return None
     return {**state, "world": ranks.world, "ranks": others[1:]}

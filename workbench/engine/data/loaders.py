@@ -110,7 +110,7 @@ class Loaders:
 
         Data that shard themselves may have unequal parts.
         """
-        counts = set(self._ranks.gather(count))
+        counts = set(self._ranks.all_gather_object(count))
         known = [number for number in counts if number is not None]
         return (max(known) if len(known) == len(counts) else None), len(counts) == 1
 

@@ -46,7 +46,7 @@ class DDP(Single):
         super().__init__(task, weights, runtime.device.type == "cpu")
         self._data, self._ranks, self._runtime = data, ranks, runtime
         self._state, self._notes, self._alternating = state, notes, alternating
-        self._round = StepSync(0.0, 0, 0, 0)
+        self._sync = StepSync(0.0, 0, 0, 0)
         double = any(p.dtype is torch.float64 for p in task.model.parameters())
         self._kind = torch.float64 if double else torch.float32
         """The type of the mean loss where no rank's own is float64; float64 losses stay float64."""
@@ -59,31 +59,31 @@ class DDP(Single):
         self._had: list[bool] = []
         """Which of them had a gradient before the backward that DDP follows."""
         self._seen: list[Tensor] = []
-        self._watches: list[RemovableHandle] = []
+        self._grad_hooks: list[RemovableHandle] = []
         """If any had: those that get one in that backward, and the hooks that note them."""
         self._missed = False
         """Whether one of them had no part in a backward of this rank."""
-        self.spoiled = False
+        self.own_loss_bad = False
         self._begun = False
         """Whether DDP waits for the backward of a forward."""
-        self._telling: Callable[[], list[float]] | None = None
+        self._reducing: Callable[[], list[float]] | None = None
         self._numbers = torch.empty(0)
         """On a device: the weight and the loss to all-reduce there."""
         self.left_over, self.waiting = False, 0
-        self.look_again()
+        self.refresh()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         trains = tuple(p.requires_grad for p in self._task.trained_parameters().values())
         if trains == self._trains:
             return
         self._trains = trains
-        self._let_go()
+        self._unwrap()
         if not (self._alternating or self._task.manual or self._task.partial):
             self._copy = self._runtime.prepare(_Stepping(self._task))
             self._wrapped = [p for p in self._copy.parameters() if p.requires_grad]
             self._covered = frozenset(map(id, self._wrapped))
 
-    def _let_go(self) -> None:
+    def _unwrap(self) -> None:
         """Stop using torch's DDP."""
         self._copy, self._wrapped, self._covered = None, [], frozenset()
 
@@ -91,42 +91,42 @@ class DDP(Single):
 
     @property
     def whole(self) -> bool:  # type: ignore[override]
-        return self._round.able == self._ranks.world
+        return self._sync.able == self._ranks.world
 
     def batches(self, window: Sequence[Any]) -> int:
-        return self._round.size  # rank 0's, by which all count
+        return self._sync.size  # rank 0's, by which all count
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
         for number, window in enumerate(itertools.chain(windows, itertools.repeat(None))):
             size = 0 if window is None else len(window)
             if window is not None and number < sure and number and self.whole and not self._task.manual:
-                self._round = self._round._replace(size=size)
+                self._sync = self._sync._replace(size=size)
             else:
-                beat = self._beat(window, size)
-                if not beat.present:
+                sync = self._sync_step(window, size)
+                if not sync.present:
                     self._refuse_other_orders()
                     return
-                if self._task.manual and beat.able < self._ranks.world:
-                    self._say_left_over()
+                if self._task.manual and sync.able < self._ranks.world:
+                    self._warn_left_over()
                     continue
-                self._round = beat
+                self._sync = sync
             self.waiting = size
             yield () if window is None else window
 
-    def _beat(self, window: Sequence[Any] | None, size: int) -> StepSync:
+    def _sync_step(self, window: Sequence[Any] | None, size: int) -> StepSync:
         weights = [] if window is None else [w for w in batch_weights(self._task, window) if w is not None]
-        return self._ranks.beat(window is not None, weights, size)
+        return self._ranks.sync_step(window is not None, weights, size)
 
     def _refuse_other_orders(self) -> None:
         """At the end of a pass: raise TaskError if the ranks had different orders."""
-        dealt = {found for found in self._ranks.gather(self._data.dealt) if found is not None}
+        dealt = {found for found in self._ranks.all_gather_object(self._data.dealt) if found is not None}
         if len(dealt) > len({number for number, _ in dealt}):
             raise TaskError(
                 "the ranks have dealt out the training data in different orders, so that some samples came twice and others "
                 "not at all: the sampler draws from a generator without a seed. Give it one with a seed."
             )
 
-    def _say_left_over(self) -> None:
+    def _warn_left_over(self) -> None:
         """Warn that a manual step cannot be taken by some ranks alone."""
         if not self.left_over:
             self.left_over = True
@@ -139,7 +139,7 @@ class DDP(Single):
 
     @property
     def unit(self) -> float:  # type: ignore[override]
-        return self._ranks.world / self._round.weight if self._round.weight else 0.0
+        return self._ranks.world / self._sync.weight if self._sync.weight else 0.0
 
     # -- one window
 
@@ -149,7 +149,7 @@ class DDP(Single):
 
     @property
     def synced(self) -> bool:  # type: ignore[override]
-        return self._copy is not None and self._round.able == self._ranks.world
+        return self._copy is not None and self._sync.able == self._ranks.world
 
     def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
         """The task's training_step, through DDP at the window's last batch."""
@@ -159,10 +159,10 @@ class DDP(Single):
         self._had = [p.grad is not None for p in self._wrapped]
         if any(self._had):  # of earlier batches of the window, which would hide the gradients of this one
             watch = self._seen.append
-            self._watches = [p.register_post_accumulate_grad_hook(watch) for p in self._wrapped]  # type: ignore[no-untyped-call]
+            self._grad_hooks = [p.register_post_accumulate_grad_hook(watch) for p in self._wrapped]  # type: ignore[no-untyped-call]
         return self._copy(batch, batch_idx, **extra)
 
-    def tell(self, held: WindowLoss, gradients: Sequence[float] = ()) -> None:
+    def begin_reduce(self, held: WindowLoss, gradients: Sequence[float] = ()) -> None:
         """Begin the all-reduce of this update: this rank's losses times shares (None: it had none), the weights of
         its batches, and which `gradients` it has.
         """
@@ -171,58 +171,58 @@ class DDP(Single):
         wide = summed is not None and summed.dtype is torch.float64
         kind = torch.float64 if wide else self._kind
         part = torch.zeros((), dtype=kind, device=device) if summed is None or not self.unit else summed.to(kind) / self.unit
-        said = [*self._ranks.news(), float(self._missed), float(wide), float(summed is not None)]
+        said = [*self._ranks.status(), float(self._missed), float(wide), float(summed is not None)]
         if self._on_cpu:  # all in one
             loss = float(part)
-            self.spoiled = not math.isfinite(loss)
-            self._telling = self._ranks.sums_later([*said, float(weight), loss, *gradients])
+            self.own_loss_bad = not math.isfinite(loss)
+            self._reducing = self._ranks.sums_later([*said, float(weight), loss, *gradients])
             return
         # On the host, so that nothing waits for the device, as far as the values are known there; the rest on the device.
-        self._telling = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
+        self._reducing = self._ranks.sums_later([*said, known, float(isinstance(weight, Tensor)), *gradients])
         whole = weight.to(device) if isinstance(weight, Tensor) else torch.full((), known, device=device)
         self._numbers = torch.stack([whole.to(kind).reshape(()), part]).double()
-        self._ranks.add(self._numbers)
+        self._ranks.all_reduce(self._numbers)
 
-    def settle(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
+    def finish_reduce(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
         synced = self.synced
         loose = [p for p in opt.trained if not synced or id(p) not in self._covered]
-        # All ranks communicate in one order: DDP's forward, which may send buffers, then `tell`, then the backward.
-        zero = self._nothing() if synced and not back else None
-        if self._telling is None:
-            self.tell(held, () if synced else [float(p.grad is not None) for p in loose])
+        # All ranks communicate in one order: DDP's forward, which may send buffers, then `begin_reduce`, then the backward.
+        zero = self._zero_loss() if synced and not back else None
+        if self._reducing is None:
+            self.begin_reduce(held, () if synced else [float(p.grad is not None) for p in loose])
         if zero is not None:
             zero.backward()  # type: ignore[no-untyped-call]
         elif synced and self._begun:
-            self._complete()
+            self._fill_missing_gradients()
         self._begun = False
-        self._watch_no_more()
-        losses, total, loss, rescaled, there = self._told()
+        self._remove_hooks()
+        losses, total, loss, rescaled, there = self._reduced()
         if not losses:
             return None
         if synced and loose:
             there = self._ranks.sums([float(p.grad is not None) for p in loose])
-        self._bring_together([p for p, n in zip(loose, there, strict=True) if n])
+        self._average_gradients([p for p, n in zip(loose, there, strict=True) if n])
         if rescaled:
             self._rescale(opt, total)
         return loss / total
 
-    def _told(self) -> tuple[float, Tensor, Tensor, bool, list[float]]:
-        """The result of `tell`: how many ranks had losses, the weight of all batches, the weighted losses; whether
+    def _reduced(self) -> tuple[float, Tensor, Tensor, bool, list[float]]:
+        """The result of `begin_reduce`: how many ranks had losses, the weight of all batches, the weighted losses; whether
         that weight differs from the one that the shares were made for; how many ranks have each gradient.
         """
-        assert self._telling is not None
-        (commands, clock, missed, wide, losses, weight, other, *there), self._telling = self._telling(), None
-        self._ranks.hear(commands, clock)
+        assert self._reducing is not None
+        (commands, clock, missed, wide, losses, weight, other, *there), self._reducing = self._reducing(), None
+        self._ranks.take_status(commands, clock)
         if missed:
             self._task.partial = True
-            self._let_go()
+            self._unwrap()
         kind = torch.float64 if wide else self._kind
         if self._on_cpu:
-            return losses, torch.tensor(weight, dtype=kind), torch.tensor(other, dtype=kind), weight != self._round.weight, there
+            return losses, torch.tensor(weight, dtype=kind), torch.tensor(other, dtype=kind), weight != self._sync.weight, there
         total, loss = self._numbers.to(kind)
-        return losses, total, loss, other > 0 or weight != self._round.weight, there
+        return losses, total, loss, other > 0 or weight != self._sync.weight, there
 
-    def _bring_together(self, parameters: Sequence[Tensor]) -> None:
+    def _average_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Average the gradients over ranks, where any rank has one."""
         for parameter in parameters:
             if parameter.grad is None:
@@ -235,9 +235,9 @@ class DDP(Single):
             refuse_no_weight(total)
         gradients = opt.gradients()
         if gradients:
-            torch._foreach_mul_(gradients, (self._round.weight / total).to(gradients[0]))
+            torch._foreach_mul_(gradients, (self._sync.weight / total).to(gradients[0]))
 
-    def _nothing(self) -> Tensor:
+    def _zero_loss(self) -> Tensor:
         """This rank has left out its last batch, and the others wait for its gradients: send zeros, by a backward of
         this loss.
         """
@@ -245,13 +245,13 @@ class DDP(Single):
         zero: Tensor = _zero(self._wrapped) if self._begun else self._copy(_NOTHING, 0)
         return zero
 
-    def _complete(self) -> None:
+    def _fill_missing_gradients(self) -> None:
         """DDP waits for a gradient of each parameter: give zeros to those without a part in this backward.
 
         Once that has happened on any rank, all ranks all-reduce after the backward, from the update after the next on.
         There, a gradient that no rank has stays None, as in one process.
         """
-        seen = {id(p) for p in self._seen} if self._watches else None
+        seen = {id(p) for p in self._seen} if self._grad_hooks else None
         missed = [p for p in self._wrapped if p.grad is None or not p.requires_grad or (seen is not None and id(p) not in seen)]
         if not missed:
             return
@@ -265,14 +265,14 @@ class DDP(Single):
                 parameter.requires_grad_(False)
                 parameter.grad = parameter.grad if had else None
 
-    def _watch_no_more(self) -> None:
-        for watch in self._watches:
+    def _remove_hooks(self) -> None:
+        for watch in self._grad_hooks:
             watch.remove()
-        self._watches, self._seen = [], []
+        self._grad_hooks, self._seen = [], []
 
     def reduce(self, opt: OptimizerHandle, loss: Tensor) -> Tensor:
         has = self._ranks.sums([float(p.grad is not None) for p in opt.trained])
-        self._bring_together([p for p, n in zip(opt.trained, has, strict=True) if n])
+        self._average_gradients([p for p, n in zip(opt.trained, has, strict=True) if n])
         mean = self.mean(loss)
         assert mean is not None
         return mean

@@ -25,16 +25,16 @@ class FSDPForward(MultiProcessGroup):
         while True:
             item = next(own, _END)
             has = item is not _END and item is not None
-            beat = self.beat(item is not _END, [1.0] if has else [])
-            if not beat.present or until():
+            sync = self.sync_step(item is not _END, [1.0] if has else [])
+            if not sync.present or until():
                 return
-            if not beat.able:  # all have left theirs out
+            if not sync.able:  # all have left theirs out
                 continue
             if not has:
-                latest = latest if beat.able == self.world else self._lent(latest, None)
+                latest = latest if sync.able == self.world else self._lent(latest, None)
                 yield Borrowed(latest)
                 continue
-            if beat.able < self.world:
+            if sync.able < self.world:
                 self._lent(latest, item)
             latest = item
             yield item
@@ -43,5 +43,5 @@ class FSDPForward(MultiProcessGroup):
         """The batch that this rank uses: if it never had one, that of the first rank that has."""
         if not self.any(item is None and latest is None):
             return latest
-        there = (found for found in self.gather(item) if found is not None)
+        there = (found for found in self.all_gather_object(item) if found is not None)
         return next(there) if latest is None and item is None else latest

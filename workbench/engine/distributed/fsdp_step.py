@@ -29,7 +29,7 @@ class FSDP(DDP):
     _pending = False
     """Whether batches of the window have given gradients that are not averaged yet."""
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Sharded parameters may begin and cease to train at any time."""
 
     @property
@@ -44,39 +44,39 @@ class FSDP(DDP):
         """
         for window in itertools.chain(windows, itertools.repeat(None)):
             size = 0 if window is None else len(window)
-            beat = self._beat(window, size)
-            if not beat.present:
+            sync = self._sync_step(window, size)
+            if not sync.present:
                 self._refuse_other_orders()
                 return
             own = () if window is None else window
             there = [item for item, weight in zip(own, batch_weights(self._task, own), strict=True) if weight is not None]
             self.lent = there[-1] if there else self.lent
-            self.borrowed = 0 if beat.even else self._borrow(there)
-            self._round, self.waiting = beat._replace(able=self._ranks.world if beat.able else 0), size
+            self.borrowed = 0 if sync.even else self._borrow(there)
+            self._sync, self.waiting = sync._replace(able=self._ranks.world if sync.able else 0), size
             yield own
 
     def _borrow(self, own: Sequence[Any]) -> int:
         """How many batches this rank has less than another, which has lent one to each that never had any."""
-        counts = self._ranks.gather(len(own))
+        counts = self._ranks.all_gather_object(len(own))
         if self._ranks.any(self.lent is None):
-            found = self._ranks.gather(own[0] if own else None)
+            found = self._ranks.all_gather_object(own[0] if own else None)
             if self.lent is None:
                 self.lent = next(item for item in found if item is not None)
         return max(counts) - len(own)
 
     # -- one window
 
-    def starts(self, ready: bool) -> bool:
+    def continues(self, ready: bool) -> bool:
         """Whether all ranks continue with the next batch: where one leaves out the rest of the epoch, all do."""
         within = self._task.hooks is not None and self._task.hooks.within
         return not self._ranks.any(not ready) if within else ready
 
     def training_step(self, batch: Any, batch_idx: int, *, last: bool, **extra: Any) -> Any:
-        self._weights.begin(last=last)
+        self._weights.set_gradient_sync(last=last)
         self._last = last
         return self._weights.training_step(batch, batch_idx, **extra)
 
-    def formed(self, found: Result | None) -> Result | None:
+    def after_forward(self, found: Result | None) -> Result | None:
         """What a step returned, before its backward, which all ranks run or none."""
         there = self._ranks.sums([float(found is not None)])[0]
         if 0 < there < self._ranks.world:
@@ -87,21 +87,21 @@ class FSDP(DDP):
                 "all other batches."
             )
         if found is None:
-            self._weights.rest()
+            self._weights.reshard()
             return None
         self._pending = not self._last
         return found
 
-    def settle(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
-        if self._telling is None:
-            self.tell(held)
+    def finish_reduce(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
+        if self._reducing is None:
+            self.begin_reduce(held)
         if not back and self._pending:
-            self._weights.bring_together()
+            self._weights.average_gradients()
         self._pending = False
-        losses, total, loss, rescaled, _ = self._told()
+        losses, total, loss, rescaled, _ = self._reduced()
         if not losses:
             return None
-        self._weights.mean_of_the_rest(opt.trained)
+        self._weights.average_unsharded(opt.trained)
         if rescaled:
             self._rescale(opt, total)
         return loss / total

@@ -29,7 +29,7 @@ from workbench.task.protocol import Scores, StepResult, Task
 class FSDPWeights(WholeWeights):
     """The modules of one task, sharded until the end of the process.
 
-    All ranks call every method together, but for `gradients_of`, `rest` and `drop`.
+    All ranks call every method together, but for `gradients_of`, `reshard` and `reset`.
     """
 
     name = fsdp.NAME
@@ -86,22 +86,22 @@ class FSDPWeights(WholeWeights):
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         return self.run("predict_step", batch, batch_idx)
 
-    def begin(self, *, last: bool) -> None:
+    def set_gradient_sync(self, *, last: bool) -> None:
         """Before a forward and backward of a window; gradients are averaged after its `last` one."""
         self._root.set_requires_gradient_sync(last)
 
-    def bring_together(self) -> None:
+    def average_gradients(self) -> None:
         """All ranks left out the window's last batch: average the gradients of the batches before it."""
-        self.rest()
-        self.begin(last=True)
+        self.reshard()
+        self.set_gradient_sync(last=True)
         self.run("nothing").backward()
 
-    def rest(self) -> None:
+    def reshard(self) -> None:
         """After a forward without a backward: keep only the pieces of the parameters."""
         for unit in self._units:
             unit.reshard()
 
-    def drop(self) -> None:
+    def reset(self) -> None:
         """After a step that may have ended anywhere: keep only the pieces, without gradients."""
         if self._ran:
             self._root.reset_iter_state()
@@ -135,13 +135,13 @@ class FSDPWeights(WholeWeights):
             found = torch.stack(torch._foreach_norm([gradients[number] for number in there], p))
             own[there] = found.double()
         if p == math.inf:
-            ranks.most(own)
+            ranks.all_reduce_max(own)
             return own.to(gradients[0].dtype)
         powers = own.pow(p) / torch.tensor(self._number_of_copies(trained), dtype=torch.double, device=own.device)
-        ranks.add(powers)
+        ranks.all_reduce(powers)
         return powers.pow(1.0 / p).to(gradients[0].dtype)
 
-    def mean_of_the_rest(self, trained: Sequence[Tensor]) -> None:
+    def average_unsharded(self, trained: Sequence[Tensor]) -> None:
         """Average the gradients of parameters that are whole on each rank; drop those of parameters that no update has used."""
         self._drop_unused(trained)
         loose = [p for p in trained if not in_shards(p)]
@@ -162,7 +162,7 @@ class FSDPWeights(WholeWeights):
         if not fresh:
             return
         largest = torch.stack([piece.abs().max() if piece.numel() else piece.new_zeros(()) for piece in (local(p.grad) for p in fresh)])
-        self._ranks.most(largest)
+        self._ranks.all_reduce_max(largest)
         for parameter, most in zip(fresh, largest.tolist(), strict=True):
             if most != 0.0:
                 self._used.add(id(parameter))
@@ -270,11 +270,11 @@ class FSDPWeights(WholeWeights):
             for unit in self._units:
                 unit.set_custom_all_gather(PretendedGather())
                 unit.set_custom_reduce_scatter(PretendedScatter())
-            self.begin(last=True)
+            self.set_gradient_sync(last=True)
             self._root.set_requires_all_reduce(False)
             yield
         finally:
-            self.drop()
+            self.reset()
             for unit in self._units:
                 unit.set_custom_all_gather(DefaultAllGather())
                 unit.set_custom_reduce_scatter(DefaultReduceScatter())

@@ -30,7 +30,7 @@ def place_weights(task: Task, runtime: Runtime) -> WholeWeights:
     for module in task.modules:
         # Weights that will be sharded must not be whole on the device.
         module.to("cpu" if runtime.shards else runtime.device)
-    ranks.take_first([t for module in task.modules for t in (*module.parameters(), *module.buffers())])
+    ranks.broadcast([t for module in task.modules for t in (*module.parameters(), *module.buffers())])
     return FSDPWeights(task, ranks, runtime.device) if runtime.shards else WholeWeights(task)
 
 

@@ -1,8 +1,8 @@
-"""The processes of one job (ranks), as the engine sees them: what they must agree on, and how they do.
+"""Wraps the process group of one job: collectives over its ranks, and the commands that all of them take alike.
 
-`ProcessGroup` is the job that runs in one process, where nothing has to be agreed. `MultiProcessGroup` talks over gloo in host memory,
+`ProcessGroup` is a single process, where each collective returns its input. `MultiProcessGroup` uses gloo in host memory,
 so that no decision waits for a device. Every method but the properties is a collective: all ranks call it at the same
-place. Source: torch.distributed.
+place. The methods are named as those of torch.distributed.
 """
 
 from __future__ import annotations
@@ -24,78 +24,78 @@ T = TypeVar("T")
 
 
 class StepSync(NamedTuple):
-    """What all ranks know of a round, in which each has something to do or has come to its end."""
+    """What all ranks know of one step, in which each has a window of batches or has none left."""
 
     weight: float
-    """The sum of what the ranks have in it."""
+    """The sum of the weights of all batches."""
     present: int
-    """How many ranks have something."""
+    """How many ranks have a window."""
     able: int
-    """How many of them have something to learn from."""
+    """How many of them have a batch to learn from."""
     size: int
-    """How many batches rank 0 has in it."""
+    """How many batches rank 0 has."""
     even: bool = True
-    """Whether all have as many to learn from."""
+    """Whether all ranks have as many batches."""
 
 
 class ProcessGroup:
-    """One process alone. `rank` counts over all machines, `local_rank` on this one."""
+    """A single process. `rank` counts over all machines, `local_rank` on this one."""
 
     rank = local_rank = node_rank = 0
     world = local_world = 1
     several = False
     seconds: float | None = None
-    """The clock of rank 0 at the last beat, for decisions; None: the process's own clock decides."""
+    """The clock of rank 0 at the last synchronization, for decisions; None: this process has its own clock."""
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which speaks for all."""
+        """Whether this is rank 0."""
         return self.rank == 0
 
     @property
     def share(self) -> RankShard:
-        """Which batches of each loader are this rank's."""
+        """Which batches of each loader this rank reads."""
         return RankShard(self.rank, self.world)
 
     def listen(self, inbox: Inbox) -> Inbox:
-        """The inbox that all ranks read alike: commands come to rank 0."""
+        """An inbox from which all ranks take the same commands; users send them to rank 0."""
         return inbox
 
-    def agree(self, value: T) -> T:
+    def broadcast_object(self, value: T) -> T:
         """Rank 0's value."""
         return value
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank says so."""
+        """Whether the flag is set on any rank."""
         return flag
 
-    def gather(self, value: T) -> list[T]:
-        """The values of all ranks, in their order."""
+    def all_gather_object(self, value: T) -> list[T]:
+        """The values of all ranks, in the order of ranks."""
         return [value]
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        """The sums over ranks."""
+        """The sum over ranks of each value."""
         return list(values)
 
     def mean(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes its mean over ranks, in place; the tensors are of the same shapes on all."""
+        """Replace each tensor by its mean over ranks, in place; shapes are the same on all ranks."""
 
-    def add(self, tensor: Tensor) -> None:
-        """A tensor becomes its sum over ranks, in place."""
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replace a tensor by its sum over ranks, in place."""
 
-    def most(self, tensor: Tensor) -> None:
-        """A tensor becomes the largest of its values over ranks, in place; NaN where any is."""
+    def all_reduce_max(self, tensor: Tensor) -> None:
+        """Replace each element by its maximum over ranks, in place; NaN where any rank has NaN."""
 
-    def take_first(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes that of rank 0, in place."""
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by that of rank 0, in place."""
 
-    def wait(self) -> None:
-        """Until all have come here."""
+    def barrier(self) -> None:
+        """Wait until all ranks have called this."""
 
     def rounds(self, items: Iterable[T], until: Callable[[], bool] = lambda: False) -> Iterator[T]:
         """This rank's items, in step with the other ranks: a rank that has none left waits for the others.
 
-        until: asked before each; True leaves out the rest. It must depend on what all ranks know alike.
+        until: called before each item; True leaves out the rest. It must return the same on all ranks.
         """
         for item in items:
             if until():
@@ -104,11 +104,9 @@ class ProcessGroup:
 
 
 class MultiProcessGroup(ProcessGroup):
-    """One of several processes; the process group is there already."""
+    """One of several processes, whose torch process group is initialized."""
 
     several = True
-    beats = 0
-    """Rounds so far: whoever looks on sees that it comes on."""
 
     def __init__(self, local_rank: int, local_world: int) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -117,14 +115,14 @@ class MultiProcessGroup(ProcessGroup):
         self._host = _host_group()
         self._inbox = _SharedInbox(self)
         self.clock: Callable[[], float] = lambda: 0.0
-        """This process's own; that of rank 0 counts."""
+        """The clock of this process; decisions use that of rank 0."""
         self.seconds = 0.0
 
     def listen(self, inbox: Inbox) -> Inbox:
         self._inbox.own = inbox if self.first else None
         return self._inbox
 
-    def agree(self, value: T) -> T:
+    def broadcast_object(self, value: T) -> T:
         box = [value if self.first else None]
         dist.broadcast_object_list(box, src=0, group=self._host, device=torch.device("cpu"))
         agreed: T = box[0]  # type: ignore[assignment]
@@ -133,7 +131,7 @@ class MultiProcessGroup(ProcessGroup):
     def any(self, flag: bool) -> bool:
         return self.sums([float(flag)])[0] > 0
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather_object(self, value: T) -> list[T]:
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, value, group=self._host)
         return found
@@ -142,7 +140,7 @@ class MultiProcessGroup(ProcessGroup):
         return self.sums_later(values)()
 
     def sums_later(self, values: Sequence[float]) -> Callable[[], list[float]]:
-        """`sums`, begun now; what is returned waits for them."""
+        """Begin `sums`; the returned function waits for the result."""
         vector = torch.tensor(values, dtype=torch.float64)
         work = dist.all_reduce(vector, group=self._host, async_op=True)
 
@@ -160,40 +158,39 @@ class MultiProcessGroup(ProcessGroup):
             flat.div_(self.world)
             _spread(flat, parts)
 
-    def add(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor)
 
-    def most(self, tensor: Tensor) -> None:
+    def all_reduce_max(self, tensor: Tensor) -> None:
         bad = torch.isnan(tensor).to(tensor.dtype)
         both = torch.stack([torch.nan_to_num(tensor, nan=0.0, posinf=math.inf), bad])
         dist.all_reduce(both, op=dist.ReduceOp.MAX)
         tensor.copy_(torch.where(both[1] > 0, math.nan, both[0]))
 
-    def take_first(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         for flat, parts in _joined(tensors):
             dist.broadcast(flat, src=0)
             _spread(flat, parts)
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         self.sums([])
 
-    def beat(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> StepSync:
-        """One round begins: what there is in it, whether rank 0 has commands for all, and what its clock says."""
+    def sync_step(self, present: bool, weights: Sequence[float] = (), size: int = 0) -> StepSync:
+        """Synchronize before a step: who has a window and of what weight, rank 0's clock, and whether it has commands."""
         count = len(weights)
-        vector = [*self.news(), sum(weights), float(present), float(bool(weights)), size * self.first, count, count * count]
+        vector = [*self.status(), sum(weights), float(present), float(bool(weights)), size * self.first, count, count * count]
         commands, clock, total, there, able, first, counted, squares = self.sums(vector)
-        self.hear(commands, clock)
+        self.take_status(commands, clock)
         even = counted * counted == self.world * squares  # or else the squares add up to more
         return StepSync(total, round(there), round(able), round(first), even)
 
-    def news(self) -> tuple[float, float]:
-        """What rank 0 has for all, to be summed up for `hear`: whether there are commands, and what its clock says."""
+    def status(self) -> tuple[float, float]:
+        """Rank 0's status, to be summed up for `take_status`: whether it has commands, and its clock."""
         return (float(self._inbox.has_new), self.clock()) if self.first else (0.0, 0.0)
 
-    def hear(self, commands: float, clock: float) -> None:
-        """The sums of `news`: all ranks know of it now."""
+    def take_status(self, commands: float, clock: float) -> None:
+        """Take the summed `status`: set the clock, and fetch rank 0's commands if it has any."""
         self.seconds = clock
-        self.beats += 1
         if commands:
             self._inbox.take_over()
 
@@ -201,7 +198,7 @@ class MultiProcessGroup(ProcessGroup):
         own = iter(items)
         while True:
             item = next(own, _END)
-            if not self.beat(item is not _END).present or until():
+            if not self.sync_step(item is not _END).present or until():
                 return
             if item is not _END:
                 yield item
@@ -211,7 +208,7 @@ _END: Any = object()
 
 
 class _SharedInbox:
-    """The commands that all ranks have heard of; rank 0's `own` inbox is where they come from."""
+    """The commands that all ranks have fetched from rank 0's `own` inbox."""
 
     def __init__(self, ranks: MultiProcessGroup) -> None:
         self.own: Inbox | None = None
@@ -220,15 +217,15 @@ class _SharedInbox:
 
     @property
     def has_new(self) -> bool:
-        """Whether something has come to rank 0 since."""
+        """Whether rank 0 has commands that the others have not."""
         return bool(self.own)
 
     def take_over(self) -> None:
-        """What has come to rank 0, for all."""
+        """Fetch the new commands of rank 0, on all ranks."""
         new: list[Command] = []
         while self.own is not None and (command := self.own.take()) is not None:
             new.append(command)
-        self._commands.extend(self._ranks.agree(new))
+        self._commands.extend(self._ranks.broadcast_object(new))
 
     def __bool__(self) -> bool:
         return bool(self._commands)
@@ -240,7 +237,7 @@ class _SharedInbox:
         return any(isinstance(command, kind) for command in self._commands)
 
     def wait(self, timeout: float) -> bool:
-        """Of a run that is paused: all ranks wait, and hear what has come."""
+        """While a run is paused: all ranks wait, and fetch new commands."""
         if self.own is not None:
             self.own.wait(timeout)
         self.take_over()
@@ -251,7 +248,7 @@ _groups = threading.local()
 
 
 def _host_group() -> Any:
-    """A group for host memory: the usual one where it serves that, else one of its own, made once."""
+    """A process group for host memory: the default one where it supports CPU tensors, else another one, made once."""
     if "cpu:gloo" in dist.get_backend_config():
         return None
     known: dict[Any, Any] = _groups.__dict__
@@ -263,11 +260,11 @@ def _host_group() -> Any:
 
 Joined = tuple[Tensor, list[Tensor]]
 BUCKET = 25 << 20
-"""Bytes that travel together, as in DDP."""
+"""Bytes that are sent together, as in DDP."""
 
 
 def _joined(tensors: Sequence[Tensor]) -> Iterator[Joined]:
-    """Tensors of one type and device laid end to end, so that few large ones travel; a single one travels as it is."""
+    """Concatenate tensors of one type and device into few large ones; a single one is sent unchanged."""
     waiting: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     size: dict[tuple[torch.dtype, torch.device], int] = {}
     for tensor in tensors:

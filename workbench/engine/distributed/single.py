@@ -24,7 +24,7 @@ class Single:
     several = False
     whole = True
     """Whether all ranks have something to learn from in this update."""
-    spoiled = True
+    own_loss_bad = True
     """On CPU, once the loss is known: whether this rank's own part of it is not finite, if the whole is not."""
     left_over = False
     """Whether batches were left out since not all ranks had a part of them."""
@@ -46,7 +46,7 @@ class Single:
 
     # -- windows
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Look between two updates whether other parameters train now."""
 
     def rounds(self, windows: Iterable[Sequence[Any]], sure: int = 0) -> Iterator[Sequence[Any]]:
@@ -72,7 +72,7 @@ class Single:
 
     # -- one window
 
-    def starts(self, ready: bool) -> bool:
+    def continues(self, ready: bool) -> bool:
         """Whether this rank continues with the next batch of its window."""
         return ready
 
@@ -80,14 +80,14 @@ class Single:
         """The task's training_step. last: it is the last of this update."""
         return self._weights.training_step(batch, batch_idx, **extra)
 
-    def formed(self, found: Result | None) -> Result | None:
+    def after_forward(self, found: Result | None) -> Result | None:
         """What a step returned, before its backward."""
         return found
 
-    def tell(self, held: WindowLoss) -> None:
+    def begin_reduce(self, held: WindowLoss) -> None:
         """Before the last backward: begin to sum up the losses over ranks."""
 
-    def settle(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
+    def finish_reduce(self, opt: OptimizerHandle, held: WindowLoss, *, back: bool) -> Tensor | None:
         """After the last backward: give `opt` the gradients of the whole update and return its mean loss.
 
         back: whether the last forward has had its backward. None: there was nothing to learn from.

@@ -44,10 +44,10 @@ class WholeWeights:
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         return self._task.predict_step(batch, batch_idx)
 
-    def rest(self) -> None:
+    def reshard(self) -> None:
         """After a forward without a backward: free the memory that only a step needs."""
 
-    def drop(self) -> None:
+    def reset(self) -> None:
         """The same after a step that may have ended anywhere."""
 
     # -- updates

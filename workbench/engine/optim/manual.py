@@ -130,7 +130,7 @@ def _started(session: Session, batch: Any, index: int, samples: int | None) -> b
         session.state.ending = None
     session.task.drawn = samples
     session.state.cut_short = not session.hooks.batch_started(batch, index)
-    session.look_again()
+    session.add_new_parameters()
     return not session.state.cut_short
 
 

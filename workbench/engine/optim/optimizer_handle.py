@@ -56,7 +56,7 @@ class OptimizerHandle:
         self.extra: dict[str, Any] = {}
         """Further arguments of `training_step`: the optimizer's number, where there are several."""
 
-    def look_again(self) -> None:
+    def add_new_parameters(self) -> None:
         """Find the model's parameters that have begun to train. One that is frozen later stays: it has no gradient."""
         groups = self.optimizer.param_groups
         new = [p for group in groups for p in group["params"] if p.requires_grad and id(p) not in self._seen]

@@ -1,4 +1,4 @@
-"""Makes the optimizers of a session: what the task configures, with the built-in schedules."""
+"""Makes the optimizers of a session, with the built-in schedules, and the average of its weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from workbench.engine.optim.optimizer_handle import OptimizerHandle
 from workbench.settings import Settings
 from workbench.task.errors import TaskError
 from workbench.task.protocol import Optimization, Schedule, Task
+from workbench.techniques.averaging import Average, has_batch_norm, swa_first_epoch
 from workbench.techniques.schedules import built_in
 from workbench.techniques.toggling import updates_of
 
@@ -45,6 +46,26 @@ def optimizers_of(
     if task.manual and settings.truncated_bptt_steps is not None:
         raise TaskError("truncated_bptt_steps: with manual optimisation the task splits its batches itself.")
     return found
+
+
+def average_of(task: Task, settings: Settings) -> Average | None:
+    """The average that the settings ask for, or None. TaskError: this task's weights cannot be averaged."""
+    kind = settings.weight_averaging
+    if kind is None:
+        return None
+    if task.manual and has_batch_norm([task.model]):
+        raise TaskError(
+            "weight_averaging with manual optimisation cannot refresh the statistics of the model's batch normalisation: "
+            "take another normalisation, or average in the task."
+        )
+    if task.train is not None and task.train.one_shot and has_batch_norm([task.model]):
+        raise TaskError(
+            "weight_averaging reads the training data once more, for the statistics of the model's batch normalisation, "
+            "and this data can be read only once: give a Dataset, a DataLoader, or wb.batches(list)."
+        )
+    if kind == "swa":
+        swa_first_epoch(settings)  # a fraction needs max_epochs: raise that before training
+    return Average(kind, settings.ema_decay, task.averaging.avg_fn)
 
 
 def _refuse_others_parameters(task: Task, optimizer: Optimizer) -> None:

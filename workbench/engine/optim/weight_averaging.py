@@ -114,7 +114,7 @@ def _refresh(session: Session) -> None:
                 _pass(session)
                 _mean_over_ranks(session)
         finally:
-            session.weights.rest()
+            session.weights.reshard()
             modes.restore()
 
 
@@ -130,7 +130,7 @@ def _mean_over_ranks(session: Session) -> None:
         for statistic in (layer.running_mean, layer.running_var):
             if statistic is not None and whole:
                 statistic.mul_(seen / whole)
-                session.ranks.add(statistic)
+                session.ranks.all_reduce(statistic)
         layer.num_batches_tracked.fill_(round(whole))
 
 

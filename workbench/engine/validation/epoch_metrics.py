@@ -92,7 +92,7 @@ class EpochMetrics:
         if not self._metrics:
             return {}
         ranks = self._session.ranks
-        there = [rank for rank, count in enumerate(ranks.gather(self._count)) if count]
+        there = [rank for rank, count in enumerate(ranks.all_gather_object(self._count)) if count]
         if not there:
             return {}
         values: dict[str, float] = {}
@@ -104,7 +104,7 @@ class EpochMetrics:
                     if key in values:
                         raise TaskError(f"metrics[{name!r}]: there is another metric that is reported as {key!r}: rename one of them.")
                     values[key] = value
-        return ranks.gather(values)[there[0]]
+        return ranks.all_gather_object(values)[there[0]]
 
     def _value(self, name: str, metric: Any, group: Any) -> dict[str, float]:
         try:
@@ -155,7 +155,7 @@ class EpochMetrics:
         order.
         """
         if self._kept:
-            rounds = itertools.zip_longest(*self._session.ranks.gather(self._batches))
+            rounds = itertools.zip_longest(*self._session.ranks.all_gather_object(self._batches))
             batches = [batch for dealt in rounds for batch in dealt if batch is not None]
             for metric in self._distinct():
                 for batch in batches if not synchronises(metric) else ():

@@ -53,7 +53,7 @@ class ValidationSchedule:
         self.checked = -1
         """The update after which the last one ran."""
         self.ended: str | None = None
-        self.keeper = ValidationListener()
+        self.checkpoints = ValidationListener()
         self._metrics: dict[str, float] | None = None
         """The metrics of the validation at the end of an epoch, until they are judged."""
         schedules = [schedule for opt in session.optimizers for schedule in opt.schedules]
@@ -88,7 +88,7 @@ class ValidationSchedule:
     def _refuse_unreported(self, metrics: Mapping[str, float]) -> None:
         """Raise an error, before the first epoch, for a monitor that the sanity check did not report."""
         session = self._session
-        if session.ranks.agree(session.hooks.read_sanity):
+        if session.ranks.broadcast_object(session.hooks.read_sanity):
             return  # the task may log less in a sanity check than in a validation
         self._tried = with_averages([*metrics, "train_loss"], session.settings)
         for monitor in self._monitors:
@@ -159,8 +159,8 @@ class ValidationSchedule:
         if metrics is None and (self._found or not self._tried):
             return
         self._metrics = None
-        noted = session.ranks.agree(floats(session.state.noted))  # values of single updates may differ between ranks
-        self._later = session.ranks.agree(session.hooks.epoch_names)
+        noted = session.ranks.broadcast_object(floats(session.state.noted))  # values of single updates may differ between ranks
+        self._later = session.ranks.broadcast_object(session.hooks.epoch_names)
         own = {} if "train_loss" in self._later else session.meter.epoch_loss.metric()
         known = {**noted, **(metrics or {}), **logged}
         known |= {name: value for name, value in own.items() if name not in known}  # a value that the task logs wins over ours of the same name
@@ -173,7 +173,7 @@ class ValidationSchedule:
         session.state.metrics.update({name: value for name, value in known.items() if recorded_name(name) == name})
         self._step_plateaus(known)
         self._stop_early(known, finished)
-        self.keeper.judge(known)
+        self.checkpoints.judge(known)
 
     def state(self) -> dict[str, Any]:
         """The state that a resumed fit needs."""
@@ -238,12 +238,12 @@ class ValidationSchedule:
         if not session.data.validates:
             return {}
         session.hooks.validation_begins()
-        return self._scores(session.data.val, emit, inbox, self.keeper)
+        return self._scores(session.data.val, emit, inbox, self.checkpoints)
 
     def _scores(
-        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, keeper: ValidationListener, *, aside: bool = False
+        self, batches: Callable[[], Iterable[Any]], emit: Emit, inbox: Inbox, checkpoints: ValidationListener, *, aside: bool = False
     ) -> dict[str, float] | None:
-        """The metrics of the raw weights and of the averaged ones, for which `keeper` is called; None: it was
+        """The metrics of the raw weights and of the averaged ones, for which `checkpoints` is called; None: it was
         stopped. aside: as for `validate`.
         """
         session = self._session
@@ -254,7 +254,7 @@ class ValidationSchedule:
                 again = seen = _Watch(session, batches(), emit, inbox)
                 smooth = validate(session, again, aside=True, cut=lambda: again.stopped)
                 if not seen.stopped:
-                    keeper.take_averaged()
+                    checkpoints.take_averaged()
             metrics |= {f"{name}_averaged": value for name, value in smooth.items()}
         return None if seen.stopped else metrics
 

@@ -57,7 +57,7 @@ def validate(
         if not cut():
             computed = over.compute()
     own = {name: _summed(values, weights[name]) for name, values in sums.items()}
-    means = _means(session.ranks.gather(own))
+    means = _means(session.ranks.all_gather_object(own))
     if twice := means.keys() & computed.keys():
         raise TaskError(f"metrics=: two of them are reported as {min(twice)!r}: rename one of them.")
     return means | computed | floats(session.hooks.evaluated(stage))
@@ -74,13 +74,13 @@ def evaluating(session: Session, stage: Literal["val", "test", "predict"]) -> It
                 for module in session.task.modules:
                     module.eval()
             # Each rank has statistics of its own share; report with those that the fit keeps.
-            session.ranks.take_first([buffer for module in session.task.modules for buffer in module.buffers()])
+            session.ranks.broadcast([buffer for module in session.task.modules for buffer in module.buffers()])
             hooks.evaluation_started(stage)
             yield
             hooks.evaluation_ended(stage)
             hooks.training_mode(stage)
         finally:
-            session.weights.rest()
+            session.weights.reshard()
             modes.restore()
             session.state.stage = before
 

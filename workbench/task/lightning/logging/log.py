@@ -287,7 +287,7 @@ class Log(Shared):
     def _agree(self) -> None:
         """Agree on the values of updates that ranks exchange; a new one is added at the next validation."""
         if self._session is not None and self._session.ranks.several:  # else this rank runs a trial alone
-            for known in self._session.ranks.gather(self._synced):
+            for known in self._session.ranks.all_gather_object(self._synced):
                 self._synced |= known
             self._agreed = dict(sorted(self._synced.items()))
 

@@ -46,12 +46,12 @@ def over_ranks(ranks: Communication, kept: dict[Key, LoggedValue], module: Any) 
     all ranks; from then on it is among the `kept`.
     """
     own = _parts({key: one for key, one in kept.items() if one.on_epoch}, module)
-    of_all = ranks.gather(own)
+    of_all = ranks.all_gather_object(own)
     keys = dict.fromkeys(key for parts in of_all for key in parts)
     found: dict[Key, list[RankValues]] = {key: [parts[key] for parts in of_all if key in parts] for key in keys}
     late = {key: parts for key, parts in found.items() if parts[0].how in ("own", "metric")}
     mine = {key: _asked(key, parts, kept, module, len(of_all)) for key, parts in late.items()}
-    said = ranks.gather(mine) if late else []
+    said = ranks.all_gather_object(mine) if late else []
     results: dict[Key, tuple[list[str], Value]] = {}
     for key, parts in found.items():
         value = _told(key, [one[key] for one in said], of_all) if key in late else _whole(parts)
@@ -152,7 +152,7 @@ def update_over_ranks(
         rows, table = told[: len(rows)].tolist(), told[len(rows) :].reshape(table.shape)
     else:  # which ranks have a value is known on the host, so that nothing waits for the device
         rows = ranks.sums(rows)
-        ranks.add(table)
+        ranks.all_reduce(table)
     found: dict[str, Value] = {}
     for column, (name, how) in enumerate(names.items()):
         there = [rank for rank in range(ranks.world) if rows[rank * len(names) + column]]
