@@ -22,6 +22,7 @@ from torch.utils.data import (
 )
 
 import workbench as wb
+from tests.combinations import pairs
 from tests.engine.problems import Augmented, labelled
 from tests.task.data.test_spec import same
 from workbench.engine import rng
@@ -230,8 +231,7 @@ def test_samples_by_number(name, options):
     goes_on(MAP_STYLE[name], **options)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("name", ["shuffled", "augmented", "weighted", "batch_sampler", "validated"])
+@pairs("name, persistent", ["shuffled", "augmented", "weighted", "batch_sampler", "validated"], [False, True])
 def test_samples_made_by_workers(name, persistent):
     points = ((0, 2), (1, 0), (1, 1))
     goes_on(MAP_STYLE[name], points, num_workers=2, persistent_workers=persistent)
@@ -440,8 +440,7 @@ def test_a_stream_that_knows_where_it_is_is_not_read_again():
         assert float(next(data.train())[0][0, 0]) >= 8
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("name", ["stream", "process", "ready", "map-style-ready"])
+@pairs("name, persistent", ["stream", "process", "ready", "map-style-ready"], [True, False])
 def test_streams_from_workers(name, persistent):
     """Random numbers in processes that live on are said to be lost, but where the batch of then was found again."""
     make = {**STREAMS, "process": lambda: Stream("process")}[name]
@@ -589,8 +588,7 @@ class KnowingSequences(StreamOfSequences):
         self.begin = state["at"]
 
 
-@pytest.mark.parametrize("limit", [1.0, 2])
-@pytest.mark.parametrize("workers", [0, 1])
+@pairs("limit, workers", [1.0, 2], [1, 0])
 @pytest.mark.parametrize(
     "make",
     [

@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 import workbench as wb
+from tests.combinations import pairs
 from tests.engine.data.test_loaders_position import Given, Noisy, copied, through_a_file
 from tests.engine.problems import Augmented, Stream, labelled, plain_net, sgd
 from tests.engine.ranked import fit, same
@@ -127,8 +128,7 @@ def test_each_rank_goes_on_with_its_own(kind, limit):
         goes_on(KINDS[kind], share, points, limit_train_batches=limit)
 
 
-@pytest.mark.parametrize("kind", ["set", "noise", "weighted", "stream", "ready"])
-@pytest.mark.parametrize("persistent", [False, True])
+@pairs("kind, persistent", ["set", "noise", "weighted", "stream", "ready"], [False, True])
 def test_with_loader_workers(kind, persistent):
     if kind == "stream" and persistent:
         return  # its generator goes on in a worker, which nobody can repeat
