@@ -25,7 +25,7 @@ def flush(session: Session, emit: Emit, wait: bool = False) -> None:
         emit(event)
         session.meter.epoch_loss.add(event)
     for event in events:
-        _check_landed(session, event)
+        _check_arrived(session, event)
     if not session.on_cpu and events:
         session.replay.recent = [m for m in session.replay.recent if m.step > int(events[-1].steps[-1])]
 
@@ -51,7 +51,7 @@ def flush_after_error(session: Session, emit: Emit) -> None:
             emit(event)
 
 
-def _check_landed(session: Session, event: StepsDone) -> None:
+def _check_arrived(session: Session, event: StepsDone) -> None:
     """On a device, a loss or gradient that is not finite is seen when its flush arrives."""
     guarded = all(nonfinite.can_guard(opt) for opt in session.optimizers)
     bad = np.flatnonzero(_wrong(session, event, guarded))

@@ -35,12 +35,12 @@ LOOK = 1.0
 
 
 @dataclass(slots=True)
-class _Flight:
+class _PendingCopy:
     """Rows that are being copied to the host."""
 
     rows: Tensor
     ratios: Tensor | None
-    landed: torch.cuda.Event | None
+    arrived: torch.cuda.Event | None
     step: int
     lrs: list[tuple[float, ...]]
     skipped: list[bool]
@@ -70,14 +70,14 @@ class Meter:
         self._several = optimizers if optimizers > 1 else 0
         self._layers_at = 3 * (1 + self._several)
         kind = torch.float64 if double else torch.float32
-        self._lie(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=device))
+        self._use_ring(torch.full((CAPACITY, self._layers_at + layers), float("nan"), dtype=kind, device=device))
         self._lrs: list[tuple[float, ...]] = []
         self._skipped: list[bool] = []
         self._notes: dict[str, dict[int, Tensor | float]] = {}
         self.on_bar: frozenset[str] = frozenset()
         """Whether an expression is certainly a tensor: a name that held one, or a part of it."""
         self._first = 0
-        self._flown: _Flight | None = None
+        self._pending: _PendingCopy | None = None
         self._last_flush = perf_counter()
         self._began = perf_counter()
         self._paused = 0.0
@@ -146,7 +146,7 @@ class Meter:
         """The row that the next `record` completes."""
         return len(self._lrs)
 
-    def _lie(self, ring: Tensor) -> None:
+    def _use_ring(self, ring: Tensor) -> None:
         """Write rows into this ring from now on."""
         self._ring = ring
         # Views made once: indexing at every update would cost more than writing.
@@ -161,7 +161,7 @@ class Meter:
         several.
         """
         if loss.dtype is torch.float64 and self._ring.dtype is not torch.float64:
-            self._lie(self._ring.double())
+            self._use_ring(self._ring.double())
         self.loss[column][len(self._lrs)].copy_(loss)
 
     def put_norms(self, layers: tuple[int, ...], norms: Tensor) -> None:
@@ -192,16 +192,16 @@ class Meter:
         """The rows that have arrived, as events. `wait`: all of them, now; the time of the next flush does not
         change.
         """
-        landed = self._land(wait or bool(self._lrs))
+        arrived = self._finish_copy(wait or bool(self._lrs))
         if self._lrs:
-            self._take_off(epoch)
+            self._begin_copy(epoch)
             if wait or self._ring.device.type == "cpu":
-                landed += self._land(True)
+                arrived += self._finish_copy(True)
         if not wait:  # else the ends of short epochs would set the rhythm in which views draw
             self._last_flush = perf_counter()
-        return landed
+        return arrived
 
-    def _take_off(self, epoch: int) -> None:
+    def _begin_copy(self, epoch: int) -> None:
         source = self._ring[: len(self._lrs)]
         rows = _to_host(source)
         ratios = None if self._ratios is None or not self._rated else _to_host(self._ratios[: len(self._lrs)])
@@ -211,7 +211,7 @@ class Meter:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         # The next rows are written after this copy on the same stream, so the ring can be used again at once.
-        self._flown = _Flight(
+        self._pending = _PendingCopy(
             rows, ratios, event, self._first, self._lrs, self._skipped, logged, epoch, self.seconds, self.waited, self._look()
         )
         self._lrs, self._skipped, self._notes = [], [], {}
@@ -227,19 +227,19 @@ class Meter:
             self._looked, self._memory = now, memory_in_use(self._ring.device)
         return self._memory
 
-    def _land(self, wait: bool) -> list[StepsDone]:
-        flight = self._flown
-        if flight is None:
+    def _finish_copy(self, wait: bool) -> list[StepsDone]:
+        pending = self._pending
+        if pending is None:
             return []
-        if flight.landed is not None:
-            if not wait and not flight.landed.query():  # type: ignore[no-untyped-call]
+        if pending.arrived is not None:
+            if not wait and not pending.arrived.query():  # type: ignore[no-untyped-call]
                 return []
-            flight.landed.synchronize()
-        self._flown = None
-        return [self._event(flight, flight.rows.numpy())]
+            pending.arrived.synchronize()
+        self._pending = None
+        return [self._event(pending, pending.rows.numpy())]
 
-    def _event(self, flight: _Flight, rows: Numbers) -> StepsDone:
-        lrs = np.asarray(flight.lrs)
+    def _event(self, pending: _PendingCopy, rows: Numbers) -> StepsDone:
+        lrs = np.asarray(pending.lrs)
         wide = rows.dtype == np.float64
         columns = {"loss": pack(rows[:, LOSS], wide), "lr": pack(lrs[:, 0])}
         self._totals(columns, rows, "")
@@ -249,20 +249,20 @@ class Meter:
             self._totals(columns, own, f".{number}")
         if self.norm_order is not None:
             columns["layer_norms"] = pack(rows[:, self._layers_at :])
-        if flight.ratios is not None:
-            columns["update_ratios"] = pack(flight.ratios.numpy())
-        if any(flight.skipped):
-            columns["skipped"] = pack(np.asarray(flight.skipped, dtype=np.float32))
+        if pending.ratios is not None:
+            columns["update_ratios"] = pack(pending.ratios.numpy())
+        if any(pending.skipped):
+            columns["skipped"] = pack(np.asarray(pending.skipped, dtype=np.float32))
         double = [name for name in columns if wide and _OF_UPDATE.match(name)]
-        for name, (at, values) in flight.logged.items():
+        for name, (at, values) in pending.logged.items():
             found = values.numpy()
             column = np.full(len(rows), np.nan, dtype=found.dtype)
             column[at] = found
             columns[name] = pack(column, found.dtype == np.float64)
             double += [name] if found.dtype == np.float64 else []
-        shown = tuple(name for name in flight.logged if name in self.on_bar)
+        shown = tuple(name for name in pending.logged if name in self.on_bar)
         return StepsDone(
-            flight.step, self.every, len(rows), flight.epoch, flight.seconds, columns, shown, flight.waited, flight.memory,
+            pending.step, self.every, len(rows), pending.epoch, pending.seconds, columns, shown, pending.waited, pending.memory,
             tuple(double),
         )
 
