@@ -155,7 +155,7 @@ def test_a_notebook_completes_the_running_job(bench: wb.Workbench, shell: Intera
     shell.user_ns.update(bench=bench, job=bench.fit())
     for name in ("bench.job", "bench.fit()"):
         assert {"pause", "resume", "stop", "status", "change", "result"} <= completed(shell, f"{name}.")
-        assert not {"inbox", "ended", "run", "end", "hear"} & completed(shell, f"{name}.")
+        assert not {"inbox", "ended", "run", "end", "on_event"} & completed(shell, f"{name}.")
     assert {one for one in completed(shell, "job.change(") if one.endswith("=")} == {f"{name}=" for name in LIVE}
 
 

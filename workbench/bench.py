@@ -167,7 +167,7 @@ class Workbench:
             self._listeners.add(follower)
         self._closing: list[Callable[[], None]] = [follower.close for follower in following]
         self._lock = threading.Lock()
-        self._launcher = ThreadLauncher(self._listeners.hear)
+        self._launcher = ThreadLauncher(self._listeners.on_event)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """What the bench itself keeps can be set, by the bench; an attribute that would do nothing is refused."""

@@ -198,12 +198,12 @@ def test_memory_that_is_nearly_full() -> None:
 def test_the_worst_comes_first_and_a_new_run_begins_anew() -> None:
     health = Health()
     for event in (started(memory=10), steps([1.0, np.nan], memory=10)):
-        health.hear(event)
+        health.on_event(event)
     assert [finding.level for finding in health.findings] == ["error", "warning"]
-    health.hear(started())
+    health.on_event(started())
     assert health.findings == ()
-    health.hear(RunStarted("s", "find_lr", {}, "cpu"))
-    health.hear(steps([np.nan]))
+    health.on_event(RunStarted("s", "find_lr", {}, "cpu"))
+    health.on_event(steps([np.nan]))
     assert health.findings == ()
 
 

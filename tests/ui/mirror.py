@@ -27,7 +27,7 @@ class Mirror:
     staged: dict[str, Rows] = field(default_factory=dict)
     gaps: int = 0
 
-    def hear(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+    def on_event(self, content: dict[str, Any], buffers: list[bytes]) -> None:
         assert content["type"] == "draw"
         self.state |= content["state"]
         for part, data in zip(content["parts"], buffers, strict=True):

@@ -60,7 +60,7 @@ def browser(view: AttachedPanel, monkeypatch: pytest.MonkeyPatch) -> Mirror:
 
     def send(content: Any, buffers: Any) -> None:
         with lock:
-            mirror.hear(content, buffers)
+            mirror.on_event(content, buffers)
 
     monkeypatch.setattr(view.canvas, "send", send)
     view.canvas._heard(None, {"type": "ready"}, None)

@@ -23,7 +23,7 @@ class Ear:
         self.failed: list[Exception] = []
         self.more = 0
 
-    def hear(self, event: BenchEvent) -> None:
+    def on_event(self, event: BenchEvent) -> None:
         self.heard.append(event)
 
     def flush(self) -> bool:
@@ -32,7 +32,7 @@ class Ear:
         return self.more > 0
 
     def pump(self, interval: float = 0.03) -> Dispatcher:
-        return Dispatcher(self.hear, self.flush, self.failed.append, interval)
+        return Dispatcher(self.on_event, self.flush, self.failed.append, interval)
 
 
 def alive(pump: Dispatcher) -> bool:
@@ -156,7 +156,7 @@ def test_errors_are_shown_and_the_rest_goes_on() -> None:
     ear = Ear()
 
     def hear(event: BenchEvent) -> None:
-        ear.hear(event)
+        ear.on_event(event)
         if event == Called("bad"):
             raise ValueError("cannot draw this")
 

@@ -79,7 +79,7 @@ def apply_commands(session: Session, emit: Emit, inbox: Inbox, requests: UserReq
                 return False
             if command is None:
                 inbox.wait(0.2)
-                rng.give_way()
+                rng.yield_lock()
                 if not threading.main_thread().is_alive():
                     return True  # the process is ending, and nobody is left who could resume
             elif isinstance(command, Stop):
@@ -120,7 +120,7 @@ def _run(session: Session, emit: Emit, command: Validate | Checkpoint, requests:
 def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> None:
     """Apply new values from the next update on (a batch size: from the next epoch on) and record the change."""
     applied = dict(values)
-    if values.get("lr") is not None and not _moved_rate(session, float(values["lr"]), emit):  # type: ignore[arg-type]
+    if values.get("lr") is not None and not _set_lr(session, float(values["lr"]), emit):  # type: ignore[arg-type]
         del applied["lr"]
     if "gradient_clip_val" in values:
         session.state.clip_val = values["gradient_clip_val"]
@@ -135,7 +135,7 @@ def change(session: Session, values: Mapping[str, float | None], emit: Emit) -> 
         emit_message(session, emit, Changed(session.state.step, applied))
 
 
-def _moved_rate(session: Session, lr: float, emit: Emit) -> bool:
+def _set_lr(session: Session, lr: float, emit: Emit) -> bool:
     """Set this base rate from the next update on. False: to or from 0 the ratios of groups and schedules would be
     lost.
     """

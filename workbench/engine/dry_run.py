@@ -140,7 +140,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
         raise TaskError(
             f"the loss of the first {sample_count(batch)} samples is {value}. {_non_finite(batch, value)} (batch: {describe(batch)})"
         )
-    _warn_of_strangers(session, loss)
+    _warn_of_outside_parameters(session, loss)
     _explained("backward", batch, "train", lambda: loss.backward())
     trained = [p for module in session.task.modules for p in module.parameters() if p.requires_grad]
     session.task.partial = any(p.grad is None for p in trained)
@@ -151,7 +151,7 @@ def _evaluate(session: Session, opt: OptimizerHandle, batch: Any) -> None:
             )
 
 
-def _warn_of_strangers(session: Session, loss: Tensor) -> None:
+def _warn_of_outside_parameters(session: Session, loss: Tensor) -> None:
     """Warn of parameters in a function's closure: no optimizer has them."""
     known = [p for module in session.task.modules for p in module.parameters()]
     known += [p for opt in session.optimizers for group in opt.optimizer.param_groups for p in group["params"]]

@@ -166,7 +166,7 @@ class _Fit:
         left = session.data.train()
         batches = self._windows(left, size, sure)
         while True:
-            rng.give_way()
+            rng.yield_lock()
             if inbox:
                 if apply_commands(session, self.emit, inbox, self.requests):
                     self.stopped = True

@@ -23,7 +23,7 @@ def restored_devices(task: Task) -> Iterator[None]:
     """
     slots = list(slots_of(parts_of(task)))
     inside = {p: (p.data, p.grad) for whole in task.modules for p in whole.parameters()}
-    homes = [(whole, _home(whole)) for whole in task.modules]
+    homes = [(whole, _device_of(whole)) for whole in task.modules]
     devices = [tensor.device for _, tensor in slots]
     moved = False
     try:
@@ -45,7 +45,7 @@ def restored_devices(task: Task) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
-def _home(whole: nn.Module) -> torch.device | None:
+def _device_of(whole: nn.Module) -> torch.device | None:
     """The device of all its tensors; None if they are on several devices, or there are none."""
     tensors: list[Tensor] = [*whole.parameters(), *whole.buffers()]
     devices = {tensor.device for tensor in tensors}

@@ -81,7 +81,7 @@ class _Turn:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def give_way(self) -> None:
+    def yield_lock(self) -> None:
         """Let waiting threads take the lock, if there are any."""
         if not self._wanted:
             return
@@ -94,7 +94,7 @@ class _Turn:
 
 
 _turn = _Turn()
-give_way = _turn.give_way
+yield_lock = _turn.yield_lock
 
 
 @contextlib.contextmanager

@@ -100,7 +100,7 @@ class Runtime:
         # Several processes on CPUs find each other only if accelerate knows that there is no GPU to use.
         alone = settings.accelerator == "cpu" or (several and not torch.accelerator.is_available())
         options = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
-        with self._own.here(), _plainly():
+        with self._own.here(), _without_fsdp_flag():
             self._accelerator = Accelerator(cpu=alone, mixed_precision="no", kwargs_handlers=[options] if several else None)
         self.device: torch.device = self._accelerator.device
         self.ranks: ProcessGroup = ProcessGroup()
@@ -129,7 +129,7 @@ def _is_rank() -> bool:
 
 
 @contextlib.contextmanager
-def _plainly() -> Iterator[None]:
+def _without_fsdp_flag() -> Iterator[None]:
     """Inside, accelerate does not see that FSDP is asked for: the engine shards the model itself."""
     asked = os.environ.pop(_USE_FSDP, None)
     try:

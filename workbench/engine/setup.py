@@ -25,7 +25,7 @@ def open_session(
 
     past: for a resumed fit, the state on which its length depends (`total_steps.NAMES`).
     """
-    with rng.preserved(), _kernels(settings), task.running(settings, phase):
+    with rng.preserved(), _kernel_choice(settings), task.running(settings, phase):
         rng.seed(settings.seed)
         runtime = Runtime(settings)
         for spec in (task.train, task.val, task.test, task.predict):
@@ -61,7 +61,7 @@ def _watched(wanted: bool) -> contextlib.AbstractContextManager[object]:
 
 
 @contextlib.contextmanager
-def _kernels(settings: Settings) -> Iterator[None]:
+def _kernel_choice(settings: Settings) -> Iterator[None]:
     """Inside, torch chooses kernels as `deterministic` and `benchmark` say; the process's own flags are restored."""
     wanted, benchmark = settings.deterministic, settings.benchmark
     if not wanted and benchmark is None:

@@ -184,7 +184,7 @@ class PredictAssignment(Assignment):
             inbox = session.ranks.listen(inbox)
             emit(self._started(session, None, None))
             own = predict(session, _batches(session, spec, "predict", inbox))
-            outputs = _dealt_back(session.ranks.all_gather_object(own))
+            outputs = _in_batch_order(session.ranks.all_gather_object(own))
         return Done("stopped" if inbox.has(Stop) else "finished", outputs)
 
 
@@ -197,7 +197,7 @@ def _batches(session: Session, spec: DataSpec, stage: str, inbox: Inbox) -> Iter
     return session.ranks.rounds(with_sample_counts(session.task, loader, first_batches(loader, count)), lambda: inbox.has(Stop))
 
 
-def _dealt_back(parts: list[list[tuple[int, Any]]]) -> list[Any]:
+def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
     """The outputs of the ranks, in the order of the batches."""
     found = [(round, rank, output) for rank, part in enumerate(parts) for round, output in part]
     return [output for *_, output in sorted(found, key=lambda one: one[:2])]

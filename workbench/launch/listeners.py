@@ -35,7 +35,7 @@ class Listeners:
 
         return remove
 
-    def hear(self, job: AnyJob, event: Event) -> list[str]:
+    def on_event(self, job: AnyJob, event: Event) -> list[str]:
         """Give an event of a job to all; returns, in words, the errors of listeners that had not failed before."""
         new = [(listener, text) for listener, text in self.tell(event) if listener not in self._failing]
         self._failing += [listener for listener, _ in new]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.weights import COMMON, overwrite, plain_attributes, set_attribute
+from workbench.engine.checkpoint.weights import overwrite, own_attributes, plain_attributes, set_attribute
 from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 
@@ -48,8 +48,8 @@ class ModulesBefore:
     def of(cls, task: Task) -> ModulesBefore:
         parts = dict(_parts(task))
         return cls(
-            {path: frozenset(_own(part)) for path, part in parts.items()},
-            {path: {name: _mark(value) for name, value in _own(part).items()} for path, part in parts.items()},
+            {path: frozenset(own_attributes(part)) for path, part in parts.items()},
+            {path: {name: _mark(value) for name, value in own_attributes(part).items()} for path, part in parts.items()},
             {path: frozenset(part._modules) for path, part in parts.items()},
         )
 
@@ -103,10 +103,6 @@ def _parts(task: Task) -> Iterator[tuple[Path, nn.Module]]:
             yield (number, name), part
 
 
-def _own(part: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(part).items() if name not in COMMON and not name.startswith("__")}
-
-
 def _left(part: nn.Module, path: Path, before: ModulesBefore, slots: Mapping[int, _Slot]) -> _Part:
     tensors = {
         kind: {name: None if tensor is None else tensor.detach() for name, tensor in getattr(part, kind).items()}
@@ -114,7 +110,7 @@ def _left(part: nn.Module, path: Path, before: ModulesBefore, slots: Mapping[int
     }
     trains = {name: p.requires_grad for name, p in part._parameters.items() if p is not None}
     left = _Part(tensors, trains, plain_attributes(part))
-    own, marks = _own(part), before.marks[path]
+    own, marks = own_attributes(part), before.marks[path]
     for name, value in own.items():
         if isinstance(value, GENERATORS):
             left.generators[name] = generator_state(value)

@@ -137,7 +137,7 @@ class ThreadLauncher:
             with contextlib.ExitStack() as turn:
                 if _has_turn(job):
                     turn.callback(_turn.release)
-                    turn.enter_context(_quick_switches())
+                    turn.enter_context(_fast_thread_switches())
                 try:
                     JobRunner(job, self._tell, turn.close).run()
                 except BaseException as error:  # noqa: BLE001  # whatever it is, nobody may wait for ever
@@ -301,7 +301,7 @@ class JobRunner:
 
 
 @contextlib.contextmanager
-def _quick_switches() -> Iterator[None]:
+def _fast_thread_switches() -> Iterator[None]:
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:

@@ -35,7 +35,7 @@ _compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 @dataclass
-class _Shelved:
+class _CachedBuffer:
     """A cached segment, mapped for comparison."""
 
     segment: Segment
@@ -49,7 +49,7 @@ class BufferCache:
     """The segments with the large buffers of the latest package. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._shelved: list[_Shelved] = []
+        self._shelved: list[_CachedBuffer] = []
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +77,7 @@ class BufferCache:
             folder, note = (None, None) if room is None else room.for_size(sum(size for _, size in group))
             segment = Segment.place([raws[source] for source in group], folder)
             notes |= {} if note is None else {note: None}
-            self._shelved.append(_Shelved(segment, segment.views(), group, sum(size for _, size in group)))
+            self._shelved.append(_CachedBuffer(segment, segment.views(), group, sum(size for _, size in group)))
             spots |= {source: (segment, index) for index, source in enumerate(group)}
         return {number: spots[source] for source, numbers in wanted.items() for number in numbers}, list(notes)
 

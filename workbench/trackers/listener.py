@@ -68,7 +68,7 @@ class TrackerListener:
         return _with_facts, (self._choice, self._facts())
 
     @property
-    def goes_along(self) -> bool:
+    def is_sent_along(self) -> bool:
         """Whether the process that does a job can have it: one that accelerate makes; a user's object stays here."""
         return isinstance(self._choice, Named)
 
@@ -83,7 +83,7 @@ class TrackerListener:
         if isinstance(event, RunStarted):
             self._begin(event)
         elif self._run is not None:
-            self._run.hear(event)
+            self._run.on_event(event)
         run = self._run
         if isinstance(event, RunEnded):
             self._end()
@@ -108,7 +108,7 @@ class TrackerListener:
     def _abandon(self) -> None:
         """End a run whose end did not come."""
         if self._run is not None:
-            self._run.hear(RunEnded("failed", self._run.step, 0.0))
+            self._run.on_event(RunEnded("failed", self._run.step, 0.0))
         self._run = None
 
     def _end(self) -> None:
@@ -168,7 +168,7 @@ class _Run:
 
     # -- on the thread of the events
 
-    def hear(self, event: _Heard) -> None:
+    def on_event(self, event: _Heard) -> None:
         """Queue what this event has for the tracker."""
         if isinstance(event, StepsDone):
             self._rows(event)

@@ -144,7 +144,7 @@ def search(
     limits = {"max_val": max_val, f"length of the data set{each}": cap, f"effective batch{each}": part}
     known = {name: value for name, value in limits.items() if value is not None}
     limit_name = min(known, key=lambda name: known[name], default="")
-    hunt = _Hunt(trial, max_trials, stop)
+    hunt = _SizeSearch(trial, max_trials, stop)
     ended = _power(hunt, _doubling(int(init_val), known.get(limit_name), part), limit_name)
     ceiling = None
     if mode == "binsearch" and hunt.smallest_failed is not None:
@@ -164,7 +164,7 @@ def ended_event(found: BatchSizes) -> SearchEnded:
     return SearchEnded(found.best, found.largest, found.ended, found.accumulate_grad_batches)
 
 
-class _Hunt:
+class _SizeSearch:
     """The trials so far. `passes` answers None once no more may be made, and `why` says which end that was."""
 
     def __init__(self, trial: Callable[[int], Trial], max_trials: int, stop: Callable[[], bool]) -> None:
@@ -225,7 +225,7 @@ class _Hunt:
         return min(size for size, speed in speeds.items() if speed >= _AS_FAST * max(speeds.values()))
 
 
-def _power(hunt: _Hunt, sizes: Iterator[int], limit_name: str) -> str:
+def _power(hunt: _SizeSearch, sizes: Iterator[int], limit_name: str) -> str:
     """Go up until a size fails or the limit passes; halve where the start fails."""
     size = next(sizes)
     if hunt.passes(size) is False:
@@ -249,7 +249,7 @@ def _doubling(start: int, limit: int | None, effective: int | None = None) -> It
         yield size
 
 
-def _down(hunt: _Hunt, size: int) -> str:
+def _down(hunt: _SizeSearch, size: int) -> str:
     while size > 1:
         failed, size = size, size // 2
         if hunt.passes(size) is not False:
@@ -268,7 +268,7 @@ def _does_not_fit(trial: Trial) -> str:
     )
 
 
-def _bisect(hunt: _Hunt, headroom: float) -> tuple[str, int | None]:
+def _bisect(hunt: _SizeSearch, headroom: float) -> tuple[str, int | None]:
     """Between the last that passed and the first that failed, to the exact maximum; then the headroom.
 
     Says how it ended, and the size that passed with the headroom taken off (None: the trials ran out before).
@@ -285,7 +285,7 @@ def _bisect(hunt: _Hunt, headroom: float) -> tuple[str, int | None]:
     return _verify(hunt, low, headroom)
 
 
-def _verify(hunt: _Hunt, maximum: int, headroom: float) -> tuple[str, int | None]:
+def _verify(hunt: _SizeSearch, maximum: int, headroom: float) -> tuple[str, int | None]:
     """Make sure that the maximum less the headroom passes; go down where it does not."""
     size = _less(maximum, headroom)
     while (outcome := hunt.passes(size)) is False and size > 1:

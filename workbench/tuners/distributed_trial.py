@@ -38,13 +38,13 @@ def measure_on_ranks(
         allowed = _allowed(session, max_memory) if session.on_cpu else None
         aside = _of_gradients(session) if method == "fit" else 0
         with session.alone():
-            own = _by_itself(session, settings, size, steps, method, epoch, allowed, aside)
+            own = _trial_alone(session, settings, size, steps, method, epoch, allowed, aside)
         trial = _worst(size, session.ranks.all_gather_object(own))
         for _ in session.ranks.rounds([None]):  # take what has come meanwhile
             if stop():
                 raise TrialStopped
         if trial.ok and method == "fit":
-            trial = _in_concert(session, settings, trial, steps, epoch, stop)
+            trial = _trial_of_all_ranks(session, settings, trial, steps, epoch, stop)
         return trial
 
 
@@ -54,7 +54,7 @@ def _allowed(session: Session, max_memory: int | None) -> int:
     return max_memory or free // session.ranks.local_world
 
 
-def _by_itself(
+def _trial_alone(
     session: Session, settings: Settings, size: int, steps: int, method: str, epoch: int, allowed: int | None, aside: int
 ) -> Trial | NotEnoughData:
     """This rank's own part, with `aside` bytes allocated; errors other than running out of memory are raised."""
@@ -102,7 +102,7 @@ def _worst(size: int, found: Sequence[Trial | NotEnoughData]) -> Trial:
     return replace(trials[0], samples_per_second=rate, peak_bytes=peak, ranks=len(trials))
 
 
-def _in_concert(
+def _trial_of_all_ranks(
     session: Session, settings: Settings, trial: Trial, steps: int, epoch: int, stop: Callable[[], bool]
 ) -> Trial:
     """The trial with the speed of updates that all ranks take together."""

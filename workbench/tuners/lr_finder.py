@@ -112,7 +112,7 @@ def _points(
         if inbox and inbox.has(Stop):
             return points, sweep.STOPPED
         set_lr(float(lr))
-        rng.give_way()
+        rng.yield_lock()
         loss, broken = _loss_of_update(session, opt, feed)
         smoothed = smoother.update(loss) if math.isfinite(loss) else loss
         points.append(CurvePoint(index, float(lr), loss, smoothed))

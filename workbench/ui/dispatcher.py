@@ -20,18 +20,18 @@ class Dispatcher:
     """Gives events to `hear` and lets `flush` send, on one thread of its own that lives only while there is work.
 
     A message is sent when an event comes, unless one has just been sent, or a flush can wait for the next one
-    (`Throttle`). The last event is always followed by a flush. Errors of `hear` and `flush` go to `failed`, and the
+    (`Throttle`). The last event is always followed by a flush. Errors of `on_event` and `flush` go to `failed`, and the
     dispatcher continues.
     """
 
     def __init__(
         self,
-        hear: Callable[[BenchEvent], None],
+        on_event: Callable[[BenchEvent], None],
         flush: Callable[[], bool],
         failed: Callable[[Exception], None],
         interval: float = INTERVAL,
     ) -> None:
-        self._hear, self._flush, self._failed, self._interval = hear, flush, failed, interval
+        self._on_event, self._flush, self._failed, self._interval = on_event, flush, failed, interval
         self._events: deque[BenchEvent] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -111,7 +111,7 @@ class Dispatcher:
                 self._told = self._came[-1]
                 self._due, self._urgent, self._busy = False, False, True
             for event in events:
-                self._guarded(lambda event=event: self._hear(event))  # type: ignore[misc]
+                self._guarded(lambda event=event: self._on_event(event))  # type: ignore[misc]
             self._pace.sends()
             earliest = time.monotonic() + self._interval
             more = bool(self._guarded(self._flush))

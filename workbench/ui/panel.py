@@ -262,7 +262,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
                 self._draw(event)
 
     def _draw(self, event: BenchEvent) -> None:
-        self.history.hear(event)
+        self.history.on_event(event)
         try:
             if self.history.lets_through(event):
                 self.canvas.draw(event)
@@ -277,7 +277,7 @@ class Panel(widgets.VBox):  # type: ignore[misc]
 
     def _react(self, event: BenchEvent) -> None:
         """Update the controls for an event."""
-        self._finds.hear(event, self.header)
+        self._finds.on_event(event, self.header)
         match event:
             case RunStarted():
                 self._started(event)

@@ -89,7 +89,7 @@ def test_checks_of_another_metric_than_a_loss_are_not_drawn_on_its_axis() -> Non
         briefs = [dataclasses.replace(brief(i), monitor=name, checks=check) for i, name in enumerate(monitors)]
         curves.over_one_another(outbox, briefs)
         while (packet := outbox.take()) is not None:
-            mirror.hear(packet.content, list(packet.buffers))
+            mirror.on_event(packet.content, list(packet.buffers))
         assert set(mirror.rows("compared")[:, 1]) == kinds
         assert mirror.state["compared"]["metric"] == metric
         assert mirror.state["compared"]["view"] == mirror.tables["compared"].head["view"]

@@ -47,7 +47,7 @@ class Screen:
     def _send(self, content: dict[str, Any], buffers: list[bytes]) -> None:
         self.sent.append(len(json.dumps(content)) + sum(map(len, buffers)))
         for mirror in self.mirrors:
-            mirror.hear(content, buffers)
+            mirror.on_event(content, buffers)
 
     def draw(self, *events: Event) -> None:
         for event in events:

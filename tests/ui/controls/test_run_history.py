@@ -69,7 +69,7 @@ class Face:
         self.bench.root = root
         self.mirror = Mirror()
         self.panel = Panel(self.bench)
-        self.panel.canvas.send = lambda content, buffers: self.mirror.hear(content, buffers)
+        self.panel.canvas.send = lambda content, buffers: self.mirror.on_event(content, buffers)
         self.panel.canvas._heard(self.panel.canvas, {"type": "ready"}, [])
         self.settled(lambda: "runs" in self.mirror.state or not fits(root))
 
@@ -104,7 +104,7 @@ def test_a_view_that_opens_before_its_panel_is_made_finds_the_runs(tmp_path: Pat
     bench.root = tmp_path
     panel = Panel(bench)
     assert panel.pump.drain(60)
-    panel.canvas.send = lambda content, buffers: mirror.hear(content, buffers)
+    panel.canvas.send = lambda content, buffers: mirror.on_event(content, buffers)
     panel.canvas._picture.outbox.everything()
     panel.pump.wake()
     until(lambda: panel.pump.drain(60) and not reading() and panel.pump.drain(60) and mirror.state.get("runs"))
@@ -464,15 +464,15 @@ def test_health_in_words_about_once_a_second() -> None:
     findings = Findings(outbox)
     start, step = events(40)[0], events(40)[1]
     assert isinstance(step, StepsDone)
-    findings.hear(start)
+    findings.on_event(start)
     assert outbox._values["health"] == []
     bad = StepsDone(10, 1, 1, 0, 1.5, {"loss": pack([np.nan])})
-    findings.hear(step)
-    findings.hear(bad)
+    findings.on_event(step)
+    findings.on_event(bad)
     assert outbox._values["health"] == []  # half a second later
-    findings.hear(StepsDone(11, 1, 1, 0, 5.0, {"loss": pack([1.0])}))
+    findings.on_event(StepsDone(11, 1, 1, 0, 5.0, {"loss": pack([1.0])}))
     assert [found["text"] for found in outbox._values["health"]] == ["loss not finite at update 10, first in a"]
-    findings.hear(StatusChanged("paused"))
+    findings.on_event(StatusChanged("paused"))
     assert outbox._values["health"][0]["level"] == "error"
 
 
@@ -483,7 +483,7 @@ def test_health_of_a_run_that_is_followed_is_that_of_its_record() -> None:
     outbox = Outbox({})
     findings = Findings(outbox)
     for event in (start, *waiting, RunEnded("finished", 400, 40.0)):
-        findings.hear(event)
+        findings.on_event(event)
     told = [found["text"] for found in outbox._values["health"]]
     assert told == [found.text for found in examine([start, *waiting, RunEnded("finished", 400, 40.0)])]
     assert any("wait" in text for text in told)

@@ -59,7 +59,7 @@ def state_of_rank(session: Session, state: Mapping[str, Any]) -> tuple[dict[str,
     return {**state, **(state["ranks"][ranks.rank - 1] if ranks.rank else {})}, True
 
 
-def begin_anew(session: Session) -> None:
+def rewind(session: Session) -> None:
     """The number of ranks has changed: give each rank random numbers of its own, and tell the user."""
     rng.differ(session.settings.seed + session.state.step, session.ranks.rank)
     text = (

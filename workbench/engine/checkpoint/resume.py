@@ -118,7 +118,7 @@ def restore(session: Session, checks: ValidationSchedule, state: Mapping[str, An
     session.notes += [Message(f"it may not continue exactly as it would have: {doubt}.", "warning", session.state.step) for doubt in doubts]
     RandomState.from_state(state["random"]).restore()
     if not alike:
-        per_rank.begin_anew(session)
+        per_rank.rewind(session)
 
 
 @contextlib.contextmanager

@@ -135,9 +135,14 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
     """A module's own numbers, strings and plain containers: a counter that forward() changes is state too."""
     return {
         name: copy.deepcopy(value)
-        for name, value in vars(module).items()
-        if name not in COMMON and not name.startswith("__") and is_plain(value)
+        for name, value in own_attributes(module).items()
+        if is_plain(value)
     }
+
+
+def own_attributes(module: nn.Module) -> dict[str, Any]:
+    """A module's own attributes: those that not every module has."""
+    return {name: value for name, value in vars(module).items() if name not in COMMON and not name.startswith("__")}
 
 
 def set_attribute(part: nn.Module, name: str, value: Any) -> None:
@@ -224,14 +229,14 @@ def slots_of(parts: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor]]:
 
 def _held(part: nn.Module) -> Iterator[Callable[[], object]]:
     """How to restore a module's own generators."""
-    for name, value in vars(part).items():
-        if name not in COMMON and isinstance(value, GENERATORS):
+    for value in own_attributes(part).values():
+        if isinstance(value, GENERATORS):
             yield partial(set_generator_state, value, generator_state(value))
 
 
 def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
     """How to restore all of a module's own attributes: the same objects, tensors and containers with their contents."""
-    kept = {name: value for name, value in vars(part).items() if _is_own(name)}
+    kept = own_attributes(part)
     yield partial(_put_all_back, part, kept)
     for name, value in kept.items():
         if isinstance(value, Tensor):
@@ -240,13 +245,9 @@ def _attributes(part: nn.Module) -> Iterator[Callable[[], object]]:
             yield partial(_put_content_back, value, copy.deepcopy(value) if is_plain(value) else copy.copy(value))
 
 
-def _is_own(name: str) -> bool:
-    return name not in COMMON and not name.startswith("__")
-
-
 def _own(part: nn.Module) -> dict[str, Any]:
     """A module's own attributes, parameters and submodules."""
-    return {**{k: v for k, v in vars(part).items() if _is_own(k)}, **part._parameters, **part._modules}
+    return {**own_attributes(part), **part._parameters, **part._modules}
 
 
 def _drop_others(part: nn.Module, names: Collection[str]) -> None:
@@ -261,7 +262,7 @@ def _drop_others(part: nn.Module, names: Collection[str]) -> None:
 
 
 def _put_all_back(part: nn.Module, kept: Mapping[str, Any]) -> None:
-    for name in [name for name in vars(part) if _is_own(name) and name not in kept]:
+    for name in own_attributes(part).keys() - kept.keys():
         del vars(part)[name]
     vars(part).update(kept)
 

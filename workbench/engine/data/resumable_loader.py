@@ -163,23 +163,23 @@ class ResumableLoader:
         self._told = None
         for attempt in (1, 2, 3):
             if attempt == 3:
-                self._begin_anew()
+                self._rewind()
             rest = first_batches(self.loader, count, self._iterator())
             batch = next(rest, _NONE)
             if batch is not _NONE and self._state_sum() != told:
                 break
             if attempt < 3:
                 rest.close()
-                self._undraw(self._begun)
+                self._restore_draws(self._begun)
         return [] if batch is _NONE else [(batch, self.loader.samples)], rest
 
-    def _begin_anew(self) -> None:
+    def _rewind(self) -> None:
         """Reset the data's position and keep their random numbers."""
         if not isinstance(self.loader.dataset, CopiedStream):
             self._data.put({**self._fresh, "generators": {}})
             return
         generators = self._data.state()["generators"]
-        self.loader.dataset.begin_anew()
+        self.loader.dataset.rewind()
         self._data = self._held()
         self._data.put({"generators": generators, "states": {}, "counts": {}})
         if self.epoch is not None:
@@ -190,9 +190,9 @@ class ResumableLoader:
         before = {"process": self._drawn(), "data": self._data.state()}
         if next(self._iterator(), _NONE) is not _NONE:
             self._told = self._state_sum()
-        self._undraw(before)
+        self._restore_draws(before)
 
-    def _undraw(self, before: Mapping[str, Any]) -> None:
+    def _restore_draws(self, before: Mapping[str, Any]) -> None:
         self._source = None  # run now what the data do at the end of a pass
         self._draw_from(before["process"])
         self._data.put(before["data"], states=False)
@@ -220,7 +220,7 @@ class ResumableLoader:
         self._before = {"process": self._drawn(), "data": {**data, "states": {}} if first else data}
 
     def _iterator(self) -> Iterator[Any]:
-        if not self._lives_on:
+        if not self._workers_persist:
             self._made = self.loader.generator.get_state()
         batches = iter(self.loader)
         if self._start is not None:
@@ -237,7 +237,7 @@ class ResumableLoader:
         return has_ended(self._source)
 
     @property
-    def _lives_on(self) -> bool:
+    def _workers_persist(self) -> bool:
         """Whether worker processes of the last pass will serve the next one."""
         return self.loader.persistent_workers and self.loader._iterator is not None
 
@@ -268,7 +268,7 @@ class ResumableLoader:
         if self._between is None:
             start = self._start if self._deals is None else self._deals.start
             self._between = {
-                "made": self._made if self._lives_on or start is not None else None,
+                "made": self._made if self._workers_persist or start is not None else None,
                 "generator": self.loader.generator.get_state() if start is None else start,
                 "sampler": None if self._deals is None else self._deals.held().state(),
                 "passes": 0 if self._deals is None else self._deals.passes,
@@ -323,7 +323,7 @@ class ResumableLoader:
                 f"{self._name} was not read to its end in the epoch before: it is not told its state of then, and begins "
                 "the next epoch as data that are new"
             ]
-        if not self._lives_on:
+        if not self._workers_persist:
             return []
         if self._by_index and not self._data.generators:
             return []
@@ -387,7 +387,7 @@ class ResumableLoader:
         self.loader.generator.set_state(position["made"])
         try:
             if self._by_index and position["pass"]["order"] is not None:
-                doubts = self._deal_again(position, taken, rereads)
+                doubts = self._replay_order(position, taken, rereads)
             elif self._knows and position["here"]:
                 doubts = self._go_on(position, rereads)
             elif self._begun:
@@ -403,7 +403,7 @@ class ResumableLoader:
         self._deal_from(position)
         return [*position["doubts"], *doubts]
 
-    def _deal_again(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
+    def _replay_order(self, position: Mapping[str, Any], taken: int, rereads: bool) -> list[str]:
         assert self._deals is not None
         doubts = self._deals.replay(position["pass"]["order"], taken)
         self.loader.generator.set_state(position["made"])

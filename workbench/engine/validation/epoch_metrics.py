@@ -51,7 +51,7 @@ class EpochMetrics:
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
         """Inside, the metrics are on the session's device and start empty; nothing of the validation stays in them."""
-        homes = [(metric, _home(metric)) for metric in self._distinct()]
+        homes = [(metric, _device_of(metric)) for metric in self._distinct()]
         modes = [(part, part.training) for part in _modules(self._distinct())]
         try:
             for metric, home in homes:
@@ -183,7 +183,7 @@ def _modules(metrics: Sequence[Any]) -> list[nn.Module]:
     return [part for metric in metrics if isinstance(metric, nn.Module) for part in metric.modules()]
 
 
-def _home(metric: Any) -> torch.device | None:
+def _device_of(metric: Any) -> torch.device | None:
     """Its device; None: it cannot be moved."""
     if not callable(getattr(metric, "to", None)):
         return None

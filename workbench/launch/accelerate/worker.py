@@ -57,7 +57,7 @@ def main(run: Path) -> int:
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1)
-    signal.signal(signal.SIGTERM, _told_to_end)
+    signal.signal(signal.SIGTERM, _on_sigterm)
     try:
         found = job_file.read(run)
         around: ProcessEnv = found.head
@@ -87,7 +87,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _told_to_end(number: int, frame: object) -> NoReturn:
+def _on_sigterm(number: int, frame: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise failure_files.RankEnded(f"signal {number}")
 
@@ -141,7 +141,7 @@ def _first(run: Path, given: JobFile, processes: list[Process]) -> int:
     work = _Work(run, given, processes)
     job: Job[Any] = Job(run.name, given.assignment.kind, folder, work, lambda job: None)
     trackers = given.words.trackers
-    JobRunner(job, Listeners(trackers).hear).run()
+    JobRunner(job, Listeners(trackers).on_event).run()
     for tracker in trackers:
         tracker.close()
     return 0 if job.exception() is None else 1

@@ -79,7 +79,7 @@ def carry(assignment: Assignment, emit: EventSink, inbox: Mailbox, plan: acceler
             desk(end)
             raise _error(run, end)
         if assignment.trains:
-            _take_home(assignment.task, run, end, desk)
+            _copy_results_back(assignment.task, run, end, desk)
         desk(end)
     return Done(end.status, _value(run))
 
@@ -88,7 +88,7 @@ def _with_trackers(words: FirstMessages) -> tuple[FirstMessages, list[Tracker]]:
     """The first messages with the trackers that the launched process runs, since they continue without this process."""
     going, messages = [], list(words.messages)
     for tracker in words.trackers:
-        if not tracker.goes_along:
+        if not tracker.is_sent_along:
             continue
         try:
             with pack(tracker):
@@ -218,7 +218,7 @@ def _value(run: Path) -> Any:
         private_file.remove(path)
 
 
-def _take_home(task: Task, run: Path, end: RunEnded, emit: EventSink) -> None:
+def _copy_results_back(task: Task, run: Path, end: RunEnded, emit: EventSink) -> None:
     """Give the task's modules the weights of the run's last checkpoint, in place."""
     there = [one for one in list_checkpoints(run) if one.end and one.step == end.step]
     if not there:

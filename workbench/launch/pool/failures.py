@@ -31,7 +31,7 @@ def cause(course: JobOutcome) -> BaseException:
         return RankTimeout(f"{course.hung}\n\n{_kept(course)}")
     first = min((fate for fate in course.fates if fate.failed), key=_rank_of_cause)
     world = len(course.fates)
-    error = _of_the_dead(first, course) if first.dead else _own(first)
+    error = _error_of_dead_rank(first, course) if first.dead else _own(first)
     if world > 1 and not first.dead:
         error.add_note(f"in rank {first.rank} of {world}{_with(first, course.fates)}")
     hint = _hint(error, "" if first.said is None else first.said.traceback)
@@ -59,7 +59,7 @@ def _own(fate: RankOutcome) -> BaseException:
     return error
 
 
-def _of_the_dead(fate: RankOutcome, course: JobOutcome) -> BaseException:
+def _error_of_dead_rank(fate: RankOutcome, course: JobOutcome) -> BaseException:
     world = len(course.fates)
     who = f"rank {fate.rank} of {world}" if world > 1 else "the process of the job"
     error = ChildDied(f"{who} died: {fate.lost or in_words(fate.code)}. {_kept(course)}")

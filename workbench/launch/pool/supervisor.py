@@ -115,7 +115,7 @@ class Supervisor:
                 for key, _ in select.select(POLL):
                     if not key.data():
                         select.unregister(key.fd)
-                self._look_for_the_dead()
+                self._check_dead_ranks()
                 self._forward()
                 self._keep_time()
         for member in self._members:
@@ -131,7 +131,7 @@ class Supervisor:
             (self.course.left,), self.course.updates = _values(fds), message.updates
             self._deadline = 0.0
         elif isinstance(message, Pong):
-            self._watchdog.hear(message.count)
+            self._watchdog.on_pong(message.count)
         elif isinstance(message, Settle):
             self._emit.settle(message.seconds)
             member.tell(Settled(message.number))
@@ -151,7 +151,7 @@ class Supervisor:
         if member.rank == 0:
             self.course.left, self.course.updates = left, ended.updates
 
-    def _look_for_the_dead(self) -> None:
+    def _check_dead_ranks(self) -> None:
         for member, fate in zip(self._members, self.course.fates, strict=True):
             if member.over and not fate.over:
                 for received in member.channel.take():  # its last message

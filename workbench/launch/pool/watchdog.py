@@ -32,7 +32,7 @@ class Watchdog:
         self._looked = time.monotonic()
         self._answered = True
 
-    def hear(self, count: int) -> None:
+    def on_pong(self, count: int) -> None:
         """Note rank 0's progress."""
         self._answered = True
         if count != self._count:
@@ -90,10 +90,10 @@ def _culprit(stopped: Sequence[int]) -> str:
 def _own_threads(dump: str) -> str:
     """The threads that do the job, without our own frames and without those that talk to the owner."""
     threads = [part for part in re.split(r"^(?=(?:Current t|T)hread 0x)", dump, flags=re.MULTILINE) if part.strip()]
-    return "\n".join(_without_ours(part) for part in threads if not _speaks(part))
+    return "\n".join(_without_ours(part) for part in threads if not _is_our_thread(part))
 
 
-def _speaks(thread: str) -> bool:
+def _is_our_thread(thread: str) -> bool:
     return "_bootstrap" in thread and _OURS in thread.replace("\\", "/")
 
 

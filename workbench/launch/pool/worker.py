@@ -93,7 +93,7 @@ class _Rank:
             os.environ.update(place.environment)
             (assignment,) = unpacked(request.name, parcels)
             self._at_work = assignment, ModulesBefore.of(assignment.task)
-            done = assignment(self._outlet if place.rank == 0 else _Nowhere(), inbox)
+            done = assignment(self._outlet if place.rank == 0 else _NoOutput(), inbox)
             value = pack(done if place.rank == 0 else None, names={"what the job found": done})
             left = pack(self._left(), names={"the model": assignment.task.model})
         except BaseException as error:  # noqa: BLE001 - it is the owner's, SystemExit and KeyboardInterrupt too
@@ -277,7 +277,7 @@ class _Outlet:
         print(line)
 
 
-class _Nowhere:
+class _NoOutput:
     """The event sink of all other ranks, which drops everything."""
 
     def __call__(self, event: Event, /) -> None:

@@ -61,7 +61,7 @@ class Child:
             self.lost = str(error)
             self.over = True
         finally:
-            self._close_theirs()
+            self._close_parent_files()
         return not self.lost
 
     def sources(self) -> Iterator[tuple[int, Hear]]:
@@ -128,14 +128,14 @@ class Child:
             self._deliver(name, data)
         return bool(data)
 
-    def _close_theirs(self) -> None:
+    def _close_parent_files(self) -> None:
         for fd in self._theirs:
             os.close(fd)
         self._theirs.clear()
 
     def close(self) -> None:
         """Close its ends: a child that still runs is killed by that."""
-        self._close_theirs()
+        self._close_parent_files()
         for fd in self._pipes.values():
             os.close(fd)
         self._pipes.clear()

@@ -101,7 +101,7 @@ class Server:
             print(f"a {kind} came with {len(received)} of {count} file descriptors", file=sys.stderr, flush=True)
         else:
             status = socket.socket(fileno=os.dup(received[1]))
-            if not _hung_up(status):
+            if not _caller_closed(status):
                 self._start(kind, received, status)
             else:
                 status.close()
@@ -197,7 +197,7 @@ def _wait_for_all() -> None:
         pass
 
 
-def _hung_up(status: socket.socket) -> bool:
+def _caller_closed(status: socket.socket) -> bool:
     """Whether the caller stopped it before it began."""
     try:
         return status.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""

@@ -82,7 +82,7 @@ def trials_of_ranks(
     def trial(size: int) -> Trial:
         trying = RankTrial(id, task, settings, request, size)
         try:
-            done = select_launcher.carry(trying, _Lines(emit), _Overheard(inbox))
+            done = select_launcher.carry(trying, _Lines(emit), _StopInbox(inbox))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -113,7 +113,7 @@ class _Lines:
         self._outlet.printed(line)
 
 
-class _Overheard(Mailbox):
+class _StopInbox(Mailbox):
     """The inbox of a search as one trial has it: a Stop is seen once, and stays there."""
 
     def __init__(self, own: Mailbox) -> None:

@@ -30,7 +30,7 @@ class Health:
     def __init__(self) -> None:
         self._rules: tuple[Rule, ...] = ()
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take in one event; the start of a run forgets the one before."""
         if isinstance(event, RunStarted):
             fit = event.kind == "fit"
@@ -40,7 +40,7 @@ class Health:
                 Waiting(event), Clipping(event),
             ) if fit else ()  # fmt: skip
         for rule in self._rules:
-            rule.hear(event)
+            rule.on_event(event)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -53,5 +53,5 @@ def examine(events: Iterable[Event]) -> tuple[Finding, ...]:
     """The findings of a whole run."""
     health = Health()
     for event in events:
-        health.hear(event)
+        health.on_event(event)
     return health.findings

@@ -40,7 +40,7 @@ class Divergence:
         self._seen, self._since = 0, 0
         self._knows = True
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if not isinstance(event, StepsDone):
             return
         if several(event):
@@ -96,7 +96,7 @@ class Rate:
         self._seen, self._highest, self._rate = 0, 0.0, 0.0
         self._knows = True
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if not isinstance(event, StepsDone):
             return
         if several(event) or "lr" not in event.columns:

@@ -31,7 +31,7 @@ class Layers:
         """For how many updates up to now."""
         self._weak_since = np.zeros(n, np.int64)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if not isinstance(event, StepsDone) or not event.columns.get("layer_norms"):
             return
         norms = event.array("layer_norms")

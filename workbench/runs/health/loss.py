@@ -31,7 +31,7 @@ class Standstill:
         self._step, self._seen = 0, 0
         self._knows = True
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, Resumed):
             self._knows = self._seen > 0  # it may have begun where another run's loss had come down already
         if not isinstance(event, StepsDone):
@@ -73,7 +73,7 @@ class Overfitting:
         self._train_at_best = math.nan
         self._behind = 0
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             loss = column(event, "loss")
             self._recent.extend(loss[np.isfinite(loss)].tolist())

@@ -43,7 +43,7 @@ class Constant:
         self._first, self._lowest = math.nan, math.inf
         self._trains = True
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             self._trains &= not several(event)
             loss = column(event, "loss")

@@ -28,7 +28,7 @@ class Explosion:
         """The last ones, as many as a look takes."""
         self._found: Finding | None = None
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if not isinstance(event, StepsDone) or self._found is not None:
             return
         norm, span = column(event, "grad_norm"), self.NOW + self.BEFORE
@@ -74,7 +74,7 @@ class Clipping:
         self._norms: deque[float] = deque(maxlen=WINDOW)
         self._seen, self._clipped, self._largest = 0, 0, 0.0
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, Changed) and "gradient_clip_val" in event.values:
             self._clip = event.values["gradient_clip_val"]
             self._clear()

@@ -22,7 +22,7 @@ class Broken:
         """Layers that had a gradient: one that never has one is NaN too."""
         self._found: Finding | None = None
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             self._steps(event)
         elif isinstance(event, RunEnded) and event.error and event.error.startswith(_ERROR):
@@ -64,7 +64,7 @@ class LeftOut:
         self._said = ""
         """What the run itself said of the first one."""
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             skipped = column(event, "skipped") > 0
             if skipped.any() and not self._count:

@@ -18,7 +18,7 @@ class EvaluationMode:
     def __init__(self, start: RunStarted) -> None:
         self._found: Finding | None = None
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if not isinstance(event, Observed) or event.what != "evaluation_mode":
             return
         step = event.step - 1
@@ -41,7 +41,7 @@ class SameOrder:
     def __init__(self, start: RunStarted) -> None:
         self._found: Finding | None = None
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, Observed) and event.what == "same_order" and self._found is None:
             text = f"epoch {event.epoch} had its samples in the same order as epoch {event.epoch - 1}, although they are shuffled"
             remedy = "does the sampler seed its generator in __iter__? Seed it once, or by set_epoch(epoch)"

@@ -24,7 +24,7 @@ class Waiting:
         self._first: tuple[float, float] | None = None
         self._last = (0.0, 0.0)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             self._last = (event.seconds, event.waited)
             self._first = self._first or self._last
@@ -53,7 +53,7 @@ class Memory:
     def __init__(self, start: RunStarted) -> None:
         self._total, self._most = start.memory, 0
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, StepsDone):
             self._most = max(self._most, event.memory or 0)
 

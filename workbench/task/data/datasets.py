@@ -97,7 +97,7 @@ class CopiedStream(IterableDataset[Any]):
     def __init__(self, users: Any, current: Any) -> None:
         self.users, self.current = users, current
 
-    def begin_anew(self) -> None:
+    def rewind(self) -> None:
         """Reset to a copy without a position."""
         self.current = copy.deepcopy(self.users)
 

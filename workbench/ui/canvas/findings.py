@@ -31,7 +31,7 @@ class Findings:
         self._health, self._held, self._looked = Health(), [], 0.0
         self._outbox.put("health", None)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         self._held.append(event)
         if isinstance(event, StepsDone):
             if 0 <= event.seconds - self._looked < EVERY:
@@ -41,7 +41,7 @@ class Findings:
             self._looked = -EVERY  # its first updates are examined by themselves: rules measure from there on
         held, self._held = self._held, []
         for one in joined(held, across_epochs=True):
-            self._health.hear(one)
+            self._health.on_event(one)
         self._outbox.put("health", [
             {"level": found.level, "text": cut(found.text, TEXT), "remedy": cut(found.remedy, TEXT)}
             for found in self._health.findings[:MOST]

@@ -117,7 +117,7 @@ class CanvasModel:
             case Message() | Shown() | Compared() | Deleted():
                 pass  # the panel's own: its notices, and the past
         if fits and not isinstance(event, Called | SettingsSet | Shown | Compared | Deleted):
-            self._findings.hear(event)
+            self._findings.on_event(event)
 
     def clear(self) -> None:
         """Begin again, for another run's events."""

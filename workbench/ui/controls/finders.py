@@ -55,7 +55,7 @@ class Finders:
         else:
             header.use_lr.offer({"lr": rate.setting}, rate.text, rate.why, self._bench.settings)
 
-    def hear(self, event: BenchEvent, header: Header) -> None:
+    def on_event(self, event: BenchEvent, header: Header) -> None:
         """Update the header's offers for an event of a search."""
         match event:
             case RunStarted():

@@ -84,7 +84,7 @@ class RunHistory:
         with self._drawing:
             self._shown, self._turn = "", self._turn + 1
 
-    def hear(self, event: BenchEvent) -> None:
+    def on_event(self, event: BenchEvent) -> None:
         """Update the past curves for an event."""
         match event:
             case Shown():
