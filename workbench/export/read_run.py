@@ -53,6 +53,7 @@ def script_spec_of(path: Path, run: Run, site: CallSite, task: Task, weights: st
     _check_run(run, header, task)
     _check_start(run, tensors_of(task.trained_modules))
     _check_settings(run.settings)
+    _check_task(task)
     sliced = slice_call(site)
     if isinstance(task, Supervised) and task.one_collection:
         sliced.arguments["metrics"] = f'{{"metrics": {sliced.arguments["metrics"]}}}'
@@ -60,7 +61,6 @@ def script_spec_of(path: Path, run: Run, site: CallSite, task: Task, weights: st
     planned = None if started is None or started.updates is None else int(started.updates)
     ranks = int(started.ranks) if started else 1
     settings = limits.effective_settings(run.settings)
-    _check_task(task)
     sources = sources_of(task, sliced)
     own = own_of(task, sources, sliced.code)  # now: in a session the objects have more than they define
     with _looked_at(task, run.settings) as session:
