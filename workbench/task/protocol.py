@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from workbench.settings import Settings
 from workbench.task.batch import sample_count
 from workbench.task.compiled_model import own_name
-from workbench.task.data.spec import DataSpec
 from workbench.task.errors import TaskError
 from workbench.task.hooks import Hooks
 from workbench.task.ranks import Communication
+
+if TYPE_CHECKING:  # a script with a Task of the user's has this file in it, and not the data sets
+    from workbench.task.data.spec import DataSpec
 
 Phase = Literal["fit", "validate", "test", "predict"]
 """A kind of job, as in `setup(stage)`; finders and trials are fits."""
