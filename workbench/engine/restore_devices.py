@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.weights import parts_of, slots_of
+from workbench.engine.checkpoint.weights_copy import parts_of, slots_of
 from workbench.task.protocol import Task
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from workbench.engine import rng
-from workbench.engine.checkpoint.weights import Weights
+from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.optim.optimizer_handle import load_state
 from workbench.engine.session import Session
 from workbench.task.protocol import Task
@@ -37,7 +37,7 @@ class Snapshot:
     """The state of a session at one moment; `restore` brings all of it back, whatever happened in between."""
 
     session: Session
-    weights: Weights
+    weights: WeightsCopy
     optimizers: tuple[tuple[dict[str, Any], tuple[dict[str, Any], ...], float, int], ...]
     counters: tuple[int, int, int, dict[int, Any]]
     scaler: dict[str, Any]
@@ -50,7 +50,7 @@ class Snapshot:
     def take(cls, session: Session) -> Snapshot:
         return cls(
             session,
-            Weights.of(session.task, tensors=True),
+            WeightsCopy.of(session.task, tensors=True),
             tuple(
                 (
                     copy.deepcopy(opt.optimizer.state_dict()),

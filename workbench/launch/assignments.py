@@ -18,7 +18,7 @@ from workbench.engine import loop
 from workbench.engine.checkpoint.files import read_state, restoring
 from workbench.engine.checkpoint.manager import CheckpointManager
 from workbench.engine.checkpoint.resume import first_steps, restore
-from workbench.engine.checkpoint.weights import Weights
+from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.data.loaders import first_batches, with_sample_counts
 from workbench.engine.optim.optimizer_handle import shares
 from workbench.engine.session import Session
@@ -206,7 +206,7 @@ def _in_batch_order(parts: list[list[tuple[int, Any]]]) -> list[Any]:
 @contextmanager
 def _as_it_was(task: Task) -> Iterator[None]:
     """Inside, a checkpoint replaces all of the model's state; an error restores the state from before."""
-    before = Weights.of(task, tensors=True)
+    before = WeightsCopy.of(task, tensors=True)
     try:
         yield
     except BaseException:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from workbench.commands import Mailbox
 from workbench.engine.checkpoint.files import peek, save_weights
-from workbench.engine.checkpoint.weights import Weights
+from workbench.engine.checkpoint.weights_copy import WeightsCopy
 from workbench.engine.optim import total_steps
 from workbench.engine.setup import open_session
 from workbench.events import Message, RunStarted, Status
@@ -165,7 +165,7 @@ class FindLR(BenchWork):
 
     @contextmanager
     def _borrowed(self, early: list[Message]) -> Iterator[None]:
-        before = Weights.of(self._task, tensors=True)
+        before = WeightsCopy.of(self._task, tensors=True)
         with self._start.placed(self._wanted.weights(self._root), self._wanted.text == "fresh", early.append):
             try:
                 yield

@@ -11,7 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workbench.engine.checkpoint.weights import overwrite, own_attributes, plain_attributes, set_attribute
+from workbench.engine.checkpoint.weights_copy import (
+    overwrite,
+    own_attributes,
+    plain_attributes,
+    set_attribute,
+)
 from workbench.task.data.rng_state import GENERATORS, generator_state, set_generator_state
 from workbench.task.protocol import Task
 

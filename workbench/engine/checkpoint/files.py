@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from workbench.engine.checkpoint.serialization import from_plain
-from workbench.engine.checkpoint.weights import expanded
+from workbench.engine.checkpoint.weights_copy import expanded
 from workbench.engine.distributed.dtensor import in_shards, local
 from workbench.events import LARGEST
 from workbench.runs.checkpoints import FORMAT, LARGEST_INFO, NAME, replaced

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.engine import rng
-from workbench.engine.checkpoint.weights import kept_state
+from workbench.engine.checkpoint.weights_copy import kept_state
 from workbench.engine.session import Session
 from workbench.task.hooks import Stage
 from workbench.techniques.tbptt import Piece

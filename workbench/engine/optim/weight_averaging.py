@@ -11,7 +11,7 @@ import torch
 from torch.optim.swa_utils import SWALR
 
 from workbench.engine import rng
-from workbench.engine.checkpoint.weights import kept_buffers
+from workbench.engine.checkpoint.weights_copy import kept_buffers
 from workbench.engine.distributed.borrowed import run_borrowed
 from workbench.engine.distributed.fsdp_forward import Borrowed
 from workbench.engine.optim.optimizer_handle import OptimizerHandle

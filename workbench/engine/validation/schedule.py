@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from workbench.commands import Inbox, Stop
-from workbench.engine.checkpoint.weights import kept_buffers
+from workbench.engine.checkpoint.weights_copy import kept_buffers
 from workbench.engine.control import apply_commands
 from workbench.engine.metrics.flush import emit_message, flush
 from workbench.engine.optim import weight_averaging

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workbench.engine.checkpoint.files import load_weights
-from workbench.engine.checkpoint.weights import Mark, Weights
+from workbench.engine.checkpoint.weights_copy import Fingerprint, WeightsCopy
 from workbench.events import Message
 from workbench.task.protocol import Task
 
@@ -21,8 +21,8 @@ class InitialWeights:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._fresh = Weights.of(task)
-        self._left = Mark.of(task)
+        self._fresh = WeightsCopy.of(task)
+        self._left = Fingerprint.of(task)
         self._ends: dict[str, int] = {}
         """The checksums of the parameters that fits left, by their ids."""
 
@@ -37,14 +37,14 @@ class InitialWeights:
             self._place(where, fresh, emit)
             yield
         finally:
-            self._left = Mark.of(self._task)
+            self._left = Fingerprint.of(self._task)
             if fit is not None:
                 self._ends[fit] = self._left.parameters
 
     def _place(self, where: Path | None, fresh: bool, emit: Callable[[Message], None]) -> None:
-        now = Mark.of(self._task)
+        now = Fingerprint.of(self._task)
         if now.parameters != self._left.parameters:
-            self._fresh = Weights.of(self._task)
+            self._fresh = WeightsCopy.of(self._task)
             emit(Message("The model's weights were changed since the last job; they are the new start."))
         else:
             self._fresh = self._fresh.with_changes(self._left, now)
@@ -58,10 +58,10 @@ class InitialWeights:
 
     def untouched_since(self, fit: str) -> bool:
         """Whether the model's parameters are those that this fit left."""
-        return self._ends.get(fit) == Mark.of(self._task).parameters
+        return self._ends.get(fit) == Fingerprint.of(self._task).parameters
 
     def load(self, path: Path) -> None:
         """Load the weights in this file into the model; they are the new start."""
         load_weights(self._task.trained_modules, path)
-        self._fresh = Weights.of(self._task)
-        self._left = Mark.of(self._task)
+        self._fresh = WeightsCopy.of(self._task)
+        self._left = Fingerprint.of(self._task)

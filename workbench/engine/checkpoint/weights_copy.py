@@ -33,7 +33,7 @@ Slot = tuple[nn.Module, str, str]
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightsCopy:
     """Parameters, buffers, plain attributes and generators of a task's modules; `put` writes them back."""
 
     values: tuple[tuple[Slot, Tensor], ...]
@@ -43,7 +43,7 @@ class Weights:
     """The names of all of each module's own attributes, plain or not."""
 
     @classmethod
-    def of(cls, task: Task, tensors: bool = False) -> Weights:
+    def of(cls, task: Task, tensors: bool = False) -> WeightsCopy:
         """A copy of the present weights.
 
         `tensors`: of all other attributes too. Tensors and containers get their contents back, anything else is the
@@ -84,7 +84,7 @@ class Weights:
         for back in self.held:
             back()
 
-    def with_changes(self, before: Mark, now: Mark) -> Weights:
+    def with_changes(self, before: Fingerprint, now: Fingerprint) -> WeightsCopy:
         """The same weights, with the attributes that were set between two marks."""
         plain, others = now.set_since(before), now.names_since(before)
         attributes = tuple((part, {**own, **plain.get(part, {})}) for part, own in self.attributes)
@@ -93,7 +93,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Fingerprint:
     """Fingerprint of a task's weights and attributes, to tell whether they have changed.
 
     `attributes` are copies of the plain ones; `own` are all of them, with parameters and submodules, not copied.
@@ -105,7 +105,7 @@ class Mark:
     own: Mapping[nn.Module, Mapping[str, Any]]
 
     @classmethod
-    def of(cls, task: Task) -> Mark:
+    def of(cls, task: Task) -> Fingerprint:
         parameters = [p for whole in task.modules for p in whole.parameters()]
         buffers = [b for whole in task.modules for b in whole.buffers()]
         # Another buffer means another model, and so another start.
@@ -114,7 +114,7 @@ class Mark:
         attributes = {part: plain_attributes(part) for part in parts}
         return cls(checksum(parameters, shapes), checksum(buffers), attributes, {part: _own(part) for part in parts})
 
-    def set_since(self, before: Mark) -> dict[nn.Module, dict[str, Any]]:
+    def set_since(self, before: Fingerprint) -> dict[nn.Module, dict[str, Any]]:
         """The attributes that are new or different."""
         missing = object()
         return {
@@ -122,7 +122,7 @@ class Mark:
             for part, now in self.attributes.items()
         }
 
-    def names_since(self, before: Mark) -> dict[nn.Module, set[str]]:
+    def names_since(self, before: Fingerprint) -> dict[nn.Module, set[str]]:
         """The names of new or replaced objects."""
         missing = object()
         return {

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.engine.problems import labelled
 from tests.engine.resuming import learning, settings_of, supervised
-from workbench.engine.checkpoint.weights import Weights, is_container, overwrite
+from workbench.engine.checkpoint.weights_copy import WeightsCopy, is_container, overwrite
 from workbench.engine.setup import open_session
 from workbench.engine.snapshot import scratch
 from workbench.engine.step import train_step
@@ -86,7 +86,7 @@ def test_the_start_of_a_fit_keeps_the_containers_that_others_hold():
     outside = [1, [2]]
     model = Collecting(outside)
     task = supervised(model)
-    weights = Weights.of(task)
+    weights = WeightsCopy.of(task)
     outside[1].append(3)
     outside.append(4)
     model.counts.update("zz")
@@ -107,7 +107,7 @@ def test_a_container_with_ways_of_its_own_is_only_kept_as_it_is():
     model = nn.Linear(6, 3)
     model.own = Own([1])
     task = supervised(model)
-    weights = Weights.of(task, tensors=True)
+    weights = WeightsCopy.of(task, tensors=True)
     kept, model.own = model.own, Own([2])
     weights.put(task)
     assert model.own is kept
