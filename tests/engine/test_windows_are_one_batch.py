@@ -103,3 +103,27 @@ def test_sums_are_not_divided_by_their_samples(windows, tmp_path):
     b = fitted(other, labelled(48), tmp_path / "b", loss=sums, batch_size=4 * windows, lr=1e-3 / windows)
     np.testing.assert_allclose(a.history["loss"] * windows, b.history["loss"], rtol=1e-4)
     torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=1e-3, atol=1e-5)
+
+
+class LeavesOut(nn.Module):
+    """Leaves out each second batch of three, if it is asked to."""
+
+    def __init__(self, asked):
+        super().__init__()
+        self.net, self.asked = plain_net(), asked
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return None if self.asked and batch_idx % 3 == 1 else CE(self.net(x), y)
+
+    def configure_optimizers(self):
+        return sgd(self.parameters(), lr=0.05)
+
+
+def test_a_batch_that_is_left_out_does_not_count(tmp_path):
+    """The other batches of its window are the whole update."""
+    one, other, data = LeavesOut(True), LeavesOut(False), labelled(48)
+    there = torch.utils.data.Subset(data, [n for n in range(48) if n // 4 % 3 != 1])
+    a = fitted(one, data, tmp_path / "a", batch_size=4, accumulate_grad_batches=3, shuffle=False)
+    b = fitted(other, there, tmp_path / "b", batch_size=8, shuffle=False)
+    same_run(a, b, one, other)
