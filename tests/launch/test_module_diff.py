@@ -131,3 +131,24 @@ def test_a_long_list_of_a_module_is_a_list_there_and_comes_back(away: Any) -> No
     assert model.outputs is kept
     assert len(kept) == 3001
     assert model.by_name["step"][-2:] == [2999, 7]
+
+
+def test_a_layer_that_was_frozen_is_frozen_here(away: Any) -> None:
+    model = Net(nn.Linear(5, 5))
+
+    def freeze(there: Any) -> None:
+        there.layers[0].requires_grad_(False)
+
+    away(model, freeze)
+    assert [p.requires_grad for p in model.parameters()] == [False, False, True, True]
+
+
+def test_an_attribute_that_was_removed_is_gone_here(away: Any) -> None:
+    model = Net()
+    model.first = True
+
+    def remove(there: Any) -> None:
+        del there.first
+
+    away(model, remove)
+    assert not hasattr(model, "first")

@@ -65,7 +65,7 @@ MUTATIONS = (
     Mutation("tuners/batch_size_search.py", "known = next((t for t in self.trials if t.size == size), None)", "known = None",
              "tests/tuners/test_batch_search.py"),
     Mutation("tuners/lr_finder.py", "smoother.update(loss) if math.isfinite(loss) else loss", "loss", "tests/tuners/test_lr_finder.py"),
-    Mutation("tuners/trial.py", "            session.drop_gradients()\n", "", "tests/engine/test_left_behind.py tests/launch/search/test_scheduled_searches.py"),
+    Mutation("tuners/trial.py", "work.samples / typical, peak", "typical / work.samples, peak", "tests/tuners/test_batch_size.py"),
     # -- export
     Mutation("export/program/update.py", "[*changed(r), *lines, *_log(r), *_recorded(r), \"step += 1\"", "[*lines, *_log(r), *_recorded(r), \"step += 1\"",
              "tests/export/test_script_live.py"),
