@@ -96,6 +96,8 @@ def test_binsearch_finds_the_exact_maximum_and_steps_back(tmp_path):
     assert tried[found.largest + 1] is False
     assert tried[found.best]
     assert found.best <= found.largest * 0.8 + 1e-9
+    passed = [t for t in found.trials if t.ok]
+    assert [t.samples_per_second for t in passed] == pytest.approx([t.size / t.seconds for t in passed])
 
 
 def test_a_model_that_does_not_fit(tmp_path):

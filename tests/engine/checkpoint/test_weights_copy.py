@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engine.problems import labelled
+from tests.engine.problems import labelled, plain_net
 from tests.engine.resuming import learning, settings_of, supervised
 from workbench.engine.checkpoint.weights_copy import WeightsCopy, is_container, overwrite
 from workbench.engine.setup import open_session
@@ -80,6 +80,19 @@ def test_a_scratch_leaves_no_trace_in_a_module_that_collects():
     assert contents == content
     assert model.shared is outside == []
     assert model.chance.get_state()[2] == drawn
+
+
+def test_a_scratch_leaves_rates_and_counts_of_steps():
+    with open_session(supervised(plain_net()), settings_of()) as session:
+        batches = session.data.train()
+        train_step(session, [next(batches)])
+        (opt,) = session.optimizers
+        before = opt.taken, opt.base_lr, opt.lr
+        with scratch(session):
+            session.set_lr(7.0)
+            train_step(session, [next(batches)])
+            assert (opt.taken, opt.lr) == (2, 7.0)
+        assert (opt.taken, opt.base_lr, opt.lr) == before
 
 
 def test_the_start_of_a_fit_keeps_the_containers_that_others_hold():
